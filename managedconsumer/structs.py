@@ -1,0 +1,122 @@
+"""Frozen values that every room shares: partitions, offsets, brokers, generations.
+
+Offsets here are always *next* offsets (Kafka's own meaning): the offset of the record that would be read
+next.  pykafka's "last consumed" convention exists only at the facade, see ``managedconsumer.offsets``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Mapping, NamedTuple
+
+
+class TopicPartition(NamedTuple):
+    """A topic's name and a partition's number."""
+
+    topic: str
+    partition: int
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed position: the *next* offset to read, free text, and the leader epoch it was read under (-1: none)."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class OffsetType:
+    """pykafka's logical offsets, the numbers Kafka's ListOffsets uses."""
+
+    LATEST = -1
+    EARLIEST = -2
+
+
+class OffsetResetStrategy:
+    """Where a partition without a valid position starts (kafka-python's numbers)."""
+
+    LATEST = -1
+    EARLIEST = -2
+    NONE = 0
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One round of a group as this member knows it: the round's number, our member id, the chosen assignor."""
+
+    id: int
+    member_id: str
+    protocol: str | None = None
+
+    @property
+    def joined(self) -> bool:
+        """True when the coordinator gave us a place in this round."""
+        return self.id >= 0 and bool(self.member_id)
+
+
+NO_GENERATION = Generation(-1, "")
+
+
+class BrokerInfo(NamedTuple):
+    """A broker as the metadata names it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port``, for messages."""
+        return f"{self.host}:{self.port}"
+
+
+class PartitionInfo(NamedTuple):
+    """A partition as the metadata describes it; ``leader`` is -1 while there is none."""
+
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int = -1
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    error_code: int = 0
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """A topic as the metadata describes it; ``topic_id`` is None before Kafka 2.8."""
+
+    name: str
+    topic_id: bytes | None = None
+    partitions: Mapping[int, PartitionInfo] = field(default_factory=dict)
+    error_code: int = 0
+    is_internal: bool = False
+
+
+@dataclass(frozen=True)
+class ClusterSnapshot:
+    """What one metadata answer (merged with earlier ones) says; immutable, so it is passed between threads freely."""
+
+    brokers: Mapping[int, BrokerInfo] = field(default_factory=lambda: MappingProxyType({}))
+    topics: Mapping[str, TopicInfo] = field(default_factory=lambda: MappingProxyType({}))
+    controller_id: int = -1
+    cluster_id: str | None = None
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """The partition numbers of ``topic``, or None if the topic is not known."""
+        info = self.topics.get(topic)
+        if info is None or not info.partitions:
+            return None
+        return set(info.partitions)
+
+    def partition(self, tp: TopicPartition) -> PartitionInfo | None:
+        """The metadata of ``tp`` or None."""
+        info = self.topics.get(tp.topic)
+        return None if info is None else info.partitions.get(tp.partition)
+
+    def leader_for(self, tp: TopicPartition) -> BrokerInfo | None:
+        """The broker that leads ``tp``, or None while there is none."""
+        info = self.partition(tp)
+        return None if info is None else self.brokers.get(info.leader)
