@@ -1,0 +1,113 @@
+"""Builds the package; the version is in managedconsumer/_version.py, tools are configured in pyproject.toml.
+
+The Cython accelerator is optional: without Cython, without a C compiler, or with
+``MANAGEDCONSUMER_NO_EXTENSIONS=1`` in the environment the pure-Python twin is used and everything works.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+
+HERE = Path(__file__).parent
+ACCELERATOR = "managedconsumer/wire/_records.pyx"
+
+
+def version() -> str:
+    text = (HERE / "managedconsumer" / "_version.py").read_text(encoding="utf-8")
+    found = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
+    if found is None:
+        raise RuntimeError("managedconsumer/_version.py holds no version")
+    return found.group(1)
+
+
+def long_description() -> str:
+    readme = HERE / "README.rst"
+    return readme.read_text(encoding="utf-8") if readme.exists() else ""
+
+
+def extensions() -> list[Extension]:
+    if os.environ.get("MANAGEDCONSUMER_NO_EXTENSIONS", "0") not in ("", "0") or not (HERE / ACCELERATOR).exists():
+        return []
+    try:
+        from Cython.Build import cythonize
+    except ImportError:
+        return []
+    flags = [] if os.name == "nt" else ["-O3"]
+    source = Extension("managedconsumer.wire._records", [ACCELERATOR], extra_compile_args=flags)
+    built: list[Extension] = cythonize([source], language_level=3)
+    for extension in built:
+        extension.optional = True  # cythonize() makes new objects and forgets this when it is set on its argument
+    return built
+
+
+SPARK = ["pyspark>=4.0", "pyarrow>=18"]
+GEVENT = ["gevent>=22.10"]
+RDKAFKA = ["confluent-kafka>=2.3"]
+FAST = ["isal>=1.5"]
+# pykafka 2.8 imports pkg_resources, which setuptools 81 removed.
+PYKAFKA = ["pykafka>=2.8", "setuptools<81"]
+DEMO = [*SPARK]
+# Lower bounds only; pip picks what the Python at hand can run (kio needs 3.11).
+TEST = [
+    *SPARK,
+    *GEVENT,
+    *RDKAFKA,
+    *FAST,
+    *PYKAFKA,
+    "aiokafka>=0.12",
+    "Cython>=3.1",
+    "hypothesis>=6.100",
+    "kafka-python>=2.2",
+    'kio>=0.6; python_version >= "3.11"',
+    "mypy>=1.13",
+    "psutil>=5.9",
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+    "ruff>=0.8",
+    "trustme>=1.1",
+    "wheel>=0.43",
+]
+
+setup(
+    name="managedconsumer",
+    version=version(),
+    description="A managed, balanced Kafka consumer: pykafka's interface, modern protocol, Arrow batches and PySpark",
+    long_description=long_description(),
+    long_description_content_type="text/x-rst",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    packages=find_packages(include=["managedconsumer", "managedconsumer.*"]),
+    package_data={"managedconsumer": ["py.typed"], "managedconsumer.wire": ["*.pyx", "*.pxd", "*.h", "*.pyi"]},
+    exclude_package_data={"managedconsumer.wire": ["*.c"]},
+    zip_safe=False,
+    ext_modules=extensions(),
+    install_requires=["cramjam>=2.8", "crc32c>=2.3"],
+    extras_require={
+        "arrow": ["pyarrow>=18"],
+        "spark": SPARK,
+        "gevent": GEVENT,
+        "rdkafka": RDKAFKA,
+        "fast": FAST,
+        "pykafka": PYKAFKA,
+        "demo": DEMO,
+        "test": TEST,
+    },
+    entry_points={"console_scripts": ["managedconsumer = managedconsumer.cli:main"]},
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Developers",
+        "Operating System :: POSIX",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Programming Language :: Cython",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
+)
