@@ -1,0 +1,1 @@
+"""The only room with sockets, locks, threads and greenlets; everything in it waits through a handler."""

@@ -1,0 +1,391 @@
+"""Threads or greenlets: everything that waits, locks or spawns goes through one of these two handlers.
+
+The idea (and the class names) are pykafka's; its leaks are closed: sleeping, name resolution, conditions and
+connection set-up go through the handler too, so a greenlet never blocks the hub (pykafka calls ``time.sleep`` in
+five places).  :class:`GEventHandler` needs no monkey patching, and both handlers work in a monkey-patched process:
+module attributes are looked up at the call, never bound at import.
+"""
+
+# ruff: noqa: N802 (Event(), Lock() and so on are pykafka's vocabulary and read as what they are: constructors)
+
+from __future__ import annotations
+
+import abc
+import logging
+import queue
+import sys
+import threading
+import time
+from typing import Any, Callable, TypeVar
+
+from managedconsumer.runtime import net, primitives
+
+__all__ = ["GEventHandler", "Handler", "ThreadingHandler", "default_handler"]
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+_PREFIX = "managedconsumer."
+
+
+def _hub_threadpool() -> Any:
+    """The gevent hub's pool of native threads when this process is monkey-patched, else None."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is None or not monkey.is_module_patched("threading"):
+        return None
+    return sys.modules["gevent"].get_hub().threadpool
+
+
+class Handler(abc.ABC):
+    """How this process waits.  All methods may be called from any thread or greenlet."""
+
+    name: str
+    Empty = queue.Empty
+    Full = queue.Full
+
+    @abc.abstractmethod
+    def Event(self) -> primitives.Event:
+        """A new, unset event."""
+
+    @abc.abstractmethod
+    def Lock(self) -> primitives.Lock:
+        """A new mutex; not reentrant."""
+
+    @abc.abstractmethod
+    def RLock(self) -> primitives.Lock:
+        """A new mutex that its holder may acquire again."""
+
+    @abc.abstractmethod
+    def Condition(self, lock: Any = None) -> primitives.Condition:
+        """A new condition, around ``lock`` (made by this handler) or an RLock of its own."""
+
+    @abc.abstractmethod
+    def Semaphore(self, n: int = 1) -> primitives.Semaphore:
+        """A new semaphore with ``n`` units."""
+
+    @abc.abstractmethod
+    def Queue(self, maxsize: int = 0) -> primitives.Queue:
+        """A new queue; 0 means without bound."""
+
+    @abc.abstractmethod
+    def sleep(self, seconds: float = 0) -> None:
+        """Let others run for ``seconds``."""
+
+    def now(self) -> float:
+        """Seconds of the monotonic clock; unmoved by wall-clock jumps."""
+        return time.monotonic()
+
+    @abc.abstractmethod
+    def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
+        """Run ``fn(*args)`` beside the caller, as ``managedconsumer.<name>``.
+
+        A worker never keeps the process alive.  An exception that leaves ``fn`` is logged and kept in
+        ``worker.exception``.
+        """
+
+    @abc.abstractmethod
+    def ident(self) -> int:
+        """A number that tells the current thread or greenlet from all others alive."""
+
+    @abc.abstractmethod
+    def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
+        """Run something that computes for long or blocks natively, without stopping other greenlets."""
+
+    @abc.abstractmethod
+    def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
+        """Stream addresses of a host in the resolver's order; raises ``socket.gaierror``."""
+
+    @abc.abstractmethod
+    def socket(self, family: int, kind: int, proto: int) -> Any:
+        """A new socket of the sort whose waits this handler understands."""
+
+    def create_connection(
+        self, address: tuple[str, int], timeout: float | None = None, source_address: tuple[str, int] | None = None
+    ) -> Any:
+        """Connect to the first address of the host that answers, all within ``timeout`` seconds; raises OSError."""
+        return net.dial(self, address[0], address[1], timeout, source_address=source_address)
+
+    def wrap_tls(self, sock: Any, ssl_context: Any, server_hostname: str | None) -> Any:
+        """A TLS socket over a connected one (which it takes over); the caller runs :func:`net.handshake` next."""
+        return net.wrap_tls(sock, ssl_context, server_hostname)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class _Run:
+    """What a worker runs: the function, with its exception kept."""
+
+    __slots__ = ("_args", "_fn", "_name", "exception")
+
+    def __init__(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._name = name
+        self._fn = fn
+        self._args = args
+        self.exception: BaseException | None = None
+
+    def __call__(self) -> None:
+        try:
+            self._fn(*self._args)
+        except Exception as error:
+            self.exception = error
+            log.exception("worker %s ended with an exception", self._name)
+        finally:
+            # A finished worker that somebody still holds must not keep the consumer alive through its arguments.
+            del self._fn, self._args
+
+
+class _ThreadWorker:
+    """A daemon thread."""
+
+    __slots__ = ("_run", "_thread")
+
+    def __init__(self, name: str, run: _Run) -> None:
+        self._run = run
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def name(self) -> str:
+        """``managedconsumer.<name>``."""
+        return self._thread.name
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What ended the worker, or None."""
+        return self._run.exception
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end; returns at once when called by the worker itself (a callback may stop its own consumer)."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def is_alive(self) -> bool:
+        """True until the function has returned."""
+        return self._thread.is_alive()
+
+    def __repr__(self) -> str:
+        return f"<worker {self.name} {'running' if self.is_alive() else 'ended'}>"
+
+
+class ThreadingHandler(Handler):
+    """Threads of the operating system (or greenlets in disguise in a monkey-patched process)."""
+
+    name = "threading"
+
+    def Event(self) -> primitives.Event:
+        return threading.Event()
+
+    def Lock(self) -> primitives.Lock:
+        return threading.Lock()
+
+    def RLock(self) -> primitives.Lock:
+        return threading.RLock()
+
+    def Condition(self, lock: Any = None) -> primitives.Condition:
+        return threading.Condition(lock)
+
+    def Semaphore(self, n: int = 1) -> primitives.Semaphore:
+        return threading.Semaphore(n)
+
+    def Queue(self, maxsize: int = 0) -> primitives.Queue:
+        return queue.Queue(maxsize)
+
+    def sleep(self, seconds: float = 0) -> None:
+        time.sleep(seconds)
+
+    def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
+        return _ThreadWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
+
+    def ident(self) -> int:
+        return threading.get_ident()
+
+    def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
+        pool = _hub_threadpool()
+        if pool is None:
+            return fn(*args)
+        result: T = pool.apply(fn, args)
+        return result
+
+    def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
+        import socket
+
+        return list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
+
+    def socket(self, family: int, kind: int, proto: int) -> Any:
+        import socket
+
+        return socket.socket(family, kind, proto)
+
+
+class _GreenWorker:
+    """A greenlet."""
+
+    __slots__ = ("_greenlet", "_name", "_run")
+
+    def __init__(self, name: str, run: _Run) -> None:
+        import gevent
+
+        self._name = name
+        self._run = run
+        self._greenlet: Any = gevent.Greenlet(run)
+        self._greenlet.name = name
+        self._greenlet.start()
+
+    @property
+    def name(self) -> str:
+        """``managedconsumer.<name>``."""
+        return self._name
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What ended the worker, or None."""
+        return self._run.exception
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end; returns at once when called by the worker itself."""
+        import gevent
+
+        if self._greenlet is not gevent.getcurrent():
+            self._greenlet.join(timeout)
+
+    def is_alive(self) -> bool:
+        """True until the function has returned."""
+        return not self._greenlet.ready()
+
+    def __repr__(self) -> str:
+        return f"<worker {self.name} {'running' if self.is_alive() else 'ended'}>"
+
+
+class _GreenCondition:
+    """``threading.Condition`` for greenlets; the standard one would wait on a native lock and stop the hub."""
+
+    __slots__ = ("__weakref__", "_lock", "_waiters", "acquire", "release")
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self._waiters: list[Any] = []
+        self.acquire: Callable[..., bool] = lock.acquire
+        self.release: Callable[[], None] = lock.release
+
+    def __enter__(self) -> Any:
+        return self._lock.__enter__()
+
+    def __exit__(self, *details: Any) -> Any:
+        return self._lock.__exit__(*details)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Give the lock back, wait for a notification, take the lock again; False when the time ran out."""
+        from gevent.event import Event
+
+        waiter = Event()
+        self._waiters.append(waiter)
+        # A reentrant lock must be let go of completely, however often its owner took it.
+        release, restore = getattr(self._lock, "_release_save", None), getattr(self._lock, "_acquire_restore", None)
+        depth = release() if release is not None else self._lock.release()
+        notified = False
+        try:
+            notified = bool(waiter.wait(timeout))
+        finally:
+            if restore is not None:
+                restore(depth)
+            else:
+                self._lock.acquire()
+            if not notified:
+                # The notification may have come between the time-out and the lock: then it counts.
+                notified = waiter.is_set()
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+        return notified
+
+    def notify(self, n: int = 1) -> None:
+        """Wake up to ``n`` waiters; call it with the lock held."""
+        woken, self._waiters = self._waiters[:n], self._waiters[n:]
+        for waiter in woken:
+            waiter.set()
+
+    def notify_all(self) -> None:
+        """Wake every waiter; call it with the lock held."""
+        self.notify(len(self._waiters))
+
+
+class GEventHandler(Handler):
+    """Greenlets, without any monkey patching."""
+
+    name = "gevent"
+
+    def __init__(self) -> None:
+        """Raises ImportError that names the extra when gevent is missing."""
+        try:
+            import gevent  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                "use_greenlets=True needs gevent, which is not installed: pip install 'managedconsumer[gevent]'"
+            ) from error
+
+    def Event(self) -> primitives.Event:
+        from gevent.event import Event
+
+        event: primitives.Event = Event()
+        return event
+
+    def Lock(self) -> primitives.Lock:
+        from gevent.thread import allocate_lock
+
+        lock: primitives.Lock = allocate_lock()
+        return lock
+
+    def RLock(self) -> primitives.Lock:
+        from gevent.lock import RLock
+
+        lock: primitives.Lock = RLock()
+        return lock
+
+    def Condition(self, lock: Any = None) -> primitives.Condition:
+        return _GreenCondition(self.RLock() if lock is None else lock)
+
+    def Semaphore(self, n: int = 1) -> primitives.Semaphore:
+        from gevent.lock import Semaphore
+
+        semaphore: primitives.Semaphore = Semaphore(n)
+        return semaphore
+
+    def Queue(self, maxsize: int = 0) -> primitives.Queue:
+        from gevent.queue import Queue
+
+        # gevent's 0 means a rendezvous, the standard library's (and ours) means without bound.
+        made: primitives.Queue = Queue(maxsize if maxsize > 0 else None)
+        return made
+
+    def sleep(self, seconds: float = 0) -> None:
+        import gevent
+
+        gevent.sleep(seconds)
+
+    def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
+        return _GreenWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
+
+    def ident(self) -> int:
+        import gevent
+
+        return id(gevent.getcurrent())
+
+    def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
+        import gevent
+
+        result: T = gevent.get_hub().threadpool.apply(fn, args)
+        return result
+
+    def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
+        from gevent import socket
+
+        return list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
+
+    def socket(self, family: int, kind: int, proto: int) -> Any:
+        from gevent import socket
+
+        return socket.socket(family, kind, proto)
+
+
+def default_handler(use_greenlets: bool = False) -> Handler:
+    """The handler for pykafka's ``use_greenlets`` flag."""
+    return GEventHandler() if use_greenlets else ThreadingHandler()

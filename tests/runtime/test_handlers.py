@@ -1,0 +1,351 @@
+"""Both handlers offer the same vocabulary with the same meaning; greenlets never block the hub."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from typing import Any, Iterator
+
+import gevent
+import pytest
+
+from managedconsumer.runtime import net
+from managedconsumer.runtime.handlers import GEventHandler, Handler, ThreadingHandler, default_handler
+
+
+@pytest.fixture(params=[ThreadingHandler, pytest.param(GEventHandler, marks=pytest.mark.gevent)])
+def handler(request: pytest.FixtureRequest) -> Handler:
+    made: Handler = request.param()
+    return made
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def test_event_wakes_a_worker(handler: Handler) -> None:
+    go, done = handler.Event(), handler.Event()
+
+    def work() -> None:
+        go.wait()
+        done.set()
+
+    worker = handler.spawn("waiter", work)
+    assert worker.is_alive()
+    assert worker.name == "managedconsumer.waiter"
+    assert not done.wait(0.01)
+    go.set()
+    assert done.wait(5)
+    worker.join(5)
+    assert not worker.is_alive()
+
+
+def test_a_workers_exception_is_kept_and_logged(handler: Handler, caplog: pytest.LogCaptureFixture) -> None:
+    worker = handler.spawn("broken", lambda: 1 // 0)
+    worker.join(5)
+    assert isinstance(worker.exception, ZeroDivisionError)
+    assert "managedconsumer.broken" in caplog.text
+
+
+def test_a_worker_that_joins_itself_does_not_hang(handler: Handler) -> None:
+    mine: list[Any] = []
+    ready = handler.Event()
+
+    def work() -> None:
+        ready.wait()
+        mine[0].join()
+
+    worker = handler.spawn("selfish", work)
+    mine.append(worker)
+    ready.set()
+    worker.join(5)
+    assert not worker.is_alive()
+    assert worker.exception is None
+
+
+def test_locks_exclude_and_rlocks_reenter(handler: Handler) -> None:
+    lock, rlock = handler.Lock(), handler.RLock()
+    with lock:
+        assert not lock.acquire(False)
+        assert not lock.acquire(timeout=0.01)
+    assert lock.acquire(timeout=0.01)
+    lock.release()
+    with rlock, rlock:
+        seen: list[bool] = []
+        handler.spawn("other", lambda: seen.append(rlock.acquire(False))).join(5)
+        assert seen == [False]
+
+
+def test_condition_waits_times_out_and_notifies(handler: Handler) -> None:
+    condition = handler.Condition()
+    items: list[int] = []
+    with condition:
+        assert not condition.wait(0.01)
+
+    def work() -> None:
+        with condition, condition:  # twice: wait() must let go of both
+            while not items:
+                assert condition.wait(5)
+            items.append(2)
+
+    worker = handler.spawn("consumer", work)
+    while True:
+        handler.sleep(0)
+        with condition:
+            if not items:
+                items.append(1)
+            condition.notify_all()
+            if len(items) == 2:
+                break
+    worker.join(5)
+    assert items == [1, 2]
+
+
+def test_condition_around_a_given_lock(handler: Handler) -> None:
+    lock = handler.Lock()
+    condition = handler.Condition(lock)
+    woken: list[bool] = []
+    inside = handler.Event()
+
+    def work() -> None:
+        with condition:
+            inside.set()
+            woken.append(condition.wait(5))
+
+    workers = [handler.spawn(f"w{n}", work) for n in range(3)]
+    while len(woken) < 3:
+        handler.sleep(0.001)
+        with lock:
+            condition.notify()
+    for worker in workers:
+        worker.join(5)
+    assert woken == [True, True, True]
+
+
+def test_semaphore_counts(handler: Handler) -> None:
+    semaphore = handler.Semaphore(2)
+    assert semaphore.acquire()
+    assert semaphore.acquire()
+    assert not semaphore.acquire(timeout=0.01)
+    semaphore.release()
+    assert semaphore.acquire(False)
+
+
+def test_queue_bounds_and_zero_means_unbounded(handler: Handler) -> None:
+    bounded, free = handler.Queue(1), handler.Queue()
+    bounded.put("a")
+    with pytest.raises(queue.Full):
+        bounded.put("b", timeout=0.01)
+    assert bounded.get() == "a"
+    with pytest.raises(queue.Empty):
+        bounded.get(timeout=0.01)
+    for n in range(100):
+        free.put_nowait(n)
+    assert free.qsize() == 100
+    assert handler.Empty is queue.Empty
+
+
+def test_idents_differ(handler: Handler) -> None:
+    seen: list[int] = []
+    handler.spawn("one", lambda: seen.append(handler.ident())).join(5)
+    assert seen[0] != handler.ident() == handler.ident()
+
+
+def test_sleep_and_now_agree(handler: Handler) -> None:
+    start = handler.now()
+    handler.sleep(0.02)
+    assert handler.now() - start >= 0.02
+
+
+@pytest.mark.gevent
+def test_greenlets_run_while_another_one_computes() -> None:
+    handler = GEventHandler()
+    ticks: list[float] = []
+
+    def tick() -> None:
+        while True:
+            ticks.append(time.monotonic())
+            gevent.sleep(0.005)
+
+    ticker = gevent.spawn(tick)
+    try:
+        assert handler.run_blocking(lambda seconds: time.sleep(seconds) or "done", 0.1) == "done"
+    finally:
+        ticker.kill()
+    assert max(b - a for a, b in itertools.pairwise(ticks)) < 0.05
+
+
+def test_create_connection_connects_by_name(handler: Handler, listener: socket.socket) -> None:
+    sock = handler.create_connection(("localhost", listener.getsockname()[1]), timeout=5)
+    try:
+        assert sock.getpeername() == listener.getsockname()
+        assert net.is_green(sock) == isinstance(handler, GEventHandler)
+    finally:
+        sock.close()
+
+
+def test_create_connection_uses_the_source_address(handler: Handler, listener: socket.socket) -> None:
+    sock = handler.create_connection(listener.getsockname(), timeout=5, source_address=("127.0.0.7", 0))
+    accepted, address = listener.accept()
+    accepted.close()
+    sock.close()
+    assert address[0] == "127.0.0.7"
+
+
+class _Resolver(ThreadingHandler):
+    """A resolver that answers with what a test wants."""
+
+    def __init__(self, addresses: list[Any], delay: float = 0) -> None:
+        self.addresses = addresses
+        self.delay = delay
+
+    def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
+        time.sleep(self.delay)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in self.addresses]
+
+
+def test_every_address_of_a_name_is_tried(listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    handler = _Resolver([("127.0.0.2", 1), ("127.0.0.3", 1), ("127.0.0.1", port)])
+    sock = handler.create_connection(("broker.test", port), timeout=5)
+    assert sock.getpeername() == ("127.0.0.1", port)
+    sock.close()
+
+
+def test_all_failures_are_told(listener: socket.socket) -> None:
+    with pytest.raises(net.DialError) as caught:
+        _Resolver([("127.0.0.2", 1), ("127.0.0.3", 1)]).create_connection(("broker.test", 9), timeout=5)
+    assert "127.0.0.2:1: connection refused" in str(caught.value)
+    assert "127.0.0.3:1: connection refused" in str(caught.value)
+
+
+@pytest.fixture
+def black_hole() -> Iterator[tuple[str, int]]:
+    """An address that does not answer a SYN: its accept queue is full."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        fillers = []
+        for _ in range(4):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(server.getsockname())
+            fillers.append(filler)
+        yield server.getsockname()
+        for filler in fillers:
+            filler.close()
+
+
+def test_an_address_that_swallows_packets_leaves_time_for_the_next(
+    listener: socket.socket, black_hole: tuple[str, int]
+) -> None:
+    handler = _Resolver([black_hole, listener.getsockname()])
+    start = time.monotonic()
+    sock = handler.create_connection(("broker.test", 9), timeout=0.6)
+    assert time.monotonic() - start < 0.6
+    sock.close()
+
+
+def test_dialling_keeps_its_deadline(handler: Handler, black_hole: tuple[str, int]) -> None:
+    start = time.monotonic()
+    with pytest.raises(net.DialError, match="no answer in time"):
+        handler.create_connection(black_hole, timeout=0.1)
+    assert time.monotonic() - start < 1
+
+
+def test_a_silent_resolver_is_left_behind() -> None:
+    start = time.monotonic()
+    with pytest.raises(socket.gaierror, match=r"no answer within 0\.1 s"):
+        _Resolver([], delay=1).create_connection(("broker.test", 9), timeout=0.1)
+    assert time.monotonic() - start < 0.5
+
+
+def test_close_wakes_a_dialler(handler: Handler, black_hole: tuple[str, int]) -> None:
+    hold = net.SocketHold(handler)
+    outcome: list[Any] = []
+
+    def work() -> None:
+        try:
+            net.dial(handler, *black_hole, timeout=30, hold=hold)
+        except OSError as error:
+            outcome.append((error, time.monotonic()))
+
+    worker = handler.spawn("dialler", work)
+    while hold.sock is None:
+        handler.sleep(0.001)
+    handler.sleep(0.05)
+    start = time.monotonic()
+    hold.close()
+    worker.join(5)
+    assert isinstance(outcome[0][0], ConnectionAbortedError)
+    assert outcome[0][1] - start < 0.05
+
+
+def test_close_wakes_a_caller_that_waits_for_the_resolver() -> None:
+    handler = _Resolver([], delay=1)
+    hold = net.SocketHold(handler)
+    threading.Timer(0.05, hold.close).start()
+    start = time.monotonic()
+    with pytest.raises(ConnectionAbortedError):
+        net.dial(handler, "broker.test", 9, 30, hold=hold)
+    assert time.monotonic() - start < 0.5
+
+
+def test_the_flag_of_pykafka_chooses() -> None:
+    assert isinstance(default_handler(), ThreadingHandler)
+    assert isinstance(default_handler(use_greenlets=True), GEventHandler)
+
+
+def test_gevent_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gevent", None)
+    with pytest.raises(ImportError, match=r"managedconsumer\[gevent\]"):
+        GEventHandler()
+
+
+@pytest.mark.gevent
+@pytest.mark.parametrize("name", ["ThreadingHandler", "GEventHandler"])
+def test_monkey_patched_process(name: str) -> None:
+    """Even when our module was imported before the patching, everything waits on the hub."""
+    script = f"""
+        from managedconsumer.runtime import handlers, net
+        from gevent import monkey
+        monkey.patch_all()
+        import gevent, hashlib, socket, time
+        handler = handlers.{name}()
+        ticks = []
+        def tick():
+            while True:
+                ticks.append(time.monotonic())
+                gevent.sleep(0.005)
+        ticker = gevent.spawn(tick)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            sock = handler.create_connection(("localhost", server.getsockname()[1]), 5)
+            assert net.is_green(sock), type(sock)
+            sock.close()
+        handler.sleep(0.1)
+        condition = handler.Condition()
+        with condition:
+            condition.wait(0.1)
+        handler.Event().wait(0.1)
+        try:
+            handler.Queue().get(timeout=0.1)
+        except handler.Empty:
+            pass
+        handler.run_blocking(hashlib.pbkdf2_hmac, "sha512", b"x", b"y", 300_000)
+        worker = handler.spawn("w", handler.sleep, 0.1)
+        worker.join()
+        ticker.kill()
+        gap = max(b - a for a, b in zip(ticks, ticks[1:]))
+        assert gap < 0.05, gap
+        print("fine", len(ticks))
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.stdout.startswith("fine"), result.stderr
