@@ -1,0 +1,155 @@
+"""What every assignor shares: the interface, the view of the cluster, the order of members, the shape of the answer.
+
+The interface is kafka-python's: ``name``, ``version``, ``metadata(topics)``, ``assign(cluster, members)``,
+``on_assignment(assignment)``.  An assignor of the user's own needs only those five; ``cluster`` needs only
+``partitions_for_topic(topic)``.  ``assign`` is a function of its arguments, so it may be called on the class.
+
+Pure.  ``assign`` and ``metadata`` of the stateless assignors may be called from any thread; an assignor with memory
+(sticky, cooperative-sticky) belongs to one member and is used under that member's lock.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import ClassVar, Protocol
+
+from managedconsumer.coordinator.protocol import (
+    ConsumerProtocolMemberAssignment,
+    ConsumerProtocolMemberMetadata,
+    group_by_topic,
+)
+from managedconsumer.structs import ClusterSnapshot, TopicPartition
+
+Members = Mapping[str, ConsumerProtocolMemberMetadata]
+Assignments = dict[str, ConsumerProtocolMemberAssignment]
+
+
+class RebalanceProtocol(Enum):
+    """KIP-429: what a member does with its partitions before it joins again."""
+
+    EAGER = 0  # gives all of them up
+    COOPERATIVE = 1  # keeps them, and gives up only what the new assignment takes away
+
+
+class Cluster(Protocol):
+    """The part of the cluster's metadata that every assignor needs."""
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """The partition numbers of ``topic``; None or empty if it is not known."""
+
+
+class Assignor(Protocol):
+    """What the membership needs of an assignor, ours or the user's."""
+
+    @property
+    def name(self) -> str:
+        """The name that the members of a group agree on."""
+
+    @property
+    def version(self) -> int:
+        """Version written into this assignor's blobs."""
+
+    def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
+        """What this member tells the leader."""
+
+    def assign(self, cluster: Cluster, members: Members) -> Assignments:
+        """The leader's decision, one entry for every member."""
+
+    def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
+        """This member's share of the leader's decision."""
+
+
+class AbstractPartitionAssignor(ABC):
+    """Base of the built-in assignors; users may build on it (only ``name`` and ``assign`` are then needed)."""
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 0
+
+    @classmethod
+    def supported_protocols(cls) -> tuple[RebalanceProtocol, ...]:
+        """The rebalance protocols this assignor works under, best first."""
+        return (RebalanceProtocol.EAGER,)
+
+    @classmethod
+    @abstractmethod
+    def assign(cls, cluster: Cluster, members: Members) -> Assignments:
+        """Share out the partitions of all subscribed topics that ``cluster`` knows.
+
+        Every member of ``members`` is in the answer.  Topics are in alphabetical order, partitions ascending.
+        """
+
+    def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
+        """This member's subscription; see :meth:`ConsumerProtocol.subscription` for what is added before it is sent."""
+        return ConsumerProtocolMemberMetadata(self.version, sorted(topics), self.user_data())
+
+    def user_data(self) -> bytes | None:
+        """The assignor's own bytes in the subscription."""
+        return b""
+
+    # Optional hooks, not abstract: an assignor without memory has nothing to do here.
+    def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:  # noqa: B027
+        """Called with this member's share after each rebalance, before :meth:`on_generation_assignment`."""
+
+    def on_generation_assignment(self, generation: int) -> None:  # noqa: B027
+        """Called with the generation of the share that :meth:`on_assignment` was just given (kafka-python 2's hook)."""
+
+
+def java_order(text: str) -> bytes:
+    """Sort key that orders strings as Java's ``compareTo`` does: by UTF-16 code units, not by code points."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def member_order(member_id: str, instance_id: str | None) -> tuple[bool, bytes]:
+    """Sort key of members: static ones first, by instance id, so that a restart does not move partitions (KIP-345)."""
+    return (instance_id is None, java_order(member_id if instance_id is None else instance_id))
+
+
+def sorted_members(members: Members, ids: Iterable[str] | None = None) -> list[str]:
+    """Member ids (all, or ``ids``) in the order in which range and roundrobin serve them."""
+    chosen = members if ids is None else ids
+    return sorted(chosen, key=lambda member: member_order(member, members[member].group_instance_id))
+
+
+def topic_partitions(cluster: Cluster, members: Members) -> dict[str, list[int]]:
+    """``{topic: [partition, ...]}``, both ascending, of every subscribed topic that the cluster knows."""
+    topics = {topic for member in members.values() for topic in member.subscription}
+    known = ((topic, cluster.partitions_for_topic(topic)) for topic in sorted(topics, key=java_order))
+    return {topic: sorted(partitions) for topic, partitions in known if partitions}
+
+
+def member_racks(members: Members) -> dict[str, str]:
+    """Racks of the members that have told theirs (``client_rack``, KIP-881)."""
+    return {member: data.rack_id for member, data in members.items() if data.rack_id}
+
+
+def partition_racks(cluster: Cluster, partitions: Mapping[str, list[int]]) -> dict[TopicPartition, frozenset[str]]:
+    """The racks that hold a replica of each partition; empty sets where the cluster does not say.
+
+    As in Java all replicas count, offline ones too: they are expected back, and members do not rejoin for an ISR
+    change.
+    """
+    racks: dict[TopicPartition, frozenset[str]] = {}
+    snapshot = cluster if isinstance(cluster, ClusterSnapshot) else ClusterSnapshot()
+    for topic, numbers in partitions.items():
+        for number in numbers:
+            tp = TopicPartition(topic, number)
+            info = snapshot.partition(tp)
+            brokers = [snapshot.brokers.get(node) for node in info.replicas] if info else []
+            racks[tp] = frozenset(broker.rack for broker in brokers if broker is not None and broker.rack is not None)
+    return racks
+
+
+def racks_matter(member: Iterable[str], partition: Mapping[TopicPartition, frozenset[str]]) -> bool:
+    """True if choosing by rack can change anything: racks in common, and not every partition in every rack."""
+    everywhere = frozenset[str]().union(*partition.values())
+    return not everywhere.isdisjoint(member) and any(racks != everywhere for racks in partition.values())
+
+
+def to_assignments(version: int, shares: Mapping[str, Iterable[TopicPartition]]) -> Assignments:
+    """The answer of ``assign``: every member's partitions grouped by topic, in ascending order."""
+    return {
+        member: ConsumerProtocolMemberAssignment(version, group_by_topic(share), b"")
+        for member, share in shares.items()
+    }

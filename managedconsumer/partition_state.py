@@ -1,0 +1,193 @@
+"""One assigned partition: where the consumer is in it and whether it may be fetched.
+
+Pure, and not thread-safe: the owner of the SubscriptionState holds its lock around every use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from operator import index
+
+from managedconsumer.errors import IllegalStateError
+
+
+class MissingPreconditionError(IllegalStateError, AssertionError):
+    """The call needs something that was not given or set before; kafka-python asserts it."""
+
+
+class FetchState(Enum):
+    """Where a partition is on the way to being fetched.
+
+    INITIALIZING: assigned, and it is not known yet where to start (the committed offset has to be looked up).
+    AWAITING_RESET: there is no usable offset; the log's end or beginning has to be asked for.
+    FETCHING: there is a position.
+
+    Being paused is independent of this: a paused partition is looked up and reset, only not fetched.
+    """
+
+    INITIALIZING = "initializing"
+    AWAITING_RESET = "awaiting reset"
+    FETCHING = "fetching"
+
+
+#: What may follow what.  Nothing returns to INITIALIZING: only a new assignment starts there.
+TRANSITIONS: Mapping[FetchState, frozenset[FetchState]] = {
+    FetchState.INITIALIZING: frozenset({FetchState.AWAITING_RESET, FetchState.FETCHING}),
+    FetchState.AWAITING_RESET: frozenset({FetchState.AWAITING_RESET, FetchState.FETCHING}),
+    FetchState.FETCHING: frozenset({FetchState.FETCHING, FetchState.AWAITING_RESET}),
+}
+
+
+class TopicPartitionState:
+    """Position and condition of one assigned partition.
+
+    Attributes besides the seed's: ``finished`` (next offset that may be committed, never above ``position``),
+    ``leader_epoch`` (epoch of the last record before ``position``, -1 unknown; KIP-320), ``log_start`` and
+    ``last_stable`` (of the last fetch answer, like ``highwater``; None until one came), ``era`` (number of the era it
+    was assigned in), ``active`` (False once that assignment, or a later one that retained it, has ended without it),
+    ``held`` (blocked by a rebalance, see :meth:`SubscriptionState.hold`).  ``committed`` is the next offset that is
+    known to be committed, None if unknown.
+    """
+
+    __slots__ = (
+        "_finished",
+        "_position",
+        "_state",
+        "active",
+        "committed",
+        "era",
+        "held",
+        "highwater",
+        "last_stable",
+        "leader_epoch",
+        "log_start",
+        "paused",
+        "reset_strategy",
+    )
+
+    def __init__(self, era: int = 0) -> None:
+        self.era = era
+        self.active = True
+        self.held = False
+        self.paused = False
+        self.committed: int | None = None
+        self.reset_strategy: int | None = None
+        self.leader_epoch = -1
+        self.highwater: int | None = None
+        self.log_start: int | None = None
+        self.last_stable: int | None = None
+        self._position: int | None = None
+        self._finished: int | None = None
+        self._state = FetchState.INITIALIZING
+
+    def __repr__(self) -> str:
+        flags = "".join(f", {name}" for name in ("paused", "held") if getattr(self, name))
+        dead = "" if self.active else ", dead"
+        return f"<TopicPartitionState {self._state.value}, position={self._position}{flags}{dead}>"
+
+    def _move(self, to: FetchState) -> None:
+        if to not in TRANSITIONS[self._state]:
+            raise IllegalStateError(f"a partition cannot go from {self._state.value!r} to {to.value!r}")
+        self._state = to
+
+    @property
+    def state(self) -> FetchState:
+        """The fetch state; changed by :meth:`seek`, :meth:`await_reset` and :meth:`reset_to` only."""
+        return self._state
+
+    @property
+    def has_valid_position(self) -> bool:
+        """True if there is an offset to fetch from."""
+        return self._state is FetchState.FETCHING
+
+    @property
+    def awaiting_reset(self) -> bool:
+        """True while the log's beginning or end has to be looked up."""
+        return self._state is FetchState.AWAITING_RESET
+
+    @property
+    def position(self) -> int | None:
+        """Offset of the next message that the user gets, None while it is unknown.
+
+        Assigning moves on over messages that were handed out (or skipped).  It raises IllegalStateError without a
+        valid position: whoever assigns then works for an answer that a reset has overtaken.
+        """
+        return self._position
+
+    @position.setter
+    def position(self, offset: int) -> None:
+        if self._state is not FetchState.FETCHING:
+            raise MissingPreconditionError(f"Valid position required, the partition is {self._state.value}")
+        self._position = offset
+
+    @property
+    def finished(self) -> int | None:
+        """The next offset that may be committed without the user's asking: everything before it has been processed."""
+        return self._finished
+
+    def finish(self, offset: int | None = None) -> bool:
+        """Everything before ``offset`` (default: before the position) has been processed.
+
+        False, and nothing changes, if ``offset`` is beyond the position, behind what is finished already, or the state
+        is dead: the message in question was handed out before a seek, a reset or a rebalance.
+        """
+        if self._position is None or self._finished is None or not self.active:
+            return False
+        offset = self._position if offset is None else offset
+        if not self._finished <= offset <= self._position:
+            return False
+        self._finished = offset
+        return True
+
+    def await_reset(self, strategy: int) -> None:
+        """The position is of no use: it is to be looked up by ``strategy`` (an OffsetResetStrategy)."""
+        self._move(FetchState.AWAITING_RESET)
+        self.reset_strategy = strategy
+        self.leader_epoch = -1
+        self._position = self._finished = None
+
+    def reset_to(self, offset: int, strategy: int, leader_epoch: int = -1) -> bool:
+        """Take the answer of a look-up that was started for ``strategy``.
+
+        False, and nothing changes, if the partition no longer waits for that: a seek in the meantime wins, and so does
+        a reset by another strategy.
+        """
+        if not self.awaiting_reset or self.reset_strategy != strategy or not self.active:
+            return False
+        self.seek(offset, leader_epoch)
+        return True
+
+    def seek(self, offset: int, leader_epoch: int = -1) -> None:
+        """Set the next offset, whatever the state; ends a pending reset.  Raises ValueError for a negative offset."""
+        offset = _checked_offset(offset)
+        self._move(FetchState.FETCHING)
+        self.reset_strategy = None
+        self.leader_epoch = leader_epoch
+        self._position = self._finished = offset
+
+    def pause(self) -> None:
+        """Stop fetching, keep the position."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Undo :meth:`pause`."""
+        self.paused = False
+
+    def is_fetchable(self) -> bool:
+        """True if messages of this partition may be fetched and handed out."""
+        return self.active and not self.paused and not self.held and self.has_valid_position
+
+
+def _checked_offset(offset: int) -> int:
+    if isinstance(offset, bool):
+        raise TypeError(f"offset must be an int, not {offset!r}")
+    try:
+        number = index(offset)
+    except TypeError:
+        raise TypeError(f"offset must be an int, not {offset!r}") from None
+    if number < 0:
+        raise ValueError(
+            f"offset must be 0 or more, not {number} (for the log's beginning or end, reset the partition)"
+        )
+    return number

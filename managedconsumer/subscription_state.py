@@ -1,0 +1,380 @@
+"""What a consumer is subscribed to, what it is assigned, and where it is in each partition.
+
+The public surface is that of kafka-python's ``SubscriptionState`` and ``TopicPartitionState``.
+The differences, and why:
+
+* A partition's fetch state is an enum with a transition table, ``has_valid_position`` and ``awaiting_reset`` are views
+  of it, and what is illegal raises instead of being asserted (assertions vanish under ``python -O``).
+* Every change of the assignment starts a new :class:`Era`.  A ``TopicPartitionState`` that is not part of it is dead
+  (``active`` is False) for good; fetch buffers and commits hold on to the state object and ask it, so nothing of a
+  partition that was lost, and perhaps won back since, can reach the user or the group.
+* ``assign_from_subscribed(..., retain=True)`` keeps the state objects of partitions that stay (cooperative
+  rebalancing, KIP-848, and our eager rebalances, which do not refetch).  The default forgets them.
+* A partition that is not assigned raises :class:`PartitionNotAssignedError`, which is a ``KeyError`` too.
+
+Offsets are *next* offsets throughout.  Pure, and not thread-safe: the consumer that owns it holds its subscription
+lock around every call and around every use of a ``TopicPartitionState``.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from managedconsumer.errors import IllegalStateError
+from managedconsumer.partition_state import TRANSITIONS as TRANSITIONS
+from managedconsumer.partition_state import FetchState as FetchState
+from managedconsumer.partition_state import MissingPreconditionError as MissingPreconditionError
+from managedconsumer.partition_state import TopicPartitionState as TopicPartitionState
+from managedconsumer.structs import ClusterSnapshot, OffsetAndMetadata, OffsetResetStrategy, TopicPartition
+from managedconsumer.subscription_input import (
+    RebalanceListener,
+    check_listener,
+    checked_partitions,
+    checked_pattern,
+    checked_topics,
+)
+
+log = logging.getLogger(__name__)
+
+#: Kafka's own topics, for brokers that do not mark them in the metadata.
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+_STRATEGIES = {
+    "EARLIEST": OffsetResetStrategy.EARLIEST,
+    "LATEST": OffsetResetStrategy.LATEST,
+    "NONE": OffsetResetStrategy.NONE,
+}
+
+
+class PartitionNotAssignedError(IllegalStateError, KeyError):
+    """The partition is not part of the current assignment."""
+
+    def __str__(self) -> str:  # KeyError would show the repr of the text
+        return str(self.args[0]) if self.args else ""
+
+
+@dataclass(frozen=True)
+class Era:
+    """One assignment, from the moment it is taken over to the next change; ``number`` only ever rises."""
+
+    number: int
+    partitions: frozenset[TopicPartition]
+
+
+class SubscriptionState:
+    """The topics, partitions and offsets of one consumer.
+
+    Partitions are assigned either by the user (:meth:`assign_from_user`) or by the group, for the topics or the
+    pattern given to :meth:`subscribe`; the two exclude each other until :meth:`unsubscribe`, and so do topics and
+    pattern.  An assigned partition becomes fetchable when it has a position.
+
+    Attributes, as in kafka-python: ``subscription`` (set of topics; None when partitions were assigned by the user or
+    nothing was done yet), ``subscribed_pattern`` (compiled, or None), ``assignment`` ({TopicPartition:
+    TopicPartitionState}), ``needs_partition_assignment``, ``needs_fetch_committed_offsets``, ``listener``; and ``era``,
+    the current :class:`Era`.
+    """
+
+    _SUBSCRIPTION_EXCEPTION_MESSAGE = (
+        "You must choose only one way to configure your consumer: (1) subscribe to specific topics by name, "
+        "(2) subscribe to topics matching a regex pattern, (3) assign itself specific topic-partitions."
+    )
+
+    def __init__(self, offset_reset_strategy: str = "earliest", *, exclude_internal_topics: bool = True) -> None:
+        """``offset_reset_strategy``: 'earliest', 'latest' or 'none'; anything else logs a warning and means 'none',
+        under which a partition without a usable offset is an error for the user to handle."""
+        name = str(offset_reset_strategy).upper()
+        if name not in _STRATEGIES:
+            log.warning("Unrecognized offset_reset_strategy %r, using NONE", offset_reset_strategy)
+        self._default_offset_reset_strategy = _STRATEGIES.get(name, OffsetResetStrategy.NONE)
+        self._exclude_internal_topics = exclude_internal_topics
+        self.subscription: set[str] | None = None
+        self.subscribed_pattern: re.Pattern[str] | None = None
+        self._group_subscription: set[str] = set()
+        self._user_assignment: set[TopicPartition] = set()
+        self.assignment: dict[TopicPartition, TopicPartitionState] = {}
+        self.era = Era(0, frozenset())
+        self.needs_partition_assignment = False
+        self.listener: RebalanceListener | None = None
+        # True from the start: a consumer that starts up looks its committed offsets up.
+        self.needs_fetch_committed_offsets = True
+
+    # -- what is subscribed ---------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Subscribe to topics, or to all topics whose names a pattern matches from their beginning (``re.match``).
+
+        Replaces the earlier topics (or pattern) and listener.  A pattern takes effect with the next
+        :meth:`update_pattern_subscription`.  Nothing changes when this raises: IllegalStateError if partitions were
+        assigned by the user, or both or the other of topics and pattern are in use; MissingPreconditionError if
+        neither is given; TypeError or ValueError for a listener, topic name or pattern that is none.
+        """
+        topics = checked_topics(topics)
+        if self._user_assignment or (topics and pattern):
+            raise IllegalStateError(self._SUBSCRIPTION_EXCEPTION_MESSAGE)
+        if not topics and not pattern:
+            raise MissingPreconditionError("Must provide topics or pattern")
+        if self.subscription is not None and (self.subscribed_pattern is None) != (not pattern):
+            raise IllegalStateError(f"{self._SUBSCRIPTION_EXCEPTION_MESSAGE} Call unsubscribe() to change the way.")
+        check_listener(listener)
+        if pattern:
+            compiled = checked_pattern(pattern)
+            log.info("Subscribing to pattern: /%s/", compiled.pattern)
+            self.subscription = set()
+            self.subscribed_pattern = compiled
+        else:
+            self.change_subscription(topics)
+        self.listener = listener
+
+    def change_subscription(self, topics: Iterable[str]) -> None:
+        """Replace the topics (for a pattern: the topics it matches now).
+
+        Partitions of topics that are no longer among them leave the assignment at once.  Raises IllegalStateError if
+        partitions were assigned by the user.
+        """
+        names = checked_topics(topics)
+        if self._user_assignment:
+            raise IllegalStateError(self._SUBSCRIPTION_EXCEPTION_MESSAGE)
+        if self.subscription == names:
+            if self.subscribed_pattern is None:
+                log.warning("subscription unchanged by change_subscription(%s)", sorted(names))
+            return
+        log.info("Updating subscribed topics to: %s", sorted(names))
+        self.subscription = names
+        self._group_subscription.update(names)
+        self.needs_partition_assignment = True
+        kept = {tp: state for tp, state in self.assignment.items() if tp.topic in names}
+        if len(kept) < len(self.assignment):
+            self._start_era(kept)
+
+    def update_pattern_subscription(self, cluster: ClusterSnapshot) -> bool:
+        """Apply the pattern to the topics of ``cluster``; call it whenever the metadata changes.
+
+        True if the set of matching topics changed, so that the member has to join again.  Internal topics match only
+        with ``exclude_internal_topics=False``; a topic that the metadata reports with an error and without partitions
+        does not count.  False without a pattern.
+        """
+        if self.subscribed_pattern is None:
+            return False
+        matching = {
+            info.name
+            for info in cluster.topics.values()
+            if self.matches(info.name, info.is_internal) and (info.partitions or not info.error_code)
+        }
+        changed = matching != self.subscription
+        self.change_subscription(matching)
+        return changed
+
+    def matches(self, topic: str, is_internal: bool = False) -> bool:
+        """True if the pattern in use matches ``topic``."""
+        if self.subscribed_pattern is None:
+            return False
+        if self._exclude_internal_topics and (is_internal or topic in INTERNAL_TOPICS):
+            return False
+        return self.subscribed_pattern.match(topic) is not None
+
+    def group_subscribe(self, topics: Iterable[str]) -> None:
+        """Add topics of other members: the leader needs the metadata of whatever anybody in the group subscribes to."""
+        if self._user_assignment:
+            raise IllegalStateError(self._SUBSCRIPTION_EXCEPTION_MESSAGE)
+        self._group_subscription.update(topics)
+
+    def group_subscription(self) -> set[str]:
+        """The topics whose metadata matter: the member's own, for the leader those of the whole group."""
+        return self._group_subscription
+
+    def mark_for_reassignment(self) -> None:
+        """The group is to be joined again; the other members' topics are forgotten until then."""
+        if self._user_assignment:
+            raise IllegalStateError(self._SUBSCRIPTION_EXCEPTION_MESSAGE)
+        if self.subscription is None:
+            raise MissingPreconditionError("Subscription required")
+        self._group_subscription.intersection_update(self.subscription)
+        self.needs_partition_assignment = True
+
+    def unsubscribe(self) -> None:
+        """Forget topics, pattern and assignment; afterwards any way of subscribing is open again."""
+        self.subscription = None
+        self.subscribed_pattern = None
+        self._group_subscription.clear()
+        self._user_assignment.clear()
+        self._start_era({})
+        self.needs_partition_assignment = True
+
+    # -- what is assigned -----------------------------------------------------------------------------------------
+
+    def assign_from_user(self, partitions: Iterable[TopicPartition]) -> None:
+        """Replace the assignment by the user's own; partitions that stay keep position and pause.
+
+        No group decides here, and none is informed.  Raises IllegalStateError after ``subscribe()``, TypeError or
+        ValueError for something that is no partition.
+        """
+        wanted = checked_partitions(partitions)
+        if self.subscription is not None:
+            raise IllegalStateError(self._SUBSCRIPTION_EXCEPTION_MESSAGE)
+        self._user_assignment = set(wanted)
+        self._assign(wanted, retain=True)
+        self.needs_partition_assignment = False
+
+    def assign_from_subscribed(self, assignments: Iterable[TopicPartition], *, retain: bool = False) -> None:
+        """Take over what the group has assigned.
+
+        ``retain=False``, as in kafka-python: all partitions start anew, without position, resumed.  ``retain=True``:
+        partitions that were assigned before keep their state object, and what held them is over.
+
+        Raises IllegalStateError without a subscription, and ValueError if a partition's topic is not subscribed.
+        With a pattern the leader may know topics earlier than we do: what matches joins the subscription.
+        """
+        wanted = checked_partitions(assignments)
+        if self.subscription is None:
+            raise IllegalStateError(self._SUBSCRIPTION_EXCEPTION_MESSAGE)
+        strangers = {tp.topic for tp in wanted} - self.subscription
+        for tp in wanted:
+            if tp.topic in strangers and not self.matches(tp.topic):
+                raise ValueError(f"Assigned partition {tp} for non-subscribed topic.")
+        self.subscription |= strangers
+        self._group_subscription |= strangers
+        self._assign(wanted, retain)
+        self.needs_partition_assignment = False
+        log.info("Updated partition assignment: %s", [f"{topic}-{number}" for topic, number in sorted(wanted)])
+
+    def _assign(self, wanted: list[TopicPartition], retain: bool) -> None:
+        kept = {tp: self.assignment[tp] for tp in wanted if tp in self.assignment} if retain else {}
+        for state in kept.values():
+            state.held = False
+        if retain and self.assignment.keys() == set(wanted):
+            return
+        number = self.era.number + 1
+        self._start_era({tp: kept.get(tp) or TopicPartitionState(number) for tp in wanted})
+
+    def _start_era(self, assignment: dict[TopicPartition, TopicPartitionState]) -> None:
+        for tp, state in self.assignment.items():
+            if assignment.get(tp) is not state:
+                state.active = False
+        self.assignment = assignment
+        self.era = Era(self.era.number + 1, frozenset(assignment))
+
+    def hold(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these for now: they are about to be revoked, or their assigned-callback is not done.
+
+        Independent of the user's pause.  Ends with :meth:`release`, or when a retaining assignment keeps them.
+        Partitions that are not assigned are passed over.
+        """
+        self._set_held(partitions, True)
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo :meth:`hold`."""
+        self._set_held(partitions, False)
+
+    def _set_held(self, partitions: Iterable[TopicPartition], held: bool) -> None:
+        for tp in partitions:
+            if tp in self.assignment:
+                self.assignment[tp].held = held
+
+    # -- where we are ---------------------------------------------------------------------------------------------
+
+    def partition_state(self, partition: TopicPartition) -> TopicPartitionState:
+        """The state object of an assigned partition; raises PartitionNotAssignedError."""
+        try:
+            return self.assignment[partition]
+        except KeyError:
+            raise PartitionNotAssignedError(
+                f"{partition!r} is not assigned to this consumer (assigned: {sorted(self.assignment)})"
+            ) from None
+
+    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+        """Set the offset of the next message; also ends a reset in progress.
+
+        Raises PartitionNotAssignedError, TypeError (not an int) or ValueError (negative).
+        """
+        self.partition_state(partition).seek(offset, leader_epoch)
+
+    def need_offset_reset(self, partition: TopicPartition, offset_reset_strategy: int | None = None) -> None:
+        """Let the position be looked up by this strategy (an OffsetResetStrategy; default: the consumer's)."""
+        if offset_reset_strategy is None:
+            offset_reset_strategy = self._default_offset_reset_strategy
+        self.partition_state(partition).await_reset(offset_reset_strategy)
+
+    def pause(self, partition: TopicPartition) -> None:
+        """Stop fetching a partition without touching its position."""
+        self.partition_state(partition).pause()
+
+    def resume(self, partition: TopicPartition) -> None:
+        """Undo :meth:`pause`."""
+        self.partition_state(partition).resume()
+
+    def all_consumed_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """``{partition: OffsetAndMetadata}`` of every partition with a position: the message in hand counts as read."""
+        return {
+            tp: OffsetAndMetadata(state.position, "", state.leader_epoch)
+            for tp, state in self.assignment.items()
+            if state.position is not None
+        }
+
+    def committable_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a background commit may commit: ``finished`` where it is not what is committed already.
+
+        The leader epoch is that of the last message handed out, so it is left out while that one is unfinished.
+        """
+        return {
+            tp: OffsetAndMetadata(state.finished, "", state.leader_epoch if state.finished == state.position else -1)
+            for tp, state in self.assignment.items()
+            if state.finished is not None and state.finished != state.committed
+        }
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    def assigned_partitions(self) -> set[TopicPartition]:
+        """All partitions of the current assignment."""
+        return set(self.assignment)
+
+    def paused_partitions(self) -> set[TopicPartition]:
+        """Those that the user has paused."""
+        return {tp for tp, state in self.assignment.items() if state.paused}
+
+    def fetchable_partitions(self) -> set[TopicPartition]:
+        """Those to fetch: positioned, neither paused nor held."""
+        return {tp for tp, state in self.assignment.items() if state.is_fetchable()}
+
+    def partitions_in(self, state: FetchState) -> set[TopicPartition]:
+        """Those in a given fetch state, such as INITIALIZING: whose committed offsets have to be looked up."""
+        return {tp for tp, its in self.assignment.items() if its.state is state}
+
+    def missing_fetch_positions(self) -> set[TopicPartition]:
+        """Those without a position."""
+        return {tp for tp, state in self.assignment.items() if not state.has_valid_position}
+
+    def has_all_fetch_positions(self) -> bool:
+        """True if no partition lacks a position."""
+        return all(state.has_valid_position for state in self.assignment.values())
+
+    def has_default_offset_reset_policy(self) -> bool:
+        """True if the consumer's own strategy is earliest or latest."""
+        return self._default_offset_reset_strategy != OffsetResetStrategy.NONE
+
+    def partitions_auto_assigned(self) -> bool:
+        """True unless the user has assigned the partitions (or nothing was subscribed)."""
+        return self.subscription is not None
+
+    def is_offset_reset_needed(self, partition: TopicPartition) -> bool:
+        """True while the position is to be looked up by a reset strategy; raises PartitionNotAssignedError."""
+        return self.partition_state(partition).awaiting_reset
+
+    def is_assigned(self, partition: TopicPartition) -> bool:
+        """True if the partition is part of the current assignment."""
+        return partition in self.assignment
+
+    def is_paused(self, partition: TopicPartition) -> bool:
+        """True if it is assigned and the user has paused it."""
+        return partition in self.assignment and self.assignment[partition].paused
+
+    def is_fetchable(self, partition: TopicPartition) -> bool:
+        """True if it is assigned, positioned, and neither paused nor held."""
+        return partition in self.assignment and self.assignment[partition].is_fetchable()
