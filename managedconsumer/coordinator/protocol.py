@@ -30,7 +30,7 @@ SUBSCRIPTION_VERSION = 3
 TopicPartitions = Sequence[tuple[str, Sequence[int]]]
 
 
-class _Reader:
+class BlobReader:
     """Cursor over an untrusted blob; every failure is a MalformedResponseError that says what was being read."""
 
     __slots__ = ("_data", "_pos", "_what")
@@ -42,9 +42,11 @@ class _Reader:
 
     @property
     def remaining(self) -> int:
+        """Bytes not read yet."""
         return len(self._data) - self._pos
 
     def fail(self, problem: str) -> MalformedResponseError:
+        """The error to raise for ``problem`` at the current place."""
         return MalformedResponseError(f"malformed {self._what}: {problem} (at byte {self._pos} of {len(self._data)})")
 
     def _take(self, size: int, name: str) -> int:
@@ -55,9 +57,11 @@ class _Reader:
         return start
 
     def int16(self, name: str) -> int:
+        """A signed 16-bit number."""
         return int(struct.unpack_from(">h", self._data, self._take(2, name))[0])
 
     def int32(self, name: str) -> int:
+        """A signed 32-bit number."""
         return int(struct.unpack_from(">i", self._data, self._take(4, name))[0])
 
     def count(self, name: str, item_size: int) -> int:
@@ -68,6 +72,7 @@ class _Reader:
         return max(number, 0)
 
     def nullable_string(self, name: str) -> str | None:
+        """A string or None."""
         size = self.int16(f"length of {name}")
         if size < -1:
             raise self.fail(f"{name} has length {size}")
@@ -80,12 +85,14 @@ class _Reader:
             raise self.fail(f"{name} is not UTF-8") from None
 
     def string(self, name: str) -> str:
+        """A string; null is malformed."""
         value = self.nullable_string(name)
         if value is None:
             raise self.fail(f"{name} is null")
         return value
 
     def nullable_bytes(self, name: str) -> bytes | None:
+        """Bytes or None."""
         size = self.int32(f"length of {name}")
         if size < -1:
             raise self.fail(f"{name} has length {size}")
@@ -121,7 +128,8 @@ def _put_bytes(out: bytearray, value: bytes | None) -> None:
     out += struct.pack(">i", -1) if value is None else struct.pack(">i", len(value)) + value
 
 
-def _put_topic_partitions(out: bytearray, items: TopicPartitions) -> None:
+def put_topic_partitions(out: bytearray, items: TopicPartitions) -> None:
+    """Append ``[(topic, [partition, ...]), ...]`` as the embedded protocol and the sticky user data write it."""
     out += struct.pack(">i", len(items))
     for topic, partitions in items:
         _put_string(out, topic)
@@ -170,7 +178,7 @@ class ConsumerProtocolMemberMetadata:
             _put_string(out, topic)
         _put_bytes(out, self.user_data)
         if self.version >= 1:
-            _put_topic_partitions(out, group_by_topic(self.owned_partitions))
+            put_topic_partitions(out, group_by_topic(self.owned_partitions))
         if self.version >= 2:
             out += struct.pack(">i", self.generation_id)
         if self.version >= 3:
@@ -186,7 +194,7 @@ class ConsumerProtocolMemberMetadata:
         A blob that ends before the fields its version promises is accepted (clients exist that write version 1 and
         stop after the user data); one that ends inside a field is not.
         """
-        reader = _Reader(data, "consumer subscription")
+        reader = BlobReader(data, "consumer subscription")
         version = reader.int16("version")
         if version < 0:
             raise reader.fail(f"version {version}")
@@ -223,7 +231,7 @@ class ConsumerProtocolMemberAssignment:
         BufferUnderflowException on the whole group, which is what pykafka's blobs do to it.
         """
         out = bytearray(struct.pack(">h", self.version))
-        _put_topic_partitions(out, self.assignment)
+        put_topic_partitions(out, self.assignment)
         _put_bytes(out, self.user_data)
         return bytes(out)
 
@@ -236,7 +244,7 @@ class ConsumerProtocolMemberAssignment:
         """
         if not len(data):
             return cls(0, [], None)
-        reader = _Reader(data, "consumer assignment")
+        reader = BlobReader(data, "consumer assignment")
         version = reader.int16("version")
         if version < 0:
             raise reader.fail(f"version {version}")
@@ -258,19 +266,20 @@ class ConsumerProtocol:
         assignor: Assignor,
         topics: Iterable[str],
         *,
-        owned_partitions: Iterable[TopicPartition] = (),
+        owned_partitions: Iterable[TopicPartition] | None = None,
         generation_id: int = -1,
         rack_id: str | None = None,
     ) -> ConsumerProtocolMemberMetadata:
         """What this member sends for ``assignor``: its own metadata, raised to version 3 with what the member knows.
 
-        Pass ``owned_partitions`` under a cooperative assignor only; an eager member has given up everything before
-        it joins.
+        ``owned_partitions``: what the member still holds while it joins, so nothing under an eager assignor; None
+        leaves it to the assignor's memory.  ``generation_id``: the generation those were assigned in.
         """
+        metadata = assignor.metadata(set(topics))
         return replace(
-            assignor.metadata(set(topics)),
+            metadata,
             version=SUBSCRIPTION_VERSION,
-            owned_partitions=list(owned_partitions),
+            owned_partitions=metadata.owned_partitions if owned_partitions is None else list(owned_partitions),
             generation_id=generation_id,
             rack_id=rack_id,
         )

@@ -1,0 +1,168 @@
+"""The blobs of the embedded consumer protocol, golden and hostile."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
+from managedconsumer.coordinator.assignors.sticky import StickyPartitionAssignor
+from managedconsumer.coordinator.protocol import (
+    ConsumerProtocol,
+    ConsumerProtocolMemberAssignment,
+    ConsumerProtocolMemberMetadata,
+)
+from managedconsumer.errors import MalformedResponseError
+from managedconsumer.structs import TopicPartition
+
+GOLDEN_V3 = (
+    b"\x00\x03"  # version
+    b"\x00\x00\x00\x02"  # topics
+    b"\x00\x02t0"
+    b"\x00\x02t1"
+    b"\xff\xff\xff\xff"  # user data: null
+    b"\x00\x00\x00\x01"  # owned partitions
+    b"\x00\x02t0"
+    b"\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x03"
+    b"\x00\x00\x00\x07"  # generation
+    b"\x00\x01a"  # rack
+)
+OWNED = [TopicPartition("t0", 3), TopicPartition("t0", 0)]
+
+# What pykafka 2.8's RangeProtocol sends for a topic "views", and what its leader assigns: no user data behind it.
+PYKAFKA_METADATA = b"\x00\x00\x00\x00\x00\x01\x00\x05views\x00\x00\x00\x0ctestuserdata"
+PYKAFKA_ASSIGNMENT = b"\x00\x01\x00\x00\x00\x01\x00\x05views\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x0a"
+
+
+def test_subscription_golden_bytes() -> None:
+    metadata = ConsumerProtocolMemberMetadata(3, ["t0", "t1"], None, OWNED, 7, "a")
+    assert metadata.encode() == GOLDEN_V3
+    decoded = ConsumerProtocolMemberMetadata.decode(GOLDEN_V3, "static-1")
+    assert decoded.topics == ["t0", "t1"]
+    assert decoded.owned_partitions == sorted(OWNED)
+    assert (decoded.generation_id, decoded.rack_id, decoded.group_instance_id) == (7, "a", "static-1")
+
+
+@pytest.mark.parametrize(("version", "size"), [(0, 18), (1, 38), (2, 42), (3, 45)])
+def test_older_versions_leave_out_newer_fields(version: int, size: int) -> None:
+    blob = ConsumerProtocolMemberMetadata(version, ["t0", "t1"], None, OWNED, 7, "a").encode()
+    assert blob == struct.pack(">h", version) + GOLDEN_V3[2:size]
+    decoded = ConsumerProtocolMemberMetadata.decode(blob)
+    assert decoded.owned_partitions == (sorted(OWNED) if version >= 1 else [])
+    assert decoded.generation_id == (7 if version >= 2 else -1)
+    assert decoded.rack_id == ("a" if version >= 3 else None)
+
+
+def test_assignment_golden_bytes() -> None:
+    assignment = ConsumerProtocolMemberAssignment(0, [("t0", [0, 2])], b"")
+    assert assignment.encode() == bytes.fromhex("0000 00000001 00027430 00000002 00000000 00000002 00000000")
+    assert ConsumerProtocolMemberAssignment.decode(assignment.encode()) == assignment
+    assert assignment.partitions() == [TopicPartition("t0", 0), TopicPartition("t0", 2)]
+
+
+def test_pykafka_blobs_are_understood() -> None:
+    metadata = ConsumerProtocolMemberMetadata.decode(PYKAFKA_METADATA)
+    assert (metadata.version, metadata.topics, metadata.user_data) == (0, ["views"], b"testuserdata")
+    assignment = ConsumerProtocolMemberAssignment.decode(PYKAFKA_ASSIGNMENT)
+    assert assignment.partitions() == [TopicPartition("views", 0), TopicPartition("views", 10)]
+    assert assignment.user_data is None
+
+
+def test_pykafka_understands_our_blobs() -> None:
+    membership = pytest.importorskip("pykafka.protocol.group_membership")
+    blob = ConsumerProtocolMemberAssignment(0, [("views", [0, 10])], b"").encode()
+    assert list(membership.MemberAssignment.from_bytestring(blob).partition_assignment) == [(b"views", [0, 10])]
+
+
+def test_our_blobs_always_end_in_user_data_as_kafkas_own_tools_need() -> None:
+    assert ConsumerProtocolMemberAssignment(0, [], None).encode()[-4:] == b"\xff\xff\xff\xff"
+    assert ConsumerProtocolMemberAssignment(0, [], b"").encode()[-4:] == b"\x00\x00\x00\x00"
+
+
+def test_empty_assignment_from_a_forgetful_leader() -> None:
+    assert ConsumerProtocolMemberAssignment.decode(b"").partitions() == []
+
+
+def test_later_versions_are_read_as_the_newest_known() -> None:
+    later = struct.pack(">h", 9) + GOLDEN_V3[2:] + b"something new"
+    assert ConsumerProtocolMemberMetadata.decode(later).rack_id == "a"
+    assert ConsumerProtocolMemberAssignment.decode(b"\x00\x09" + PYKAFKA_ASSIGNMENT[2:]).partitions()
+
+
+def test_version_without_its_fields_is_tolerated() -> None:
+    """Clients exist that write version 1 and stop after the user data."""
+    decoded = ConsumerProtocolMemberMetadata.decode(b"\x00\x01" + PYKAFKA_METADATA[2:])
+    assert (decoded.topics, decoded.owned_partitions) == (["views"], [])
+
+
+@pytest.mark.parametrize(
+    ("blob", "complaint"),
+    [
+        (b"", "version needs 2 bytes, 0 are left"),
+        (b"\x00", "version needs 2 bytes, 1 are left"),
+        (b"\xff\xff\x00\x00\x00\x00", "version -1"),
+        (b"\x00\x00\x7f\xff\xff\xff", "2147483647 topics cannot fit into 0 bytes"),
+        (b"\x00\x00\xff\xff\xff\x00", "-256 topics"),
+        (b"\x00\x00\x00\x00\x00\x01\x00\x09t", "topic needs 9 bytes, 1 are left"),
+        (b"\x00\x00\x00\x00\x00\x01\xff\xff", "topic is null"),
+        (b"\x00\x00\x00\x00\x00\x01\x00\x01\xff", "topic is not UTF-8"),
+        (b"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x05ab", "user data needs 5 bytes, 2 are left"),
+        (b"\x00\x00\x00\x00\x00\x00\xff\xff\xff\xfe", "user data has length -2"),
+        (GOLDEN_V3[:30], "2 partitions cannot fit"),
+        (GOLDEN_V3[:26] + b"\xff\xff\xff\x00", "-256 partitions"),
+        (GOLDEN_V3[:30] + b"\xff\xff\xff\xfe" + GOLDEN_V3[34:], "topic 't0' has partition -2"),
+    ],
+)
+def test_malformed_subscriptions_say_what_is_wrong(blob: bytes, complaint: str) -> None:
+    with pytest.raises(MalformedResponseError) as caught:
+        ConsumerProtocolMemberMetadata.decode(blob)
+    assert "malformed consumer subscription" in str(caught.value)
+    assert complaint in str(caught.value)
+
+
+def test_malformed_assignments_say_what_is_wrong() -> None:
+    with pytest.raises(MalformedResponseError, match="malformed consumer assignment: 2 partitions cannot fit"):
+        ConsumerProtocolMemberAssignment.decode(PYKAFKA_ASSIGNMENT[:-1])
+
+
+@given(st.binary(max_size=80), st.integers(0, len(GOLDEN_V3)))
+def test_no_bytes_do_more_than_raise_the_typed_error(noise: bytes, cut: int) -> None:
+    for blob in (noise, GOLDEN_V3[:cut] + noise, PYKAFKA_ASSIGNMENT[:cut] + noise):
+        for decode in (ConsumerProtocolMemberMetadata.decode, ConsumerProtocolMemberAssignment.decode):
+            try:
+                decode(blob)
+            except MalformedResponseError:
+                pass
+
+
+def test_a_malformed_member_costs_only_its_own_assignment() -> None:
+    good = ConsumerProtocolMemberMetadata(3, ["t0"], b"").encode()
+    members, problems = ConsumerProtocol.decode_members(
+        [("m1", None, good), ("bad", "static", b"\x00\x00\x00\x00\x10\x00"), ("m2", None, PYKAFKA_METADATA)]
+    )
+    assert list(members) == ["m1", "bad", "m2"]
+    assert list(problems) == ["bad"]
+    assert "4096 topics cannot fit" in problems["bad"]
+    assert (members["bad"].topics, members["bad"].group_instance_id) == ([], "static")
+
+    class Cluster:
+        def partitions_for_topic(self, topic: str) -> set[int] | None:
+            return {0, 1, 2}
+
+    for assignor in (RangePartitionAssignor(), StickyPartitionAssignor()):
+        shares = assignor.assign(Cluster(), members)
+        assert shares["bad"].partitions() == []
+        assert len(shares["m1"].partitions()) == len(shares["m2"].partitions()) == 3
+
+
+def test_subscription_of_an_assignor_carries_what_the_member_knows() -> None:
+    sent = ConsumerProtocol.subscription(
+        RangePartitionAssignor(), ["b", "a"], owned_partitions=OWNED, generation_id=4, rack_id="r"
+    )
+    received = ConsumerProtocolMemberMetadata.decode(sent.encode())
+    assert received.topics == ["a", "b"]
+    assert received.owned_partitions == sorted(OWNED)
+    assert (received.generation_id, received.rack_id) == (4, "r")
