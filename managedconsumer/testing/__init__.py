@@ -1,0 +1,27 @@
+"""Helpers for tests and development: a real Apache Kafka on this machine, and more to come beside it."""
+
+from __future__ import annotations
+
+from managedconsumer.testing._errors import (
+    BrokerStartError,
+    DataDirError,
+    DevBrokerError,
+    DownloadError,
+    JavaNotFoundError,
+    JavaTooOldError,
+    PortTakenError,
+    UnknownKafkaVersionError,
+)
+from managedconsumer.testing.devbroker import DevBroker
+
+__all__ = [
+    "BrokerStartError",
+    "DataDirError",
+    "DevBroker",
+    "DevBrokerError",
+    "DownloadError",
+    "JavaNotFoundError",
+    "JavaTooOldError",
+    "PortTakenError",
+    "UnknownKafkaVersionError",
+]

@@ -1,0 +1,35 @@
+"""What can go wrong when a real Kafka is started for development; every text names the cause and what to do."""
+
+from __future__ import annotations
+
+
+class DevBrokerError(RuntimeError):
+    """The dev broker cannot be started or used; the base of all below."""
+
+
+class JavaNotFoundError(DevBrokerError):
+    """There is no Java on this machine."""
+
+
+class JavaTooOldError(DevBrokerError):
+    """There is Java, but this Kafka needs a newer one."""
+
+
+class UnknownKafkaVersionError(DevBrokerError):
+    """Not a version of Apache Kafka that can be had, or one that cannot run without ZooKeeper."""
+
+
+class DownloadError(DevBrokerError):
+    """Kafka's jars could not be fetched from Maven Central."""
+
+
+class DataDirError(DevBrokerError):
+    """The data directory cannot be written, or holds another cluster's data."""
+
+
+class PortTakenError(DevBrokerError):
+    """The port that was asked for is in use."""
+
+
+class BrokerStartError(DevBrokerError):
+    """The broker's process ended, or did not answer in time."""

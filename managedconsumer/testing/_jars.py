@@ -1,0 +1,299 @@
+"""Apache Kafka's jars: fetched once from Maven Central, checked, kept in the user's cache.
+
+Two resolvers can do it, whichever is there: Maven (``mvn``), or Apache Ivy, which every PySpark carries.
+Environment: ``MANAGEDCONSUMER_CACHE`` (directory), ``MANAGEDCONSUMER_MAVEN_REPOSITORY`` (URL of a mirror),
+``MANAGEDCONSUMER_RESOLVER`` (``mvn`` or ``ivy``: use only this one).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from managedconsumer.testing._errors import DataDirError, DownloadError, UnknownKafkaVersionError
+from managedconsumer.testing._java import require_java
+
+TESTED_VERSIONS = ("4.3.0", "3.9.2")
+DEFAULT_VERSION = TESTED_VERSIONS[0]
+_OLDEST = (3, 5, 0)  # the first whose combined KRaft mode and storage tool behave as the dev broker expects
+_SCALA = "2.13"
+_MANIFEST = "manifest.json"
+_IVY_CACHE = "ivy-cache"  # outlives a broken download, so that the next try goes on where it stopped
+_FETCH_TIMEOUT = 900.0
+
+Progress = Callable[[str], None]
+
+
+def quiet(_text: str) -> None:
+    """The progress of those who do not want to know."""
+
+
+@dataclass(frozen=True)
+class KafkaVersion:
+    """A release of Apache Kafka and what it takes to run it."""
+
+    text: str
+    numbers: tuple[int, int, int]
+
+    @property
+    def java_minimum(self) -> int:
+        """Kafka 4 brokers need Java 17, Kafka 3 ones run from 11 on (8 is deprecated there)."""
+        return 17 if self.numbers[0] >= 4 else 11
+
+    @property
+    def artifacts(self) -> list[tuple[str, str, str, bool]]:
+        """(group, name, version, with its own dependencies).
+
+        kafka-tools holds the command-line tools; its dependencies beyond the broker's are Kafka Connect's.
+        slf4j-simple turns the log on, for all versions in the same way.
+        """
+        return [
+            ("org.apache.kafka", f"kafka_{_SCALA}", self.text, True),
+            ("org.apache.kafka", "kafka-tools", self.text, False),
+            ("org.slf4j", "slf4j-simple", "1.7.36", False),
+        ]
+
+
+def parse_version(text: str) -> KafkaVersion:
+    """Raises :class:`UnknownKafkaVersionError` for what cannot be a usable release."""
+    match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", text)
+    tested = " and ".join(TESTED_VERSIONS)
+    if match is None:
+        raise UnknownKafkaVersionError(f"{text!r} is not an Apache Kafka version; tested ones are {tested}.")
+    numbers = (int(match.group(1)), int(match.group(2)), int(match.group(3)))
+    if numbers < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise UnknownKafkaVersionError(
+            f"Apache Kafka {text} is too old for the dev broker, which runs without ZooKeeper: "
+            f"use {oldest} or newer (tested ones are {tested})."
+        )
+    return KafkaVersion(text, numbers)
+
+
+def cache_dir() -> Path:
+    """``$MANAGEDCONSUMER_CACHE``, else ``managedconsumer`` in ``$XDG_CACHE_HOME`` or in ``~/.cache``."""
+    own = os.environ.get("MANAGEDCONSUMER_CACHE")
+    if own:
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base).expanduser() if base else Path.home() / ".cache") / "managedconsumer"
+
+
+def kafka_jars(version: KafkaVersion, progress: Progress = quiet) -> list[Path]:
+    """All jars of a broker, fetched if they are not in the cache or no longer what was fetched.
+
+    Safe to call from several processes at once.  Raises :class:`DownloadError`, :class:`UnknownKafkaVersionError`
+    or :class:`DataDirError`.
+    """
+    root = cache_dir()
+    target = root / f"kafka-{version.text}"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with locked(root / f"kafka-{version.text}.lock"):
+            jars = _checked(target)
+            if jars is None:
+                _fetch(version, root, target, progress)
+                jars = _checked(target)
+    except OSError as error:
+        raise DataDirError(
+            f"The cache directory {root} cannot be used ({error.strerror or error}). "
+            "Set MANAGEDCONSUMER_CACHE to a directory that can be written."
+        ) from error
+    if jars is None:
+        raise DownloadError(f"Apache Kafka {version.text} in {target} changed while it was checked; try again.")
+    return jars
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds an advisory lock on a file; the kernel releases it if this process dies."""
+    with open(path, "a", encoding="ascii") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _digest(path: Path) -> str:
+    found = hashlib.sha256()
+    with open(path, "rb") as handle:
+        while block := handle.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()
+
+
+def _checked(target: Path) -> list[Path] | None:
+    """The jars, or None when any is missing or differs from what was fetched (45 MB hash in about 0.1 s)."""
+    try:
+        manifest: dict[str, str] = json.loads((target / _MANIFEST).read_text(encoding="utf-8"))
+        jars = [target / name for name in sorted(manifest)]
+        if jars and all(_digest(jar) == manifest[jar.name] for jar in jars):
+            return jars
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _fetch(version: KafkaVersion, root: Path, target: Path, progress: Progress) -> None:
+    """Fetches into a directory beside the target, checks, and moves it into place in one step."""
+    failures: list[str] = []
+    for name, resolver in _resolvers():
+        work = Path(tempfile.mkdtemp(prefix=f"kafka-{version.text}-", dir=root))
+        try:
+            progress(f"Fetching Apache Kafka {version.text} from Maven Central with {name} (about 45 MB, once) ...")
+            (work / "jars").mkdir()
+            output = resolver(version, work)
+            problem = _seal(version, work / "jars")
+            if problem is None:
+                shutil.rmtree(target, ignore_errors=True)
+                os.replace(work / "jars", target)
+                shutil.rmtree(root / _IVY_CACHE, ignore_errors=True)
+                return
+            if re.search(rf"(Could not find artifact|not found).*kafka_{_SCALA}", output.replace("\n", " ")):
+                tested = " and ".join(TESTED_VERSIONS)
+                raise UnknownKafkaVersionError(
+                    f"Maven Central has no Apache Kafka {version.text} (tested versions: {tested})."
+                )
+            failures.append(f"{name}: {problem}\n{_tail(output)}")
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    if not failures:
+        raise DownloadError(
+            "Fetching Apache Kafka needs Maven (the command mvn) or PySpark, which carries a resolver: "
+            "pip install 'managedconsumer[spark]'. Neither was found."
+        )
+    raise DownloadError(
+        f"Apache Kafka {version.text} could not be fetched from Maven Central. Check the network (and proxy), or set "
+        "MANAGEDCONSUMER_MAVEN_REPOSITORY to the URL of a mirror.\n" + "\n".join(failures)
+    )
+
+
+def _seal(version: KafkaVersion, jars: Path) -> str | None:
+    """Checks what a resolver left and writes the manifest; returns what is wrong, if anything."""
+    files = sorted(jars.glob("*.jar"))
+    names = {file.name for file in files}
+    expected = {f"{name}-{wanted}.jar" for _, name, wanted, _ in version.artifacts}
+    missing = sorted(expected - names)
+    if not any(name.startswith("scala-library-") for name in names):
+        missing.append("scala-library")
+    if missing:
+        return f"{', '.join(missing)} did not arrive"
+    for file in files:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                broken = archive.testzip()
+        except (zipfile.BadZipFile, OSError) as error:
+            return f"{file.name} is damaged: {error}"
+        if broken is not None:
+            return f"{file.name} is damaged at {broken}"
+    manifest = {file.name: _digest(file) for file in files}
+    (jars / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    return None
+
+
+def _tail(output: str, lines: int = 12) -> str:
+    useful = [line for line in output.splitlines() if line.strip(" .") and "DEBUG" not in line]
+    return "\n".join("  " + line for line in useful[-lines:])
+
+
+_Resolver = Callable[[KafkaVersion, Path], str]
+
+
+def _resolvers() -> list[tuple[str, _Resolver]]:
+    wanted = os.environ.get("MANAGEDCONSUMER_RESOLVER")
+    found: list[tuple[str, _Resolver]] = []
+    if wanted in (None, "", "mvn") and shutil.which("mvn"):
+        found.append(("Maven", _with_maven))
+    if wanted in (None, "", "ivy") and _ivy_jar() is not None:
+        found.append(("PySpark's Ivy", _with_ivy))
+    return found
+
+
+def _run(command: list[str], work: Path) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=work,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_FETCH_TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"gave up after {_FETCH_TIMEOUT:.0f} s"
+    return done.stdout
+
+
+def _with_maven(version: KafkaVersion, work: Path) -> str:
+    exclude = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{wanted}</version>"
+        f"{'' if transitive else exclude}</dependency>"
+        for group, name, wanted, transitive in version.artifacts
+    )
+    mirror = os.environ.get("MANAGEDCONSUMER_MAVEN_REPOSITORY")
+    repositories = ""
+    if mirror:
+        entry = f"<id>central</id><url>{escape(mirror)}</url>"
+        repositories = (
+            f"<repositories><repository>{entry}</repository></repositories>"
+            f"<pluginRepositories><pluginRepository>{entry}</pluginRepository></pluginRepositories>"
+        )
+    (work / "pom.xml").write_text(
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>managedconsumer</groupId><artifactId>devbroker</artifactId><version>1</version>"
+        f"{repositories}<dependencies>{dependencies}</dependencies></project>",
+        encoding="utf-8",
+    )
+    goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+    return _run(["mvn", "-B", "-C", "-q", goal, f"-DoutputDirectory={work / 'jars'}"], work)
+
+
+def _ivy_jar() -> Path | None:
+    pyspark = importlib.util.find_spec("pyspark")
+    if pyspark is None or pyspark.origin is None:
+        return None
+    return next(iter(sorted((Path(pyspark.origin).parent / "jars").glob("ivy-*.jar"))), None)
+
+
+def _with_ivy(version: KafkaVersion, work: Path) -> str:
+    """Ivy's own command line: no SparkSession is needed for its jar."""
+    ivy = _ivy_jar()
+    if ivy is None:
+        return "no Ivy"
+    dependencies = "".join(
+        f'<dependency org="{group}" name="{name}" rev="{wanted}" transitive="{str(transitive).lower()}" '
+        f'conf="default-&gt;master{",runtime" if transitive else ""}"/>'
+        for group, name, wanted, transitive in version.artifacts
+    )
+    (work / "ivy.xml").write_text(
+        '<ivy-module version="2.0"><info organisation="managedconsumer" module="devbroker" revision="1"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>",
+        encoding="utf-8",
+    )
+    root = os.environ.get("MANAGEDCONSUMER_MAVEN_REPOSITORY") or "https://repo1.maven.org/maven2/"
+    attributes = escape(root if root.endswith("/") else root + "/", {'"': "&quot;"})
+    (work / "settings.xml").write_text(
+        f'<ivysettings><settings defaultResolver="central"/><caches defaultCacheDir="{cache_dir() / _IVY_CACHE}"/>'
+        f'<resolvers><ibiblio name="central" m2compatible="true" root="{attributes}"/></resolvers></ivysettings>',
+        encoding="utf-8",
+    )
+    java = require_java(11, "Fetching Apache Kafka's jars with PySpark's Ivy")
+    pattern = str(work / "jars" / "[artifact]-[revision](-[classifier]).[ext]")
+    command = [java, "-cp", str(ivy), "org.apache.ivy.Main", "-settings", "settings.xml", "-ivy", "ivy.xml"]
+    return _run([*command, "-confs", "default", "-types", "jar", "bundle", "-retrieve", pattern, "-warn"], work)

@@ -1,0 +1,116 @@
+"""Child processes that do not outlive us, whatever kills us.
+
+``prctl(PR_SET_PDEATHSIG)`` would end the brokers when the *thread* that started them ends, and needs code between
+fork and exec.  Instead a tiny shell holds the other end of a pipe: when we are gone, however that came about, the
+pipe closes, and the shell kills what is left and removes the temporary data.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+_GUARD = """
+pids=
+while read -r line; do pids=$line; done
+for pid in $pids; do kill -9 "$pid" 2>/dev/null; done
+if [ -n "$1" ]; then sleep 0.3; rm -rf "$1"; fi
+"""
+
+
+class Watchdog:
+    """Kills the processes of :meth:`guard` when this process disappears without saying :meth:`release`."""
+
+    def __init__(self, temporary: Path | None = None) -> None:
+        """``temporary``: a directory to remove together with the processes."""
+        self._shell = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "managedconsumer-watchdog", str(temporary or "")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in a terminal goes to the whole foreground group
+        )
+
+    def guard(self, pids: Iterable[int]) -> None:
+        """Replaces the list of processes to kill.
+
+        To be called before a process is reaped: as long as it is not, nobody else can get its id.
+        """
+        if self._shell.stdin is None:
+            return
+        try:
+            self._shell.stdin.write((" ".join(map(str, pids)) + "\n").encode("ascii"))
+            self._shell.stdin.flush()
+        except OSError:
+            pass  # somebody killed the shell: the ordinary way of stopping still works
+
+    def release(self) -> None:
+        """Ends the watchdog without harm to anybody."""
+        self._shell.kill()
+        self._shell.wait()
+        if self._shell.stdin is not None:
+            try:
+                self._shell.stdin.close()
+            except OSError:
+                pass
+
+
+def launch(command: list[str], log: Path, cwd: Path) -> subprocess.Popen[bytes]:
+    """Starts a process in a session of its own; its output is appended to ``log``."""
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            command,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def send_signal(pid: int, number: int) -> bool:
+    """False when the process is gone already."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def command_of(pid: int) -> str | None:
+    """The command line of a living process; None when there is none (a zombie has none either)."""
+    proc = Path("/proc") / str(pid) / "cmdline"
+    if proc.parent.parent.joinpath("self").exists():
+        try:
+            return proc.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip() or None
+        except OSError:
+            return None
+    shown = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip() or None
+
+
+def stop_foreign(pids: dict[int, str], grace: float) -> None:
+    """Stops processes that another process started: SIGTERM to all, after ``grace`` seconds SIGKILL.
+
+    ``pids`` maps each id to a text that its command line must contain; an id that meanwhile belongs to another
+    program is left alone.
+    """
+
+    def living() -> list[int]:
+        return [pid for pid, mark in pids.items() if mark in (command_of(pid) or "")]
+
+    for pid in living():
+        send_signal(pid, signal.SIGCONT)
+        send_signal(pid, signal.SIGTERM)
+    limit = time.monotonic() + grace
+    while living() and time.monotonic() < limit:
+        time.sleep(0.05)
+    for pid in living():
+        send_signal(pid, signal.SIGKILL)
+    limit = time.monotonic() + 5.0
+    while living() and time.monotonic() < limit:
+        time.sleep(0.02)

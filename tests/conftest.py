@@ -1,0 +1,101 @@
+"""Fixtures that every room's tests share: real brokers (started when first asked for) and topics of one's own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from managedconsumer.testing import DevBroker
+
+_BROKER_FIXTURES = {"kafka", "kafka43", "kafka39", "kafka43x3", "dev_broker"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever asks for a broker is marked so: ``-m "not broker"`` leaves what needs no Java."""
+    for item in items:
+        if _BROKER_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.broker)
+
+
+def _session_broker(version: str, brokers: int = 1) -> Iterator[DevBroker]:
+    broker = DevBroker(version, brokers)
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka43() -> Iterator[DevBroker]:
+    """Kafka 4.3.0, one node, shared by the whole run: leave it as you found it."""
+    yield from _session_broker("4.3.0")
+
+
+@pytest.fixture(scope="session")
+def kafka39() -> Iterator[DevBroker]:
+    """Kafka 3.9.2, one node, shared by the whole run."""
+    yield from _session_broker("3.9.2")
+
+
+@pytest.fixture(scope="session")
+def kafka43x3() -> Iterator[DevBroker]:
+    """Kafka 4.3.0, three nodes, shared by the whole run; tests that kill a node start it again."""
+    yield from _session_broker("4.3.0", brokers=3)
+
+
+@pytest.fixture(params=["4.3.0", "3.9.2"])
+def kafka(request: pytest.FixtureRequest) -> DevBroker:
+    """Each of the two tested releases in turn (the shared brokers)."""
+    broker: DevBroker = request.getfixturevalue({"4.3.0": "kafka43", "3.9.2": "kafka39"}[request.param])
+    return broker
+
+
+@pytest.fixture
+def dev_broker() -> Iterator[Callable[..., DevBroker]]:
+    """``dev_broker("4.3.0", brokers=3, ...)`` starts a broker of the test's own, which is stopped after the test."""
+    started: list[DevBroker] = []
+
+    def start(*args: Any, **kwargs: Any) -> DevBroker:
+        broker = DevBroker(*args, **kwargs)
+        started.append(broker)
+        return broker.start()
+
+    yield start
+    for broker in started:
+        broker.stop()
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """``unique("group")``: a name that no other test and no earlier run uses."""
+    stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", request.node.name)[:60]
+    return lambda kind: f"{kind}-{stem}-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def topic(unique: Callable[[str], str]) -> Iterator[Callable[..., str]]:
+    """``topic(kafka43, partitions=8, configs={...})`` makes a topic with a name of its own; deleted after the test."""
+    made: list[tuple[DevBroker, str]] = []
+
+    def make(
+        broker: DevBroker, partitions: int = 1, configs: dict[str, object] | None = None, replication: int | None = None
+    ) -> str:
+        name = broker.create_topic(unique("topic"), partitions, configs, replication)
+        made.append((broker, name))
+        return name
+
+    yield make
+    for broker, name in made:
+        if broker.is_running:
+            try:
+                broker.delete_topic(name)
+            except Exception as error:  # noqa: BLE001 - the test may have deleted it itself
+                if "code 3)" not in str(error):
+                    raise
