@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Callable
 
 
@@ -56,3 +57,7 @@ class Backoff:
     def ready(self, now: float) -> bool:
         """True when the waiting time since the last failure is over."""
         return now >= self.retry_at
+
+
+# The one place outside ``runtime`` that names the real clock, so that it can be handed down as a default.
+monotonic = time.monotonic

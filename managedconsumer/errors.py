@@ -328,3 +328,31 @@ StreamsInvalidTopologyEpoch = code_class(131, "STREAMS_INVALID_TOPOLOGY_EPOCH", 
 StreamsTopologyFenced = code_class(132, "STREAMS_TOPOLOGY_FENCED", "StreamsTopologyFenced", "the epoch of the streams topology is outdated")
 ShareSessionLimitReached = code_class(133, "SHARE_SESSION_LIMIT_REACHED", "ShareSessionLimitReached", "the broker already holds as many share sessions as it may", RETRY)
 # fmt: on
+
+
+# --- verdicts that are no codes ---
+
+
+class SessionExpiredError(KafkaException):
+    """Nothing was heard from the group's coordinator for a whole session timeout: the group has moved on without us."""
+
+    def __init__(self, group_id: str, session_timeout_ms: int) -> None:
+        super().__init__(group_id, session_timeout_ms)
+        self.group_id, self.session_timeout_ms = group_id, session_timeout_ms
+
+    def __str__(self) -> str:
+        return (
+            f"group {self.group_id!r}: no answer from the coordinator for session_timeout_ms={self.session_timeout_ms}; "
+            "the membership counts as lost and the member joins again"
+        )
+
+
+#: Local errors that no retry heals; whoever meets one ends, and raises it to the user.
+FATAL_LOCAL_ERRORS: tuple[type[BaseException], ...] = (
+    SaslAuthenticationError,
+    TlsError,
+    UnsupportedBrokerError,
+    ConfigurationError,
+    MissingPackageError,
+    ForkedProcessError,
+)

@@ -1,0 +1,141 @@
+"""Every consumer option once: its default, its unit, its range. Both consumers validate through here.
+
+Bad values raise ``TypeError`` (wrong kind) or ``ConfigurationError`` (a ``ValueError``: wrong range); the text names the
+argument, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Callable, Union
+
+from managedconsumer.errors import ConfigurationError, UnicodeException
+from managedconsumer.structs import OffsetResetStrategy, OffsetType
+
+ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
+GROUP_PROTOCOLS = ("classic", "consumer")
+
+OnError = Union[str, Callable[[BaseException, Any], str]]
+Deserializer = Callable[[Any, Any], Any]
+
+_RESETS = {
+    OffsetType.EARLIEST: "earliest",
+    OffsetType.LATEST: "latest",
+    OffsetResetStrategy.NONE: "none",
+    "earliest": "earliest",
+    "latest": "latest",
+    "none": "none",
+}
+
+
+def check_int(name: str, value: Any, minimum: int = 1, unit: str = "", also: tuple[int, ...] = ()) -> int:
+    """``value`` as an int of at least ``minimum``, or one of ``also``; floats and bools pass as in pykafka."""
+    allowed = f"a number of at least {minimum}{' ' + unit if unit else ''}"
+    if also:
+        allowed += f", or {' or '.join(map(str, also))}"
+    if not isinstance(value, Real):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}: {allowed} is needed")
+    try:
+        number = int(value)
+    except (OverflowError, ValueError):
+        raise ConfigurationError(f"{name}={value!r}: {allowed} is needed") from None
+    if number < minimum and number not in also:
+        raise ConfigurationError(f"{name}={value!r}: {allowed} is needed")
+    return number
+
+
+def check_choice(name: str, value: Any, allowed: Any) -> Any:
+    """``value`` if it is one of ``allowed``."""
+    if value not in allowed:
+        raise ConfigurationError(f"{name}={value!r}: one of {', '.join(map(repr, allowed))} is needed")
+    return value
+
+
+def check_callable(name: str, value: Any) -> Any:
+    """``value`` if it is None or can be called."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}: a function (or None) is needed")
+    return value
+
+
+def check_group(value: Any, *, required: bool) -> str | None:
+    """A consumer group's name: str or bytes, ASCII as in pykafka (UnicodeException otherwise), not empty."""
+    if value is None and not required:
+        return None
+    if isinstance(value, (bytes, bytearray)):
+        try:
+            value = bytes(value).decode("ascii")
+        except UnicodeDecodeError:
+            raise UnicodeException(f"consumer_group={value!r}: only ASCII characters are allowed") from None
+    if value is None:
+        raise ConfigurationError("consumer_group=None: a managed consumer needs the name of its group (str or bytes)")
+    if not isinstance(value, str):
+        raise TypeError(f"consumer_group={value!r} is a {type(value).__name__}: str or bytes is needed")
+    if not value.isascii():
+        raise UnicodeException(f"consumer_group={value!r}: only ASCII characters are allowed")
+    if not value:
+        raise ConfigurationError("consumer_group='': the name of a group cannot be empty")
+    return value
+
+
+def check_reset(value: Any) -> str:
+    """``auto_offset_reset`` as ``"earliest"``, ``"latest"`` or ``"none"``."""
+    try:
+        return _RESETS[value]
+    except (KeyError, TypeError):
+        raise ConfigurationError(
+            f"auto_offset_reset={value!r}: OffsetType.EARLIEST (-2), OffsetType.LATEST (-1), 'earliest', 'latest' or "
+            "'none' (raise) is needed"
+        ) from None
+
+
+@dataclass
+class ConsumerOptions:
+    """What SimpleConsumer and ManagedBalancedConsumer have in common; times in milliseconds, sizes in bytes."""
+
+    fetch_message_max_bytes: int = 1024 * 1024
+    num_consumer_fetchers: int = 1
+    auto_commit_enable: bool = False
+    auto_commit_interval_ms: int = 60 * 1000
+    queued_max_messages: int = 2000
+    fetch_min_bytes: int = 1
+    fetch_error_backoff_ms: int = 500
+    fetch_wait_max_ms: int = 100
+    offsets_channel_backoff_ms: int = 1000
+    offsets_commit_max_retries: int = 5
+    auto_offset_reset: Any = OffsetType.EARLIEST
+    consumer_timeout_ms: int = -1
+    reset_offset_on_start: bool = False
+    compacted_topic: bool = False
+    deserializer: Deserializer | None = None
+    reset_offset_on_fetch: bool = True
+    isolation_level: str = "read_uncommitted"
+    client_rack: str | None = None
+    queued_max_bytes: int = 64 * 1024 * 1024
+    on_error: OnError = "raise"
+
+    def __post_init__(self) -> None:
+        self.fetch_message_max_bytes = check_int("fetch_message_max_bytes", self.fetch_message_max_bytes, 1, "byte")
+        self.num_consumer_fetchers = check_int("num_consumer_fetchers", self.num_consumer_fetchers)
+        self.auto_commit_interval_ms = check_int("auto_commit_interval_ms", self.auto_commit_interval_ms, 1, "ms")
+        self.queued_max_messages = check_int("queued_max_messages", self.queued_max_messages)
+        self.queued_max_bytes = check_int("queued_max_bytes", self.queued_max_bytes, 1, "byte")
+        self.fetch_min_bytes = check_int("fetch_min_bytes", self.fetch_min_bytes, 0, "bytes")
+        self.fetch_wait_max_ms = check_int("fetch_wait_max_ms", self.fetch_wait_max_ms, 0, "ms")
+        self.fetch_error_backoff_ms = check_int("fetch_error_backoff_ms", self.fetch_error_backoff_ms, 0, "ms")
+        self.offsets_channel_backoff_ms = check_int("offsets_channel_backoff_ms", self.offsets_channel_backoff_ms, 0)
+        self.offsets_commit_max_retries = check_int("offsets_commit_max_retries", self.offsets_commit_max_retries, 0)
+        self.consumer_timeout_ms = check_int("consumer_timeout_ms", self.consumer_timeout_ms, 0, "ms", also=(-1,))
+        self.auto_offset_reset = check_reset(self.auto_offset_reset)
+        check_callable("deserializer", self.deserializer)
+        check_choice("isolation_level", self.isolation_level, ISOLATION_LEVELS)
+        if not callable(self.on_error):
+            check_choice("on_error", self.on_error, ("raise", "skip"))
+        if self.client_rack is not None and not isinstance(self.client_rack, str):
+            raise TypeError(f"client_rack={self.client_rack!r}: a str is needed")
+
+    @property
+    def isolation(self) -> int:
+        """The number that the protocol uses for the isolation level."""
+        return ISOLATION_LEVELS[self.isolation_level]

@@ -1,0 +1,80 @@
+"""When a heartbeat is due and when the session is over: arithmetic on a clock, nothing else."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping
+
+from managedconsumer.clock import monotonic
+from managedconsumer.errors import ConfigurationError
+
+
+class Heartbeat:
+    """The timers of a group member's session (the names of kafka-python's ``Heartbeat``).
+
+    Every method takes an optional ``now`` (seconds, monotonic); without it the configured ``clock`` is read.
+    Not thread-safe: the owner of the membership holds its lock.
+    """
+
+    DEFAULT_CONFIG: Mapping[str, Any] = {
+        "session_timeout_ms": 30000,
+        "heartbeat_interval_ms": 3000,
+        "clock": monotonic,
+    }
+
+    def __init__(self, **configs: Any) -> None:
+        """``session_timeout_ms``, ``heartbeat_interval_ms`` (the smaller one), ``clock``; other keys are ignored."""
+        config = {key: configs.get(key, default) for key, default in self.DEFAULT_CONFIG.items()}
+        if config["heartbeat_interval_ms"] >= config["session_timeout_ms"]:
+            raise ConfigurationError(
+                f"heartbeat_interval_ms={config['heartbeat_interval_ms']} must be lower than "
+                f"session_timeout_ms={config['session_timeout_ms']}: a third of it is usual"
+            )
+        self.interval: float = config["heartbeat_interval_ms"] / 1000.0
+        self.timeout: float = config["session_timeout_ms"] / 1000.0
+        self._clock: Callable[[], float] = config["clock"]
+        now = self._clock()
+        self.last_send = now - self.interval
+        self.last_receive = now
+        self.last_reset = now
+        self.sent = 0
+        self.received = 0
+        self.latency = 0.0
+
+    def sent_heartbeat(self, now: float | None = None) -> None:
+        """A heartbeat was sent."""
+        self.last_send = self._clock() if now is None else now
+        self.sent += 1
+
+    def received_heartbeat(self, now: float | None = None) -> None:
+        """The coordinator answered a heartbeat: the session is alive."""
+        self.last_receive = self._clock() if now is None else now
+        self.latency = max(0.0, self.last_receive - self.last_send)
+        self.received += 1
+
+    def reset_session_timeout(self, now: float | None = None) -> None:
+        """Start a new session (joined, or the coordinator was found again); the next heartbeat is due at once.
+
+        At once and not after one interval: a member that is told early of a rebalance which began in the
+        meantime spares the whole group up to an interval of waiting.
+        """
+        at = self._clock() if now is None else now
+        self.last_reset = at
+        self.last_send = at - self.interval
+
+    def ttl(self, now: float | None = None) -> float:
+        """Seconds until the next heartbeat is due (0: now)."""
+        at = self._clock() if now is None else now
+        return max(0.0, self.last_send + self.interval - at)
+
+    def should_heartbeat(self, now: float | None = None) -> bool:
+        """True when a heartbeat is due."""
+        return self.ttl(now) == 0.0
+
+    def session_deadline(self) -> float:
+        """The moment at which the coordinator may have given our place away."""
+        return max(self.last_receive, self.last_reset) + self.timeout
+
+    def session_expired(self, now: float | None = None) -> bool:
+        """True when nothing was heard from the coordinator for a whole session timeout."""
+        at = self._clock() if now is None else now
+        return at > self.session_deadline()

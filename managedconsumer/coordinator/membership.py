@@ -1,0 +1,429 @@
+"""The mind of a member of a classic consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup as a pure object.
+
+A driver asks :meth:`Membership.next_request` and :meth:`Membership.next_heartbeat` what to send, feeds the
+answers to :meth:`Membership.receive` (or the transport's error to :meth:`Membership.failed`) and acts on the
+events that come back. The owner of the partitions is asked by events and answers by ``prepared``,
+``provide_assignments``, ``reconciled`` and ``forgotten``. Sources: Kafka protocol; KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member id required),
+KIP-800 (reasons), KIP-814 (static leader skips the assignment).
+
+Not thread-safe: the driver holds one lock around every call.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping, Sequence
+
+from managedconsumer import errors as E
+from managedconsumer.clock import Backoff, monotonic
+from managedconsumer.coordinator import requests
+from managedconsumer.coordinator.events import (
+    Assigned,
+    CoordinatorLost,
+    Elected,
+    Event,
+    GroupMemberInfo,
+    MembershipFailed,
+    MembershipLost,
+    PrepareJoin,
+    Request,
+    Retrying,
+    Transition,
+)
+from managedconsumer.coordinator.heartbeat import Heartbeat
+from managedconsumer.coordinator.requests import MembershipConfig
+from managedconsumer.coordinator.states import IN_GROUP, MemberState, check_transition
+from managedconsumer.structs import NO_GENERATION, Generation
+from managedconsumer.wire import schemas
+
+_S = MemberState
+
+#: Errors on any group API after which the coordinator has to be looked up again.
+_COORDINATOR_GONE = frozenset({15, 16})
+#: Errors that say: you are not a member of this generation any more.
+_EXPELLED = frozenset({22, 25})
+#: Errors that no retry heals.
+_FATAL = frozenset({23, 24, 26, 30, 35, 42, 81, 82})
+_LOADING, _REBALANCING, _MEMBER_ID_REQUIRED, _FENCED = 14, 27, 79, 82
+_UNKNOWN_MEMBER = 25
+
+
+class Membership:
+    """One member of a classic group."""
+
+    def __init__(
+        self,
+        config: MembershipConfig,
+        protocols: Callable[[], Sequence[tuple[str, bytes]]],
+        random: Callable[[], float],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """``protocols`` is asked at each join for the assignors we offer, best first, with our metadata for each."""
+        self.config = config
+        self.state = _S.UNJOINED
+        self.generation: Generation = NO_GENERATION
+        self.leader_id = ""
+        self.error: BaseException | None = None
+        self.last_error: BaseException | None = None
+        self.rejoin_reason: str | None = "first join"
+        self.heartbeat = Heartbeat(
+            session_timeout_ms=config.session_timeout_ms,
+            heartbeat_interval_ms=config.heartbeat_interval_ms,
+            clock=clock,
+        )
+        self._protocols = protocols
+        self._backoff = Backoff(config.retry_backoff_ms / 1000.0, config.retry_backoff_max_ms / 1000.0, random)
+        self._stamp = 0
+        self._in_flight: Request | None = None
+        self._beat_in_flight: Request | None = None
+        self._assignments: Mapping[str, bytes] | None = None
+        self._previous = NO_GENERATION
+        self._holding = False
+        self._fatal: BaseException | None = None
+        self._leave_reason = ""
+        self._events: list[Event] = []
+
+    # -- what the driver asks -------------------------------------------------------------------------
+
+    @property
+    def member_id(self) -> str:
+        """The id that the coordinator gave us, or an empty string."""
+        return self.generation.member_id
+
+    @property
+    def is_leader(self) -> bool:
+        """True when we compute this generation's assignment."""
+        return bool(self.leader_id) and self.leader_id == self.generation.member_id
+
+    @property
+    def failures(self) -> int:
+        """Failed attempts to join since the last success."""
+        return self._backoff.failures
+
+    def need_rejoin(self) -> bool:
+        """True when a rebalance has to be gone through before everything is as it should be."""
+        return self.state is not _S.STABLE or self.rejoin_reason is not None
+
+    def poll(self, now: float) -> list[Event]:
+        """Start the rebalance that is wanted, if any; whoever calls this is ready to go through with it."""
+        if self.rejoin_reason is not None and self.state in (_S.UNJOINED, _S.STABLE):
+            reason = self.rejoin_reason
+            self._move(_S.REVOKING, reason)
+            self._emit(PrepareJoin(reason, self.generation))
+        return self._drain()
+
+    def check_session(self, now: float) -> list[Event]:
+        """Notice a session that has run out: after a freeze of the process, or a coordinator that fell silent."""
+        if self.state in IN_GROUP and self.heartbeat.session_expired(now):
+            error = E.SessionExpiredError(self.config.group_id, self.config.session_timeout_ms)
+            # The id is kept: if the coordinator still knows it, the group need not wait for our ghost to expire.
+            self._lose(error, "session timed out", keep_member_id=True)
+        return self._drain()
+
+    def abort(self, error: BaseException) -> list[Event]:
+        """The owner cannot go on (an error of its own, or of the user's that ends the consumer)."""
+        if self.state not in (_S.LEAVING, _S.LEFT, _S.FAILED):
+            self._fail(error)
+        return self._drain()
+
+    def next_request(self, now: float) -> Request | None:
+        """The next JoinGroup, SyncGroup or LeaveGroup, or None while there is nothing to send."""
+        if self._in_flight is not None:
+            return None
+        if self.state is _S.PREPARING_REBALANCE and self._backoff.ready(now):
+            self._in_flight = self._request(
+                *requests.join(self.config, self.generation, self._protocols(), self.rejoin_reason)
+            )
+            # Whatever asks for a rebalance from here on is not covered by this join.
+            self.rejoin_reason = None
+        elif self.state is _S.COMPLETING_REBALANCE and self._assignments is not None:
+            self._in_flight = self._request(*requests.sync(self.config, self.generation, self._assignments))
+        elif self.state is _S.LEAVING:
+            self._in_flight = self._request(*requests.leave(self.config, self.generation, self._leave_reason))
+        return self._in_flight
+
+    def next_heartbeat(self, now: float) -> Request | None:
+        """The heartbeat that is due, or None."""
+        if self.state not in IN_GROUP or self._beat_in_flight is not None or not self.heartbeat.should_heartbeat(now):
+            return None
+        self.heartbeat.sent_heartbeat(now)
+        self._beat_in_flight = self._request(*requests.heartbeat(self.config, self.generation))
+        return self._beat_in_flight
+
+    def next_deadline(self, now: float) -> float | None:
+        """When :meth:`poll`, :meth:`next_request` or :meth:`next_heartbeat` may have something new; None: not by time."""
+        moments: list[float] = []
+        if self.state in IN_GROUP:
+            moments.append(self.heartbeat.session_deadline())
+            if self._beat_in_flight is None:
+                moments.append(now + self.heartbeat.ttl(now))
+        if self.state is _S.PREPARING_REBALANCE and self._in_flight is None:
+            moments.append(max(now, self._backoff.retry_at))
+        return min(moments, default=None)
+
+    # -- what the driver feeds back -------------------------------------------------------------------
+
+    def receive(self, request: Request, response: Mapping[str, Any], now: float) -> list[Event]:
+        """Take the answer to ``request``; an answer to an outdated one changes nothing."""
+        if request is self._beat_in_flight:
+            self._beat_in_flight = None
+            if request.generation == self.generation and self.state in IN_GROUP:
+                self._on_heartbeat(response, now)
+        elif request is self._in_flight:
+            self._in_flight = None
+            if request.stamp == self._stamp:
+                {
+                    schemas.JOIN_GROUP.key: self._on_join,
+                    schemas.SYNC_GROUP.key: self._on_sync,
+                    schemas.LEAVE_GROUP.key: self._on_leave,
+                }[request.api.key](response, now)
+        return self._drain()
+
+    def failed(self, request: Request, error: BaseException, now: float) -> list[Event]:
+        """The answer to ``request`` will not come (connection lost, time-out, refused login)."""
+        beat = request is self._beat_in_flight
+        current = request is self._in_flight and request.stamp == self._stamp
+        if beat:
+            self._beat_in_flight = None
+        elif request is self._in_flight:
+            self._in_flight = None
+        if not (current or beat and self.state in IN_GROUP):
+            return self._drain()
+        if isinstance(error, E.FATAL_LOCAL_ERRORS):
+            self._end(error)
+        elif current and self.state is _S.LEAVING:
+            self._move(_S.LEFT, f"leave not answered: {error}")
+        else:
+            self._emit(CoordinatorLost(str(error)))
+            if beat:
+                # Try again as soon as the coordinator is found; the session decides when it is too late.
+                self.heartbeat.last_send = now - self.heartbeat.interval
+            else:
+                self._retry_join(error, now)
+        return self._drain()
+
+    # -- what the owner answers -----------------------------------------------------------------------
+
+    def request_rejoin(self, reason: str) -> None:
+        """A rebalance is wanted (subscription or metadata changed, the group said so)."""
+        if self.rejoin_reason is None and self.state not in (_S.LEAVING, _S.LEFT, _S.FAILED):
+            self.rejoin_reason = reason
+
+    def prepared(self, now: float, holding: bool) -> list[Event]:
+        """The owner is ready to join; ``holding``: it keeps partitions through the rebalance (cooperative)."""
+        if self.state is _S.REVOKING:
+            self._holding = holding
+            self._previous = self.generation
+            self._start_join("owner is ready")
+        return self._drain()
+
+    def provide_assignments(self, assignments: Mapping[str, bytes]) -> list[Event]:
+        """The leader's result: assignment bytes by member id."""
+        if self.state is _S.COMPLETING_REBALANCE and self._assignments is None:
+            self._assignments = dict(assignments)
+        return self._drain()
+
+    def reconciled(self, now: float, rejoin: str | None = None) -> list[Event]:
+        """The owner has taken the assignment over; ``rejoin`` asks for a follow-up rebalance (KIP-429)."""
+        if self.state is _S.ASSIGNING:
+            self._holding = True
+            self._move(_S.STABLE, "assignment taken over")
+            if rejoin is not None:
+                self.request_rejoin(rejoin)
+        return self._drain()
+
+    def forgotten(self, now: float) -> list[Event]:
+        """The owner has dropped the partitions of a lost membership."""
+        if self.state is _S.LOSING:
+            self._holding = False
+            if self._fatal is not None:
+                self._fail(self._fatal)
+            else:
+                self._move(_S.UNJOINED, "partitions dropped")
+        return self._drain()
+
+    def leave(self, now: float, reason: str) -> list[Event]:
+        """Leave the group: a LeaveGroup for a dynamic member with an id; static members just go (KIP-345)."""
+        if self.state not in (_S.LEAVING, _S.LEFT, _S.FAILED):
+            self._void_in_flight()
+            self._leave_reason = reason
+            if self.generation.member_id and self.config.group_instance_id is None and self.state is not _S.LOSING:
+                self._move(_S.LEAVING, reason)
+            else:
+                self._move(_S.LEFT, reason)
+        self.rejoin_reason = None
+        return self._drain()
+
+    def restart(self) -> None:
+        """Back to the beginning after ``LEFT`` or ``FAILED``, as a new member."""
+        self._void_in_flight()
+        self._move(_S.UNJOINED, "restart")
+        self._events.clear()
+        self.generation = self._previous = NO_GENERATION
+        self.leader_id = ""
+        self.error = self.last_error = self._fatal = None
+        self._holding = False
+        self.rejoin_reason = "first join"
+        self._backoff.succeed()
+
+    # -- answers --------------------------------------------------------------------------------------
+
+    def _on_join(self, response: Mapping[str, Any], now: float) -> None:
+        code = response["error_code"]
+        if code == 0:
+            self._on_joined(response, now)
+        elif code == _MEMBER_ID_REQUIRED:
+            # KIP-394: not a failure; the place is reserved under this id and the second join follows at once.
+            self.generation = Generation(-1, response["member_id"])
+            self.rejoin_reason = None
+        elif code == _UNKNOWN_MEMBER or code == 22:
+            self._expelled(E.error_for_code(code), keep_member_id=code == 22, now=now)
+        else:
+            self._on_join_error(code, now)
+
+    def _on_joined(self, response: Mapping[str, Any], now: float) -> None:
+        self.generation = Generation(response["generation_id"], response["member_id"], response["protocol_name"])
+        self.leader_id = response["leader"]
+        self.heartbeat.reset_session_timeout(now)
+        self._backoff.succeed()
+        self._move(_S.COMPLETING_REBALANCE, f"joined as {'leader' if self.is_leader else 'follower'}")
+        if self.is_leader:
+            self._assignments = None
+            members = [
+                GroupMemberInfo(m["member_id"], m.get("group_instance_id"), bytes(m["metadata"]))
+                for m in response["members"]
+            ]
+            self._emit(Elected(response["protocol_name"], members, bool(response.get("skip_assignment", False))))
+        else:
+            self._assignments = {}
+
+    def _on_sync(self, response: Mapping[str, Any], now: float) -> None:
+        code = response["error_code"]
+        self._assignments = None
+        if code == 0:
+            previous = self._previous
+            continuous = (
+                previous.joined
+                and previous.member_id == self.generation.member_id
+                and previous.id + 1 == self.generation.id
+            )
+            self._move(_S.ASSIGNING, "assignment received")
+            self._emit(Assigned(self.generation, bytes(response["assignment"]), self.is_leader, continuous))
+        elif code in _EXPELLED:
+            self._expelled(E.error_for_code(code), keep_member_id=code == 22, now=now)
+        elif code == _REBALANCING:
+            self._start_join("the group rebalances again")
+        else:
+            self._start_join("sync failed")
+            self._on_join_error(code, now)
+
+    def _on_join_error(self, code: int, now: float) -> None:
+        error = E.error_for_code(code)
+        if code in _FATAL:
+            self._end(error)
+            return
+        if code in _COORDINATOR_GONE:
+            self._emit(CoordinatorLost(str(error)))
+        self._retry_join(error, now)
+
+    def _on_heartbeat(self, response: Mapping[str, Any], now: float) -> None:
+        code = response["error_code"]
+        if code in (0, _REBALANCING):
+            self.heartbeat.received_heartbeat(now)
+            if code == _REBALANCING and self.state in (_S.STABLE, _S.ASSIGNING):
+                self.request_rejoin("the group rebalances")
+        elif code in _EXPELLED:
+            self._lose(E.error_for_code(code), "expelled by the coordinator", keep_member_id=code == 22)
+        elif code in _FATAL:
+            self._end(E.error_for_code(code))
+        elif code in _COORDINATOR_GONE:
+            self._emit(CoordinatorLost(str(E.error_for_code(code))))
+            self.heartbeat.last_send = now - self.heartbeat.interval
+        # Everything else (loading, unknown codes) is left to the next heartbeat and, at last, to the session.
+
+    def _on_leave(self, response: Mapping[str, Any], now: float) -> None:
+        self._move(_S.LEFT, self._leave_reason)
+        self.generation = NO_GENERATION
+
+    # -- moves ----------------------------------------------------------------------------------------
+
+    def fence(self, error: BaseException, generation: Generation) -> list[Event]:
+        """Another API (a commit) told us under ``generation`` that we are out of the group."""
+        if generation == self.generation and self.state in IN_GROUP:
+            code = getattr(error, "ERROR_CODE", _UNKNOWN_MEMBER)
+            if code == _FENCED:
+                self._end(error)
+            else:
+                self._lose(error, "expelled by the coordinator", keep_member_id=code == 22)
+        return self._drain()
+
+    def _start_join(self, reason: str) -> None:
+        self._assignments = None
+        self._move(_S.PREPARING_REBALANCE, reason)
+
+    def _retry_join(self, error: BaseException, now: float) -> None:
+        self.last_error = error
+        if self.state is _S.COMPLETING_REBALANCE:
+            self._start_join("sync was not answered")
+        delay = self._backoff.fail(now)
+        self._emit(Retrying(error, delay, self._backoff.failures))
+
+    def _expelled(self, error: BaseException, *, keep_member_id: bool, now: float) -> None:
+        """UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION while joining."""
+        if self._holding or self.state is _S.COMPLETING_REBALANCE:
+            self._lose(error, "expelled while joining", keep_member_id=keep_member_id)
+            return
+        self._reset_generation(keep_member_id)
+        self._retry_join(error, now)
+
+    def _lose(self, error: BaseException, reason: str, keep_member_id: bool = False) -> None:
+        lost = self.generation
+        self.last_error = error
+        self._void_in_flight()
+        self._move(_S.LOSING, f"{reason}: {error}")
+        self._reset_generation(keep_member_id)
+        self.rejoin_reason = f"rejoin after: {reason}"
+        self._emit(MembershipLost(reason, error, lost))
+
+    def _end(self, error: BaseException) -> None:
+        """An error that cannot heal; partitions, if any, are lost first."""
+        if self._holding or self.state in IN_GROUP:
+            self._fatal = error
+            self._lose(error, "membership ended")
+            self.rejoin_reason = None
+        else:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.error = error
+        self._void_in_flight()
+        self._move(_S.FAILED, str(error))
+        self.rejoin_reason = None
+        self._emit(MembershipFailed(error))
+
+    def _reset_generation(self, keep_member_id: bool) -> None:
+        member = self.generation.member_id if keep_member_id else ""
+        self.generation = Generation(-1, member)
+        self._previous = NO_GENERATION
+        self.leader_id = ""
+
+    def _void_in_flight(self) -> None:
+        """Answers still to come belong to the past."""
+        self._stamp += 1
+        self._in_flight = None
+        self._beat_in_flight = None
+        self._assignments = None
+
+    def _request(self, api: schemas.Api, body: Mapping[str, Any], timeout: float) -> Request:
+        return Request(api, body, timeout, self._stamp, self.generation)
+
+    def _move(self, new: MemberState, reason: str) -> None:
+        check_transition(self.state, new)
+        old, self.state = self.state, new
+        self._emit(Transition(old, new, reason, self.generation))
+
+    def _emit(self, event: Event) -> None:
+        self._events.append(event)
+
+    def _drain(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events

@@ -1,0 +1,97 @@
+"""What a consumer puts into a join and makes of the answer: assignors, subscription blobs, the leader's decision."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Iterable, Mapping, Sequence
+
+from managedconsumer.coordinator.assignors.abstract import RebalanceProtocol
+from managedconsumer.coordinator.events import Elected
+from managedconsumer.coordinator.protocol import ConsumerProtocol, ConsumerProtocolMemberAssignment
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.structs import ClusterSnapshot, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+def rebalance_protocol(assignors: Sequence[Any]) -> RebalanceProtocol:
+    """The best protocol that *all* assignors support (KIP-429); the user's own assignors are eager."""
+    common = set(RebalanceProtocol)
+    for assignor in assignors:
+        supported = getattr(assignor, "supported_protocols", lambda: (RebalanceProtocol.EAGER,))
+        common &= set(supported())
+    if not common:
+        names = ", ".join(assignor.name for assignor in assignors)
+        raise ConfigurationError(f"the assignors {names} have no rebalance protocol (eager, cooperative) in common")
+    return max(common, key=lambda protocol: protocol.value)
+
+
+class Negotiation:
+    """The assignors of one member, best first. Not thread-safe: used by whoever drives the membership."""
+
+    def __init__(self, assignors: Sequence[Any], rack: str | None = None) -> None:
+        """``assignors`` as in kafka-python: ``name``, ``version``, ``metadata``, ``assign``, ``on_assignment``."""
+        if not assignors:
+            raise ConfigurationError("a group member needs at least one assignor")
+        self._assignors = {assignor.name: assignor for assignor in assignors}
+        self._rack = rack
+        self.protocol = rebalance_protocol(assignors)
+
+    @property
+    def cooperative(self) -> bool:
+        """True when partitions that stay are kept through a rebalance."""
+        return self.protocol is RebalanceProtocol.COOPERATIVE
+
+    def protocols(
+        self, topics: Iterable[str], owned: Iterable[TopicPartition], generation_id: int
+    ) -> list[tuple[str, bytes]]:
+        """Name and subscription blob for every assignor, for JoinGroup."""
+        names = sorted(topics)
+        held = sorted(owned) if self.cooperative else []
+        return [
+            (
+                name,
+                ConsumerProtocol.subscription(
+                    assignor,
+                    names,
+                    owned_partitions=held,
+                    generation_id=generation_id,
+                    rack_id=self._rack,
+                ).encode(),
+            )
+            for name, assignor in self._assignors.items()
+        ]
+
+    def topics_of(self, event: Elected) -> set[str]:
+        """Every topic that any member of the group subscribes to: what the leader must know the partitions of."""
+        subscriptions, _ = self._decode(event)
+        return {topic for metadata in subscriptions.values() for topic in metadata.subscription}
+
+    def assign(self, event: Elected, cluster: ClusterSnapshot) -> dict[str, bytes]:
+        """The leader's decision as blobs by member id."""
+        subscriptions, problems = self._decode(event)
+        for member, problem in problems.items():
+            log.warning("member %s of the group sent a subscription that cannot be read: %s", member, problem)
+        assignor = self._assignors.get(event.protocol)
+        if assignor is None:
+            raise ConfigurationError(
+                f"the group chose the assignor {event.protocol!r}, which this member did not offer "
+                f"({', '.join(self._assignors)}): is another program in this group id?"
+            )
+        shares: Mapping[str, ConsumerProtocolMemberAssignment] = assignor.assign(cluster, subscriptions)
+        return {member: share.encode() for member, share in shares.items()}
+
+    def accept(self, protocol: str | None, blob: bytes, generation_id: int) -> list[TopicPartition]:
+        """Our own share, sorted; the chosen assignor is told of it."""
+        assignment = ConsumerProtocolMemberAssignment.decode(blob)
+        assignor = self._assignors.get(protocol or "")
+        if assignor is not None:
+            assignor.on_assignment(assignment)
+            after = getattr(assignor, "on_generation_assignment", None)
+            if after is not None:
+                after(generation_id)
+        return sorted(assignment.partitions())
+
+    @staticmethod
+    def _decode(event: Elected) -> tuple[dict[str, Any], dict[str, str]]:
+        return ConsumerProtocol.decode_members((m.member_id, m.group_instance_id, m.metadata) for m in event.members)

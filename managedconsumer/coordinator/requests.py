@@ -1,0 +1,85 @@
+"""The bodies of the classic group requests, and how long each may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping, Sequence
+
+from managedconsumer.structs import Generation
+from managedconsumer.wire import schemas
+
+RequestParts = tuple[schemas.Api, Mapping[str, Any], float]
+
+# The broker answers a join when the slowest member came or its time is up; this much later (ms) we stop believing it.
+_JOIN_GRACE_MS = 5000
+# Leaving is a courtesy: nobody waits longer (ms) for a broker that does not answer it.
+_LEAVE_TIMEOUT_MS = 2000
+# Kafka cuts the reason of a join or leave at this length (KIP-800).
+_REASON_LENGTH = 255
+
+
+@dataclass(frozen=True)
+class MembershipConfig:
+    """What a member tells the coordinator about itself; times in milliseconds."""
+
+    group_id: str
+    protocol_type: str = "consumer"
+    session_timeout_ms: int = 45000
+    rebalance_timeout_ms: int = 300000
+    heartbeat_interval_ms: int = 3000
+    request_timeout_ms: int = 30000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 2000
+    group_instance_id: str | None = None
+
+
+def _identity(config: MembershipConfig, generation: Generation) -> dict[str, Any]:
+    return {
+        "group_id": config.group_id,
+        "member_id": generation.member_id,
+        "group_instance_id": config.group_instance_id,
+    }
+
+
+def _rebalance_seconds(config: MembershipConfig) -> float:
+    return (max(config.request_timeout_ms, config.rebalance_timeout_ms) + _JOIN_GRACE_MS) / 1000.0
+
+
+def join(
+    config: MembershipConfig, generation: Generation, protocols: Sequence[tuple[str, bytes]], reason: str | None
+) -> RequestParts:
+    """JoinGroup: answered when every known member has come or the rebalance timeout is over."""
+    body = {
+        **_identity(config, generation),
+        "session_timeout_ms": config.session_timeout_ms,
+        "rebalance_timeout_ms": config.rebalance_timeout_ms,
+        "protocol_type": config.protocol_type,
+        "protocols": [{"name": name, "metadata": metadata} for name, metadata in protocols],
+        "reason": (reason or "rejoin")[:_REASON_LENGTH],
+    }
+    return schemas.JOIN_GROUP, body, _rebalance_seconds(config)
+
+
+def sync(config: MembershipConfig, generation: Generation, assignments: Mapping[str, bytes]) -> RequestParts:
+    """SyncGroup: with everybody's assignment from the leader, empty from the others."""
+    body = {
+        **_identity(config, generation),
+        "generation_id": generation.id,
+        "protocol_type": config.protocol_type,
+        "protocol_name": generation.protocol,
+        "assignments": [{"member_id": member, "assignment": blob} for member, blob in assignments.items()],
+    }
+    return schemas.SYNC_GROUP, body, _rebalance_seconds(config)
+
+
+def heartbeat(config: MembershipConfig, generation: Generation) -> RequestParts:
+    """Heartbeat: an answer later than the session lasts is of no use, so nobody waits longer for it."""
+    body = {**_identity(config, generation), "generation_id": generation.id}
+    return schemas.HEARTBEAT, body, min(config.request_timeout_ms, config.session_timeout_ms) / 1000.0
+
+
+def leave(config: MembershipConfig, generation: Generation, reason: str) -> RequestParts:
+    """LeaveGroup of a dynamic member, with the reason for the broker's log (KIP-800)."""
+    member = {"member_id": generation.member_id, "group_instance_id": None, "reason": reason[:_REASON_LENGTH]}
+    body = {"group_id": config.group_id, "member_id": generation.member_id, "members": [member]}
+    return schemas.LEAVE_GROUP, body, min(config.request_timeout_ms, _LEAVE_TIMEOUT_MS) / 1000.0

@@ -1,0 +1,167 @@
+"""What has been fetched and not yet handed out, by partition and in order; bounded by messages and by bytes.
+
+Pure and not thread-safe: the consumer's lock is held around every call.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Iterable, Iterator
+
+from managedconsumer.structs import TopicPartition
+from managedconsumer.subscription_state import TopicPartitionState
+from managedconsumer.wire.records import PartitionContext, RecordChunk
+
+
+class PartitionQueue:
+    """The fetched chunks of one assigned partition and where its next fetch starts.
+
+    ``version`` changes whenever what is on its way from a broker has become worthless (seek, reset, pause): an answer
+    is taken only under the version it was asked for.
+    """
+
+    __slots__ = (
+        "chunks",
+        "context",
+        "fetch_offset",
+        "in_flight",
+        "nbytes",
+        "read_replica",
+        "records",
+        "retry_at",
+        "state",
+        "tp",
+        "version",
+    )
+
+    def __init__(self, tp: TopicPartition, state: TopicPartitionState, partition: Any) -> None:
+        self.tp = tp
+        self.state = state
+        self.context = PartitionContext(tp.topic, tp.partition, partition)
+        self.chunks: deque[RecordChunk] = deque()
+        self.records = 0
+        self.nbytes = 0
+        self.fetch_offset = -1
+        self.version = 0
+        self.in_flight = False
+        self.retry_at = 0.0
+        self.read_replica = -1
+
+    def restart(self) -> int:
+        """Forget what was fetched; the next fetch starts at the state's position. Returns the bytes given back."""
+        freed = self.nbytes
+        self.chunks.clear()
+        self.records = self.nbytes = 0
+        self.version += 1
+        self.in_flight = False
+        self.retry_at = 0.0
+        position = self.state.position
+        self.fetch_offset = -1 if position is None else position
+        return freed
+
+    def push(self, chunk: RecordChunk) -> None:
+        """Append a chunk that was fetched at ``fetch_offset``."""
+        self.fetch_offset = chunk.next_fetch_offset
+        self._count(chunk, 1)
+        self.chunks.append(chunk)
+
+    def unshift(self, chunk: RecordChunk) -> None:
+        """Put a chunk back that was taken out and is not used up."""
+        self._count(chunk, 1)
+        self.chunks.appendleft(chunk)
+
+    def shift(self) -> RecordChunk:
+        """Take the oldest chunk out; from here on it does not count as queued."""
+        chunk = self.chunks.popleft()
+        self._count(chunk, -1)
+        return chunk
+
+    def _count(self, chunk: RecordChunk, sign: int) -> None:
+        self.records += sign * chunk.record_count
+        self.nbytes += sign * chunk.nbytes
+
+
+class FetchBuffer:
+    """All partitions' queues, and whose turn it is."""
+
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
+        """``max_messages`` per partition and ``max_bytes`` in all; at either no more is fetched."""
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+        self.queues: dict[TopicPartition, PartitionQueue] = {}
+        self._turn: deque[PartitionQueue] = deque()
+        #: How many chunks were taken out so far: when it moves there may be room for more.
+        self.pops = 0
+
+    def __iter__(self) -> Iterator[PartitionQueue]:
+        return iter(self.queues.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes queued (as they came from the broker, still compressed)."""
+        return sum(queue.nbytes for queue in self.queues.values())
+
+    @property
+    def records(self) -> int:
+        """Messages queued (an upper bound)."""
+        return sum(queue.records for queue in self.queues.values())
+
+    def add(self, tp: TopicPartition, state: TopicPartitionState, partition: Any) -> PartitionQueue:
+        """Start to keep ``tp``; whatever was kept for it before is dropped."""
+        self.drop([tp])
+        queue = self.queues[tp] = PartitionQueue(tp, state, partition)
+        return queue
+
+    def drop(self, tps: Iterable[TopicPartition]) -> None:
+        """Forget partitions with everything that was fetched for them."""
+        for tp in tps:
+            queue = self.queues.pop(tp, None)
+            if queue is not None:
+                queue.version += 1
+                for chunk in queue.chunks:
+                    chunk.active = False
+                queue.chunks.clear()
+                if queue in self._turn:
+                    self._turn.remove(queue)
+
+    def restart(self, tp: TopicPartition) -> None:
+        """Drop what was fetched of ``tp``: its position has changed."""
+        queue = self.queues.get(tp)
+        if queue is not None:
+            queue.restart()
+
+    def accept(self, queue: PartitionQueue, version: int, chunk: RecordChunk) -> bool:
+        """Take a fetched chunk; False if it has become worthless in the meantime."""
+        if queue.version != version or not queue.state.active or self.queues.get(queue.tp) is not queue:
+            return False
+        queue.push(chunk)
+        if queue not in self._turn:
+            self._turn.append(queue)
+        return True
+
+    def give_back(self, queue: PartitionQueue, chunk: RecordChunk, *, last: bool = False) -> None:
+        """Put back a chunk that is not used up; it comes first again, or ``last``."""
+        if self.queues.get(queue.tp) is queue:
+            queue.unshift(chunk)
+            if queue not in self._turn:
+                (self._turn.append if last else self._turn.appendleft)(queue)
+
+    def pop(self) -> tuple[PartitionQueue, RecordChunk] | None:
+        """The next chunk in turn: every partition that has one comes before any comes twice."""
+        for _ in range(len(self._turn)):
+            queue = self._turn.popleft()
+            if not queue.chunks:
+                continue
+            if not queue.state.is_fetchable():
+                self._turn.append(queue)
+                continue
+            chunk = queue.shift()
+            self.pops += 1
+            if queue.chunks:
+                self._turn.append(queue)
+            return queue, chunk
+        return None
+
+    def ready(self) -> bool:
+        """True when :meth:`pop` would give a chunk."""
+        return any(queue.chunks and queue.state.is_fetchable() for queue in self._turn)

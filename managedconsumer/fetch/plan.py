@@ -1,0 +1,179 @@
+"""Whom to ask for what, and what the answers mean. Pure: the consumer's lock is held by the caller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Iterable, Mapping
+
+from managedconsumer import errors as E
+from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
+from managedconsumer.structs import ClusterSnapshot
+from managedconsumer.wire.records import RecordChunk
+
+#: Fetch names topics by id from this version on (KIP-516); below it by name.
+TOPIC_ID_VERSION = 13
+
+
+@dataclass(frozen=True)
+class FetchLimits:
+    """How much to ask for; sizes in bytes, times in milliseconds."""
+
+    min_bytes: int = 1
+    max_wait_ms: int = 100
+    partition_max_bytes: int = 1024 * 1024
+    max_bytes: int = 52428800
+    isolation_level: int = 0
+    rack: str = ""
+    check_crcs: bool = True
+    max_batch_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass
+class FetchPlan:
+    """One Fetch request and the tickets under which its answer counts."""
+
+    body: dict[str, Any]
+    by_id: bool
+    tickets: dict[tuple[Any, int], tuple[PartitionQueue, int, int]] = field(default_factory=dict)
+
+
+class Outcome(Enum):
+    """What to do with one partition's answer."""
+
+    DATA = "data"
+    RESET = "reset"  # the offset is not in the log
+    REFRESH = "refresh"  # somebody else leads the partition now
+    RETRY = "retry"  # ask again after a while
+    RAISE = "raise"  # the user must know
+
+
+@dataclass
+class PartitionResult:
+    """One partition's answer: ``chunk`` with DATA, ``error`` otherwise; ``version`` is the ticket."""
+
+    queue: PartitionQueue
+    version: int
+    outcome: Outcome
+    answer: Mapping[str, Any]
+    chunk: RecordChunk | None = None
+    error: BaseException | None = None
+
+
+def wanted(queue: PartitionQueue, buffer: FetchBuffer, now: float) -> bool:
+    """True when ``queue`` has room, a place to start and nothing on its way."""
+    return (
+        not queue.in_flight
+        and queue.fetch_offset >= 0
+        and now >= queue.retry_at
+        and queue.records < buffer.max_messages
+        and queue.state.is_fetchable()
+    )
+
+
+def source_node(queue: PartitionQueue, cluster: ClusterSnapshot) -> int:
+    """The broker to fetch from: the preferred replica if one was named (KIP-392), else the leader; -1: none."""
+    if queue.read_replica in cluster.brokers:
+        return queue.read_replica
+    info = cluster.partition(queue.tp)
+    return -1 if info is None else info.leader
+
+
+def plan_fetch(
+    buffer: FetchBuffer,
+    queues: Iterable[PartitionQueue],
+    cluster: ClusterSnapshot,
+    limits: FetchLimits,
+    now: float,
+) -> FetchPlan | None:
+    """A request for those of ``queues`` that want data; they are marked as in flight. None: nothing to ask."""
+    # Room for at least one more partition's worth: the bound is on what is queued, plus one answer per broker.
+    if buffer.nbytes >= buffer.max_bytes:
+        return None
+    chosen = [queue for queue in queues if wanted(queue, buffer, now)]
+    if not chosen:
+        return None
+    by_id = all((info := cluster.topics.get(q.tp.topic)) is not None and info.topic_id for q in chosen)
+    plan = FetchPlan({}, by_id)
+    topics: dict[str, dict[str, Any]] = {}
+    for queue in chosen:
+        name, number = queue.tp
+        topic_id = cluster.topics[name].topic_id if by_id else bytes(16)
+        entry = topics.setdefault(name, {"topic": name, "topic_id": topic_id, "partitions": []})
+        entry["partitions"].append(_partition(queue, cluster, limits))
+        plan.tickets[(topic_id if by_id else name), number] = (queue, queue.version, queue.fetch_offset)
+        queue.in_flight = True
+    plan.body = {
+        "replica_id": -1,
+        "max_wait_ms": limits.max_wait_ms,
+        "min_bytes": limits.min_bytes,
+        "max_bytes": min(limits.max_bytes, max(limits.partition_max_bytes, buffer.max_bytes)),
+        "isolation_level": limits.isolation_level,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": list(topics.values()),
+        "forgotten_topics_data": [],
+        "rack_id": limits.rack,
+    }
+    return plan
+
+
+def _partition(queue: PartitionQueue, cluster: ClusterSnapshot, limits: FetchLimits) -> dict[str, Any]:
+    info = cluster.partition(queue.tp)
+    return {
+        "partition": queue.tp.partition,
+        "current_leader_epoch": -1 if info is None else info.leader_epoch,
+        "fetch_offset": queue.fetch_offset,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": limits.partition_max_bytes,
+    }
+
+
+def release(plan: FetchPlan, retry_at: float) -> None:
+    """The answer will not come: the partitions may be asked for again from ``retry_at`` on."""
+    for queue, version, _ in plan.tickets.values():
+        if queue.version == version:
+            queue.in_flight = False
+            queue.retry_at = retry_at
+
+
+def read_answer(plan: FetchPlan, answer: Mapping[str, Any], limits: FetchLimits) -> list[PartitionResult]:
+    """What each partition's part of the answer means. Walks batch headers, so it is called without the lock."""
+    results = []
+    for topic in answer["responses"]:
+        key = bytes(topic["topic_id"]) if plan.by_id else topic["topic"]
+        for part in topic["partitions"]:
+            ticket = plan.tickets.get((key, part["partition_index"]))
+            if ticket is not None:
+                results.append(_read_partition(*ticket, part, limits))
+    return results
+
+
+def _read_partition(
+    queue: PartitionQueue, version: int, offset: int, part: Mapping[str, Any], limits: FetchLimits
+) -> PartitionResult:
+    code = part["error_code"]
+    if code == 0:
+        read_committed = limits.isolation_level == 1
+        aborted = part.get("aborted_transactions") or ()
+        chunk = RecordChunk(
+            queue.context,
+            part["records"] or b"",
+            offset,
+            aborted=[(a["producer_id"], a["first_offset"]) for a in aborted] if read_committed else (),
+            read_committed=read_committed,
+            check_crcs=limits.check_crcs,
+            max_batch_bytes=limits.max_batch_bytes,
+        )
+        return PartitionResult(queue, version, Outcome.DATA, part, chunk)
+    error = E.error_for_code(code)
+    return PartitionResult(queue, version, _classify(error), part, None, error)
+
+
+def _classify(error: E.ProtocolClientError) -> Outcome:
+    if isinstance(error, E.OffsetOutOfRangeError):
+        return Outcome.RESET
+    if error.refresh_metadata:
+        return Outcome.REFRESH
+    return Outcome.RETRY if error.retriable else Outcome.RAISE

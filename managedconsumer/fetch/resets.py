@@ -1,0 +1,63 @@
+"""Looking up where a log begins, ends, or passes a point in time (ListOffsets). Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping, NamedTuple
+
+from managedconsumer import errors as E
+from managedconsumer.structs import ClusterSnapshot, TopicPartition
+
+
+class OffsetAnswer(NamedTuple):
+    """One partition's answer: ``offset`` (-1: none at or after the time asked for), or an error."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+    error: E.ProtocolClientError | None
+
+
+def by_leader(
+    wanted: Mapping[TopicPartition, int], cluster: ClusterSnapshot
+) -> tuple[dict[int, dict[TopicPartition, int]], list[TopicPartition]]:
+    """Group ``{partition: timestamp or -1/-2}`` by leading broker; the second value lists those without a leader."""
+    grouped: dict[int, dict[TopicPartition, int]] = {}
+    homeless = []
+    for tp, timestamp in wanted.items():
+        leader = cluster.leader_for(tp)
+        if leader is None:
+            homeless.append(tp)
+        else:
+            grouped.setdefault(leader.node_id, {})[tp] = timestamp
+    return grouped, homeless
+
+
+def list_offsets_body(wanted: Mapping[TopicPartition, int], isolation_level: int, timeout_ms: int) -> dict[str, Any]:
+    """A ListOffsets request for one broker."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for tp, timestamp in wanted.items():
+        topics.setdefault(tp.topic, []).append(
+            {"partition_index": tp.partition, "current_leader_epoch": -1, "timestamp": timestamp}
+        )
+    return {
+        "replica_id": -1,
+        "isolation_level": isolation_level,
+        "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
+        "timeout_ms": timeout_ms,
+    }
+
+
+def read_list_offsets(answer: Mapping[str, Any], asked: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAnswer]:
+    """The answer by partition; a partition that was asked for and is not in it counts as unknown."""
+    missing = E.error_for_code(3)
+    found = {tp: OffsetAnswer(-1, -1, -1, missing) for tp in asked}
+    for topic in answer["topics"]:
+        for part in topic["partitions"]:
+            code = part["error_code"]
+            found[TopicPartition(topic["name"], part["partition_index"])] = OffsetAnswer(
+                part["offset"],
+                part["timestamp"],
+                part.get("leader_epoch", -1),
+                E.error_for_code(code) if code else None,
+            )
+    return found

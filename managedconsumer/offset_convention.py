@@ -1,0 +1,54 @@
+"""pykafka's offset conventions, and the one place where they are converted.
+
+============================================================  =========================================
+where                                                         what the number means
+============================================================  =========================================
+``held_offsets``, a callback's ``old`` and ``new``, what it   the offset *last consumed*; the next
+returns, the ints of ``reset_offsets``                        message is that one plus 1
+``commit_offsets``, ``fetch_offsets``, ``seek``,              the *next* offset, as in Kafka itself
+``position``, ``committed``, listeners
+-2 and -1                                                     the log's start and end; -2 also: nothing
+                                                              consumed yet
+============================================================  =========================================
+"""
+
+from __future__ import annotations
+
+import calendar
+import datetime as dt
+from numbers import Integral
+from typing import Any
+
+from managedconsumer.structs import OffsetType
+
+
+def held_from_position(position: int | None) -> int:
+    """The *last consumed* offset for a *next* offset; -2 when nothing can have been consumed.
+
+    A position of 0 gives -2 as well: pykafka's -1 would mean "the end of the log" when a callback hands it back, and
+    silently skip everything.
+    """
+    return OffsetType.EARLIEST if not position else position - 1
+
+
+def target_of(value: Any, what: str) -> tuple[str, int]:
+    """What an entry of ``reset_offsets`` or of a callback's answer asks for.
+
+    ``("seek", next offset)``, or ``("lookup", -2, -1 or a timestamp in ms)``. Raises TypeError or ValueError that name
+    ``what``.
+    """
+    if isinstance(value, dt.datetime):
+        # Naive datetimes are UTC, as in pykafka.
+        tuple_ = value.utctimetuple() if value.tzinfo else value.timetuple()
+        return "lookup", calendar.timegm(tuple_) * 1000 + value.microsecond // 1000
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(
+            f"{what}: {value!r} is a {type(value).__name__}; the offset last consumed (an int), OffsetType.EARLIEST, "
+            "OffsetType.LATEST or a datetime is needed"
+        )
+    number = int(value)
+    if number in (OffsetType.EARLIEST, OffsetType.LATEST):
+        return "lookup", number
+    if number < 0:
+        raise ValueError(f"{what}: {number} is negative; only -2 (earliest) and -1 (latest) are allowed below 0")
+    return "seek", number + 1

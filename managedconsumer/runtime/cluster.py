@@ -1,0 +1,242 @@
+"""The brokers as one consumer sees them: metadata, leaders, the coordinator, and new connections to any of them."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from dataclasses import replace
+from random import random
+from types import MappingProxyType
+from typing import Any, Iterable, Mapping, Sequence
+
+from managedconsumer import errors as E
+from managedconsumer.clock import Backoff, Deadline
+from managedconsumer.runtime.connection import Connection, ConnectionSettings
+from managedconsumer.runtime.handlers import Handler
+from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo
+from managedconsumer.wire import schemas
+
+log = logging.getLogger(__name__)
+
+_NO_TOPIC_ID = bytes(16)
+
+
+def parse_bootstrap(hosts: str | bytes) -> list[tuple[str, int]]:
+    """``"host:port,[::1]:port"`` as pairs; raises ConfigurationError that names the part which is wrong."""
+    text = hosts.decode("ascii", "replace") if isinstance(hosts, bytes) else hosts
+    if not isinstance(text, str):
+        raise TypeError(f"bootstrap servers must be a str like 'localhost:9092', not {hosts!r}")
+    pairs = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        host, colon, port = part.rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise E.ConfigurationError(
+                f"{part!r} is not a broker's address: write host:port, as in 'localhost:9092' (Kafka's usual port)"
+            )
+        pairs.append((host, int(port)))
+    if not pairs:
+        raise E.ConfigurationError(f"no broker's address in {hosts!r}: write host:port[,host:port...]")
+    return pairs
+
+
+class Cluster:
+    """Metadata and connections; one per consumer. Thread-safe.
+
+    A control connection to any broker that answers is kept for metadata and look-ups; everything that may wait long
+    (joins, fetches) gets a connection of its own by :meth:`connect`.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[tuple[str, int]],
+        handler: Handler,
+        settings: ConnectionSettings | None = None,
+        *,
+        metadata_max_age_ms: int = 30000,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1000,
+    ) -> None:
+        self.bootstrap = list(bootstrap)
+        self.handler = handler
+        self.settings = settings or ConnectionSettings()
+        self.metadata_max_age = metadata_max_age_ms / 1000.0
+        self.snapshot = ClusterSnapshot()
+        self.refreshed_at = float("-inf")
+        self._backoff_seconds = (retry_backoff_ms / 1000.0, retry_backoff_max_ms / 1000.0)
+        self._lock = handler.RLock()
+        self._control: Connection | None = None
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        seeds = ",".join(f"{host}:{port}" for host, port in self.bootstrap)
+        return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))} (hosts={seeds})>"
+
+    def clone(self, handler: Handler | None = None) -> Cluster:
+        """An independent view of the same brokers: what a consumer opens is its own to close."""
+        base, cap = self._backoff_seconds
+        twin = Cluster(
+            self.bootstrap,
+            handler or self.handler,
+            self.settings,
+            metadata_max_age_ms=int(self.metadata_max_age * 1000),
+            retry_backoff_ms=int(base * 1000),
+            retry_backoff_max_ms=int(cap * 1000),
+        )
+        twin.snapshot = self.snapshot
+        return twin
+
+    # -- connections ----------------------------------------------------------------------------------
+
+    def connect(self, node_id: int) -> Connection:
+        """A new, connected connection to a broker by its id; the caller closes it."""
+        broker = self.snapshot.brokers.get(node_id)
+        if broker is None:
+            broker = self.refresh(()).brokers.get(node_id)
+        if broker is None:
+            raise E.NoBrokersAvailableError(f"broker {node_id} is not in the cluster's metadata any more")
+        return self._open(broker.host, broker.port, node_id)
+
+    def _open(self, host: str, port: int, node_id: int | None = None) -> Connection:
+        if self._closed:
+            raise E.SocketDisconnectedError("the consumer's connections are closed")
+        connection = Connection(host, port, self.handler, self.settings, node_id)
+        self._connections.add(connection)
+        try:
+            connection.connect()
+        except BaseException:
+            connection.close()
+            raise
+        if self._closed:
+            connection.close()
+            raise E.SocketDisconnectedError("the consumer's connections are closed")
+        return connection
+
+    def close(self) -> None:
+        """Close every connection that was opened here; any thread, idempotent. Waiters get SocketDisconnectedError."""
+        self._closed = True
+        for connection in list(self._connections):
+            connection.close()
+
+    def reopen(self) -> None:
+        """Allow connections again after :meth:`close`."""
+        self._closed = False
+        self._control = None
+
+    # -- requests to whoever answers -------------------------------------------------------------------
+
+    def request(self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None = None) -> dict[str, Any]:
+        """Ask any broker; tries each known one once. Raises the first fatal error, or NoBrokersAvailableError."""
+        with self._lock:
+            if self._control is not None and self._control.connected:
+                try:
+                    return self._control.request(api, body, timeout_ms)
+                except (E.SocketDisconnectedError, E.RequestTimedOut, E.ProtocolError) as error:
+                    log.debug("control connection to %s failed: %s", self._control.address, error)
+                    self._control.close()
+            return self._ask_anyone(api, body, timeout_ms)
+
+    def _ask_anyone(self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None) -> dict[str, Any]:
+        failures: list[str] = []
+        for host, port, node_id in self._candidates():
+            try:
+                self._control = self._open(host, port, node_id)
+                return self._control.request(api, body, timeout_ms)
+            except E.FATAL_LOCAL_ERRORS:
+                raise
+            except E.KafkaException as error:
+                if self._closed:
+                    raise
+                failures.append(str(error))
+        raise E.NoBrokersAvailableError("no broker could be reached: " + "; ".join(dict.fromkeys(failures)))
+
+    def _candidates(self) -> list[tuple[str, int, int | None]]:
+        known: list[tuple[str, int, int | None]] = [(b.host, b.port, b.node_id) for b in self.snapshot.brokers.values()]
+        # A random start spreads a fleet's metadata requests over the brokers.
+        start = int(random() * len(known)) if known else 0
+        known = known[start:] + known[:start]
+        addresses = {(host, port) for host, port, _ in known}
+        return known + [(host, port, None) for host, port in self.bootstrap if (host, port) not in addresses]
+
+    # -- metadata -------------------------------------------------------------------------------------
+
+    def refresh(self, topics: Iterable[str] | None = None, *, auto_create: bool = False) -> ClusterSnapshot:
+        """Ask for the metadata of ``topics`` (None: all; empty: only the brokers) and merge it in. One round."""
+        wanted = None if topics is None else [{"name": name} for name in sorted(set(topics))]
+        body = {"topics": wanted, "allow_auto_topic_creation": auto_create}
+        answer = self.request(schemas.METADATA, body)
+        with self._lock:
+            self.snapshot = _merge(self.snapshot, answer, replace_topics=wanted is None)
+            self.refreshed_at = self.handler.now()
+            return self.snapshot
+
+    def refresh_if_same(self, seen: ClusterSnapshot, topics: Iterable[str] | None) -> ClusterSnapshot:
+        """Refresh unless somebody else has done so since the caller looked: fetchers find out together."""
+        with self._lock:
+            return self.refresh(topics) if self.snapshot is seen else self.snapshot
+
+    def refresh_until(self, topics: Iterable[str] | None, timeout: float) -> ClusterSnapshot:
+        """:meth:`refresh` with back-off for at most ``timeout`` seconds while brokers are unreachable."""
+        now = self.handler.now
+        deadline, backoff = Deadline(now(), timeout), Backoff(*self._backoff_seconds, random)
+        while True:
+            try:
+                return self.refresh(topics)
+            except (E.NoBrokersAvailableError, E.SocketDisconnectedError, E.RequestTimedOut):
+                if deadline.expired(now()) or self._closed:
+                    raise
+                self.handler.sleep(min(backoff.fail(now()), deadline.remaining(now()) or 0.0))
+
+    def find_coordinator(self, group_id: str) -> BrokerInfo:
+        """Which broker runs the group; one attempt, raises the typed error of the answer."""
+        body = {"key": group_id, "key_type": 0, "coordinator_keys": [group_id]}
+        answer = self.request(schemas.FIND_COORDINATOR, body)
+        found = answer["coordinators"][0] if answer.get("coordinators") else answer
+        if found["error_code"]:
+            raise E.error_for_code(found["error_code"], found.get("error_message"))
+        broker = BrokerInfo(found["node_id"], found["host"], found["port"])
+        with self._lock:
+            if broker.node_id not in self.snapshot.brokers:
+                brokers = {**self.snapshot.brokers, broker.node_id: broker}
+                self.snapshot = replace(self.snapshot, brokers=MappingProxyType(brokers))
+        return broker
+
+
+def _merge(old: ClusterSnapshot, answer: Mapping[str, Any], *, replace_topics: bool) -> ClusterSnapshot:
+    brokers = {b["node_id"]: BrokerInfo(b["node_id"], b["host"], b["port"], b.get("rack")) for b in answer["brokers"]}
+    topics: dict[str, TopicInfo] = {} if replace_topics else dict(old.topics)
+    for entry in answer["topics"]:
+        if entry["name"] is not None:
+            topics[entry["name"]] = _topic(entry)
+    return ClusterSnapshot(
+        MappingProxyType(brokers) if brokers else old.brokers,
+        MappingProxyType(topics),
+        answer.get("controller_id", -1),
+        answer.get("cluster_id"),
+    )
+
+
+def _topic(entry: Mapping[str, Any]) -> TopicInfo:
+    name = entry["name"]
+    partitions = {
+        p["partition_index"]: PartitionInfo(
+            name,
+            p["partition_index"],
+            p["leader_id"],
+            p.get("leader_epoch", -1),
+            tuple(p["replica_nodes"]),
+            tuple(p["isr_nodes"]),
+            p["error_code"],
+        )
+        for p in entry["partitions"]
+    }
+    topic_id = entry.get("topic_id") or _NO_TOPIC_ID
+    return TopicInfo(
+        name,
+        None if topic_id == _NO_TOPIC_ID else bytes(topic_id),
+        MappingProxyType(partitions),
+        entry["error_code"],
+        bool(entry.get("is_internal", False)),
+    )

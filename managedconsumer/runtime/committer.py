@@ -1,0 +1,169 @@
+"""Commits: what may be committed, by whom asked for, and the worker that does it at intervals."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from random import random
+from typing import TYPE_CHECKING, Any, Callable, Mapping
+
+from managedconsumer import errors as E
+from managedconsumer.clock import Backoff, Deadline
+from managedconsumer.coordinator.commits import Verdict
+from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from managedconsumer.runtime.engine import Engine
+
+log = logging.getLogger(__name__)
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class Committer:
+    """Commits of one consumer. Thread-safe.
+
+    Automatic commits (at intervals, at a rebalance, at the stop) cover *finished* messages only; an explicit one covers
+    what the calling thread has in hand too. What other threads have in hand is never covered.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._worker: Any = None
+        self._wake = engine.handler.Event()
+        self.identity: Callable[[], Generation] = lambda: NO_GENERATION
+        self.instance_id: str | None = None
+        self.on_expelled: Callable[[BaseException, Generation], None] = lambda error, generation: None
+
+    # -- what may be committed ------------------------------------------------------------------------
+
+    def _metadata(self) -> str:
+        # pykafka's own metadata, which monitoring scripts read.
+        return json.dumps({"consumer_id": self.identity().member_id, "hostname": socket.gethostname()})
+
+    def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is finished and not committed yet."""
+        engine, metadata = self._engine, self._metadata()
+        with engine.lock:
+            return {
+                tp: OffsetAndMetadata(state.finished, metadata, state.leader_epoch)
+                for tp, state in engine.subscription.assignment.items()
+                if state.finished is not None and state.finished != state.committed
+            }
+
+    def held(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """All positions, the calling thread's message in hand included, other threads' excluded."""
+        engine, metadata = self._engine, self._metadata()
+        me = engine.handler.ident()
+        result = {}
+        with engine.lock:
+            for tp, state in engine.subscription.assignment.items():
+                if state.position is not None:
+                    limits = [state.position, engine.dispenser.lowest_in_hand(tp, but=me)]
+                    limits.append(engine.dispenser.pushed_offset(tp))
+                    offset = min(limit for limit in limits if limit is not None)
+                    result[tp] = OffsetAndMetadata(offset, metadata, state.leader_epoch)
+        return result
+
+    # -- explicit -------------------------------------------------------------------------------------
+
+    def commit(self, offsets: Offsets, retries: int, backoff_ms: int) -> None:
+        """Commit ``offsets`` with up to ``retries`` retries ``backoff_ms`` apart at most; raises if it did not happen.
+
+        Raises CommitFailedError when the group has moved on, the broker's typed error when it refuses, and the last
+        connection error when no try got through.
+        """
+        engine = self._engine
+        backoff = Backoff(min(0.05, backoff_ms / 1000.0), backoff_ms / 1000.0, random)
+        problem: BaseException | None = None
+        for attempt in range(retries + 1):
+            if attempt:
+                engine.handler.sleep(backoff.fail(engine.handler.now()))
+            generation = self.identity()
+            try:
+                verdict, errors = engine.offsets.commit_once(offsets, generation, self.instance_id)
+            except E.FATAL_LOCAL_ERRORS:
+                raise
+            except E.KafkaException as error:
+                if engine.closing:
+                    raise
+                problem = error
+                continue
+            if verdict is Verdict.DONE:
+                self._note(offsets)
+                return
+            problem = next(iter(errors.values()))
+            if verdict is Verdict.FATAL:
+                raise problem
+            if verdict is Verdict.EXPELLED and self.identity() == generation:
+                self.on_expelled(problem, generation)
+                break
+        raise E.CommitFailedError(
+            f"group {engine.group_id!r}: the offsets were not committed: {problem}. Whoever owns the partitions next "
+            "starts at the last offsets that were"
+        ) from problem
+
+    def _note(self, offsets: Offsets) -> None:
+        engine = self._engine
+        with engine.lock:
+            for tp, entry in offsets.items():
+                state = engine.subscription.assignment.get(tp)
+                if state is not None:
+                    state.committed = entry.offset
+
+    # -- automatic ------------------------------------------------------------------------------------
+
+    def commit_finished(self, seconds: float, why: str) -> bool:
+        """Commit what is finished, for at most ``seconds``; False (and a line in the log) if it did not happen.
+
+        Never raises: a rebalance or a stop goes on without, and the next owner reads those messages again.
+        """
+        offsets = self.finished()
+        if not offsets:
+            return True
+        engine = self._engine
+        now = engine.handler.now
+        deadline, backoff = Deadline(now(), seconds), Backoff(0.05, 0.5, random)
+        problem: BaseException | str = ""
+        while True:
+            generation = self.identity()
+            try:
+                verdict, errors = engine.offsets.commit_once(offsets, generation, self.instance_id)
+                if verdict is Verdict.DONE:
+                    self._note(offsets)
+                    log.debug("group %s: committed %d partitions (%s)", engine.group_id, len(offsets), why)
+                    return True
+                problem = next(iter(errors.values()))
+                if verdict is Verdict.EXPELLED and self.identity() == generation:
+                    self.on_expelled(problem, generation)
+                if verdict in (Verdict.EXPELLED, Verdict.FATAL, Verdict.REJOINING):
+                    break
+            except E.KafkaException as error:
+                problem = error
+            if deadline.expired(now()) or (engine.closing and why != "stop"):
+                break
+            engine.handler.sleep(min(backoff.fail(now()), deadline.remaining(now()) or 0.0))
+        log.warning("group %s: auto-commit (%s) did not happen: %s", engine.group_id, why, problem)
+        return False
+
+    def start(self) -> None:
+        """Start the commit worker."""
+        self._wake.clear()
+        self._worker = self._engine.handler.spawn("commits", self._run)
+
+    def join(self, timeout: float) -> None:
+        """Wait for the worker to end; the engine has been told to close."""
+        self._wake.set()
+        if self._worker is not None:
+            self._worker.join(timeout)
+            self._worker = None
+
+    def _run(self) -> None:
+        engine = self._engine
+        interval = engine.options.auto_commit_interval_ms / 1000.0
+        try:
+            while not engine.closing and not self._wake.wait(interval):
+                self.commit_finished(min(interval, 10.0), "interval")
+        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+            engine.fail(error)

@@ -1,0 +1,100 @@
+"""The way to a group's coordinator: who it is, and one connection for each kind of request to it.
+
+A broker answers the requests of one connection in order, and a JoinGroup may take minutes. So joins, heartbeats and
+commits each have a connection of their own; none of them ever waits for another.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Mapping
+
+from managedconsumer import errors as E
+from managedconsumer.runtime.cluster import Cluster
+from managedconsumer.runtime.connection import Connection
+from managedconsumer.structs import BrokerInfo
+from managedconsumer.wire.schemas import Api
+
+log = logging.getLogger(__name__)
+
+
+class CoordinatorLink:
+    """Connections to one group's coordinator by purpose. Thread-safe; each purpose is used by one thread at a time."""
+
+    def __init__(self, cluster: Cluster, group_id: str) -> None:
+        self._cluster = cluster
+        self._group_id = group_id
+        self._lock = cluster.handler.Lock()
+        self._broker: BrokerInfo | None = None
+        self._connections: dict[str, Connection] = {}
+        self._closed = False
+
+    @property
+    def broker(self) -> BrokerInfo | None:
+        """The coordinator as last found, or None while it is unknown."""
+        return self._broker
+
+    def request(
+        self, purpose: str, api: Api, body: Mapping[str, Any], timeout_ms: int, max_version: int | None = None
+    ) -> dict[str, Any]:
+        """Ask the coordinator (in no version above ``max_version``); finds and connects first where needed. One attempt.
+
+        Raises what went wrong: a typed error of the coordinator look-up, a connection error, RequestTimedOut. After
+        a connection error the coordinator counts as unknown.
+        """
+        try:
+            connection = self._connection(purpose)
+            version = connection.version(api) if max_version is None else min(connection.version(api), max_version)
+            return connection.request(api, body, timeout_ms, version)
+        except (E.SocketDisconnectedError, E.RequestTimedOut, E.NoBrokersAvailableError, E.ProtocolError) as error:
+            self.lost(str(error))
+            raise
+
+    def supports(self, purpose: str, api: Api) -> bool:
+        """True when the coordinator's broker offers ``api``; connects where needed."""
+        return api.key in self._connection(purpose).broker_ranges
+
+    def _connection(self, purpose: str) -> Connection:
+        broker = self._broker or self._find()
+        with self._lock:
+            connection = self._connections.get(purpose)
+            if connection is not None and connection.connected and connection.node_id == broker.node_id:
+                return connection
+        if connection is not None:
+            connection.close()
+        fresh = self._cluster.connect(broker.node_id)
+        with self._lock:
+            if not self._closed:
+                self._connections[purpose] = fresh
+                return fresh
+        fresh.close()
+        raise E.SocketDisconnectedError(f"group {self._group_id!r}: the member is closing")
+
+    def _find(self) -> BrokerInfo:
+        broker = self._cluster.find_coordinator(self._group_id)
+        # The look-up names the broker, the metadata knows its address from everywhere: refresh so that both agree.
+        if self._broker != broker:
+            log.info("group %s: the coordinator is broker %d (%s)", self._group_id, broker.node_id, broker.address)
+        self._broker = broker
+        return broker
+
+    def lost(self, reason: str) -> None:
+        """The coordinator has to be looked up again before the next request."""
+        broker, self._broker = self._broker, None
+        if broker is not None and not self._closed:
+            log.info("group %s: coordinator %s is lost: %s", self._group_id, broker.address, reason)
+
+    def interrupt(self, purpose: str) -> None:
+        """Make a waiting request of ``purpose`` fail at once; any thread."""
+        with self._lock:
+            connection = self._connections.pop(purpose, None)
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        """Close all connections; waiting requests fail at once. Idempotent."""
+        with self._lock:
+            self._closed = True
+            connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            connection.close()

@@ -1,0 +1,331 @@
+"""The running consumer below both facades: subscription, buffer, dispenser, workers, and one lock around them.
+
+Threads: the user's (``next_message``), the fetch workers, a position worker (resets, metadata age) and, where offsets
+are committed automatically, a commit worker. Everything that is decided is decided under ``lock`` by pure objects; no
+I/O and no user code runs under it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from typing import Any, Callable, Collection, Iterable, Mapping
+
+from managedconsumer import errors as E
+from managedconsumer.clock import Deadline
+from managedconsumer.config import ConsumerOptions
+from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
+from managedconsumer.fetch.collect import Dispenser
+from managedconsumer.fetch.plan import FetchLimits
+from managedconsumer.runtime.cluster import Cluster
+from managedconsumer.runtime.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.fetch_pool import FetchPool
+from managedconsumer.runtime.offsets import OffsetClient
+from managedconsumer.runtime.positions import PositionWorker
+from managedconsumer.structs import TopicPartition
+from managedconsumer.subscription_state import SubscriptionState
+from managedconsumer.wire.records import Message
+
+log = logging.getLogger(__name__)
+
+# A missed wake-up can cost a blocked consumer at most this much (seconds).
+_LONGEST_NAP = 1.0
+
+
+class Engine:
+    """One consumer's machinery. Thread-safe; :meth:`close` may be called from anywhere, also from a signal handler."""
+
+    def __init__(self, cluster: Cluster, options: ConsumerOptions, group_id: str | None) -> None:
+        self.cluster = cluster
+        self.options = options
+        self.group_id = group_id
+        self.handler = cluster.handler
+        shared = self.handler.RLock()
+        self.lock = self.handler.Condition(shared)  # the user waits here for messages
+        self.room = self.handler.Condition(shared)  # the fetchers wait here for room
+        self.subscription = SubscriptionState(options.auto_offset_reset)
+        self.buffer = FetchBuffer(options.queued_max_messages, options.queued_max_bytes)
+        self.dispenser = Dispenser(self.buffer)
+        self.partition_object: Callable[[TopicPartition], Any] = lambda tp: tp
+        self.closing = True
+        self.stop_wanted = False
+        self.inside: int | None = None
+        self.error: BaseException | None = None
+        self.trouble: str | None = None
+        self._raise_once: deque[BaseException] = deque()
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._pid = os.getpid()
+        self._build()
+
+    def _build(self) -> None:
+        options = self.options
+        limits = FetchLimits(
+            min_bytes=options.fetch_min_bytes,
+            max_wait_ms=options.fetch_wait_max_ms,
+            partition_max_bytes=options.fetch_message_max_bytes,
+            isolation_level=options.isolation,
+            rack=options.client_rack or "",
+        )
+        self.link = CoordinatorLink(self.cluster, self.group_id) if self.group_id is not None else None
+        self.offsets = OffsetClient(self.cluster, self.link, self.group_id, options.isolation)
+        self.fetchers = FetchPool(self, limits, options.num_consumer_fetchers)
+        self.positions = PositionWorker(self)
+
+    # -- lifecycle ------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Start (again): fresh connections, no assignment, workers running."""
+        self.check_process()
+        self.cluster.reopen()
+        self._build()
+        with self.lock:
+            self.closing = self.stop_wanted = False
+            self.error = self.trouble = None
+            self._raise_once.clear()
+            self._tasks.clear()
+        self.positions.start()
+
+    def close(self, timeout: float) -> None:
+        """Stop the workers and close every socket. Idempotent; never raises."""
+        with self.lock:
+            self.closing = True
+            self._tasks.clear()
+            self.lock.notify_all()
+            self.room.notify_all()
+        if self.link is not None:
+            self.link.close()
+        self.cluster.close()
+        self.fetchers.join(timeout)
+        self.positions.join(timeout)
+        self.offsets.close()
+        with self.lock:
+            self.drop(list(self.buffer.queues))
+
+    def check_process(self) -> None:
+        """Raise ForkedProcessError in a child of the process that made this consumer."""
+        if os.getpid() != self._pid:
+            raise E.ForkedProcessError(
+                f"this consumer was created in process {self._pid} and is used in its child {os.getpid()}: threads and "
+                "sockets do not survive a fork. Create the consumer in the process that uses it"
+            )
+
+    def fail(self, error: BaseException) -> None:
+        """An error that ends the consumer: raised by every later call."""
+        with self.lock:
+            if self.closing or self.error is not None:
+                return
+            self.error = error
+            self.lock.notify_all()
+        log.error("%s: the consumer ends: %s", self.group_id or "consumer", error, exc_info=error)
+
+    def raise_later(self, error: BaseException) -> None:
+        """An error of the user's code: raised once, by the next call that consumes."""
+        with self.lock:
+            self._raise_once.append(error)
+            self.lock.notify_all()
+
+    def note_trouble(self, text: str) -> None:
+        """Something that heals by itself; shown by ``health()`` and logged when it is new."""
+        if text != self.trouble:
+            log.warning("%s: %s", self.group_id or "consumer", text)
+        self.trouble = text
+
+    def raise_if_over(self) -> None:
+        """Raise what has ended the consumer, or what the user has to know once."""
+        if self.error is not None:
+            raise self.error
+        if self._raise_once:
+            raise self._raise_once.popleft()
+        if self.closing:
+            raise E.ConsumerStoppedException("the consumer is not running: call start() first")
+
+    # -- messages -------------------------------------------------------------------------------------
+
+    def next_message(self, timeout: float | None) -> Message | None:
+        """The next message; None after ``timeout`` seconds without one (None: wait for ever, 0: do not wait).
+
+        Runs callbacks that belong to the consuming thread, outside the lock, before anything is handed out.
+        """
+        who = self.handler.ident()
+        deadline: Deadline | None = None
+        while True:
+            task = None
+            self.inside = who
+            try:
+                with self.lock:
+                    if self.error is not None or self._raise_once or self.closing or self.stop_wanted:
+                        self._on_return(who)
+                        if not self.stop_wanted:
+                            self.raise_if_over()
+                        return None
+                    if self._tasks:
+                        self._on_return(who)
+                        task = self._tasks.popleft()
+                    else:
+                        message = self._take(who)
+                        if message is not None:
+                            return message
+                        deadline = deadline or Deadline(self.handler.now(), timeout)
+                        if deadline.expired(self.handler.now()):
+                            return None
+                        remaining = deadline.remaining(self.handler.now())
+                        self.lock.wait(_LONGEST_NAP if remaining is None else min(remaining, _LONGEST_NAP))
+            finally:
+                self.inside = None
+            if task is not None:
+                task()
+            else:
+                self.check_process()
+
+    def _take(self, who: int) -> Message | None:
+        queued = self.buffer.pops
+        try:
+            return self.dispenser.take(who)
+        finally:
+            if self.buffer.pops != queued:
+                self.room.notify_all()
+            if self._draining:
+                self.lock.notify_all()
+
+    def _on_return(self, who: int) -> None:
+        """The thread came back without getting a message: what it had is finished."""
+        self.dispenser.finish(who)
+        self.lock.notify_all()
+
+    def run_in_user_thread(self, task: Callable[[], None]) -> None:
+        """Queue ``task`` for the thread that consumes."""
+        with self.lock:
+            self._tasks.append(task)
+            self.lock.notify_all()
+
+    def cancel_tasks(self) -> bool:
+        """Forget tasks that no thread has come for; True if there were any."""
+        with self.lock:
+            waiting = bool(self._tasks)
+            self._tasks.clear()
+            return waiting
+
+    # -- the assignment -------------------------------------------------------------------------------
+
+    _draining = 0
+
+    def hold(self, tps: Collection[TopicPartition]) -> None:
+        """Stop handing out (and fetching) these partitions; what is buffered is kept."""
+        with self.lock:
+            self.dispenser.shelve()
+            self.subscription.hold(tps)
+
+    def release(self, tps: Iterable[TopicPartition]) -> None:
+        """Undo :meth:`hold`."""
+        with self.lock:
+            self.subscription.release(tps)
+            self.fetchers.ensure_workers()
+            self.lock.notify_all()
+            self.room.notify_all()
+
+    def drain(self, tps: Collection[TopicPartition], seconds: float) -> bool:
+        """Wait until no other thread has a message of ``tps`` in hand; False when ``seconds`` were not enough."""
+        me = self.handler.ident()
+        deadline = Deadline(self.handler.now(), seconds)
+        with self.lock:
+            self._draining += 1
+            try:
+                while self.dispenser.in_hand(tps, but=me) and not self.closing and not self.stop_wanted:
+                    if deadline.expired(self.handler.now()):
+                        return False
+                    self.lock.wait(deadline.remaining(self.handler.now()))
+            finally:
+                self._draining -= 1
+        return True
+
+    def take_over(self, tps: Collection[TopicPartition], *, retain: bool, manual: bool = False) -> list[TopicPartition]:
+        """Make ``tps`` the assignment; returns those that are new, still on hold and without a position."""
+        with self.lock:
+            self.dispenser.shelve()
+            before = dict(self.subscription.assignment)
+            if manual:
+                self.subscription.assign_from_user(tps)
+            else:
+                self.subscription.assign_from_subscribed(tps, retain=retain)
+            after = self.subscription.assignment
+            gone = [tp for tp, state in before.items() if after.get(tp) is not state]
+            self.dispenser.forget(set(gone))
+            self.buffer.drop(gone)
+            new = [tp for tp in tps if tp not in self.buffer.queues]
+            for tp in new:
+                self.buffer.add(tp, after[tp], self.partition_object(tp))
+            self.subscription.hold(new)
+            return new
+
+    def drop(self, tps: Collection[TopicPartition]) -> None:
+        """Give partitions up for good: nothing of them reaches the user any more."""
+        with self.lock:
+            gone = set(tps)
+            self.dispenser.forget(gone)
+            self.buffer.drop(gone)
+            keep = [tp for tp in self.subscription.assignment if tp not in gone]
+            if self.subscription.partitions_auto_assigned():
+                self.subscription.assign_from_subscribed(keep, retain=True)
+            else:
+                self.subscription.assign_from_user(keep)
+            self.lock.notify_all()
+
+    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set positions (*next* offsets); what was fetched of these partitions is dropped."""
+        with self.lock:
+            self.dispenser.forget(set(offsets))
+            for tp, offset in offsets.items():
+                self.subscription.seek(tp, offset)
+                self.buffer.restart(tp)
+            self.lock.notify_all()
+            self.room.notify_all()
+
+    def reset(self, strategies: Mapping[TopicPartition, int]) -> None:
+        """Let positions be looked up by OffsetResetStrategy."""
+        with self.lock:
+            self.dispenser.forget(set(strategies))
+            for tp, strategy in strategies.items():
+                self.subscription.need_offset_reset(tp, strategy)
+                self.buffer.restart(tp)
+        self.positions.wake()
+
+    def offset_out_of_range(self, queue: PartitionQueue) -> None:
+        """The broker does not have the offset that a fetch asked for; the lock is held."""
+        if queue.chunks or queue.state.position != queue.fetch_offset:
+            return  # deliver first what was fetched before it
+        if not self.subscription.has_default_offset_reset_policy():
+            queue.fetch_offset = -1
+            self.fail(
+                E.OffsetOutOfRangeError(
+                    f"offset {queue.state.position} of {queue.tp.topic}-{queue.tp.partition} is not in the log, and "
+                    "auto_offset_reset is 'none': seek to an offset that exists, or choose 'earliest' or 'latest'"
+                )
+            )
+            return
+        log.warning(
+            "%s-%d: offset %s is not in the log (any more); resetting to %s",
+            *queue.tp,
+            queue.state.position,
+            self.options.auto_offset_reset,
+        )
+        self.subscription.need_offset_reset(queue.tp)
+        queue.restart()
+        self.positions.wake()
+
+    def refresh_metadata(self) -> None:
+        """Ask for the metadata of what is assigned, unless another worker just has; trouble is noted, not raised."""
+        snapshot = self.cluster.snapshot
+        topics = {tp.topic for tp in self.subscription.assigned_partitions()} | (
+            self.subscription.subscription or set()
+        )
+        try:
+            self.cluster.refresh_if_same(snapshot, topics)
+        except E.FATAL_LOCAL_ERRORS as error:
+            self.fail(error)
+        except E.KafkaException as error:
+            if not self.closing:
+                self.note_trouble(str(error))
+        with self.lock:
+            self.fetchers.ensure_workers()
+            self.room.notify_all()

@@ -1,0 +1,180 @@
+"""The fetch workers: one per leading broker (times ``num_consumer_fetchers``), one request in flight each.
+
+A slow broker delays only its own partitions. Workers come and go with the leaders; an idle one waits on the consumer's
+condition and costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from random import random
+from typing import TYPE_CHECKING, Any
+
+from managedconsumer import errors as E
+from managedconsumer.clock import Backoff
+from managedconsumer.fetch import plan as fp
+from managedconsumer.fetch.buffer import PartitionQueue
+from managedconsumer.runtime.connection import Connection
+from managedconsumer.wire import schemas
+
+if TYPE_CHECKING:
+    from managedconsumer.runtime.engine import Engine
+
+log = logging.getLogger(__name__)
+
+# How long (seconds) a partition rests after an error before it is asked for again.
+_ERROR_REST = 0.1
+_LONGEST_NAP = 5.0
+# What the broker gets beyond its own waiting time before a fetch counts as lost (ms).
+_ANSWER_GRACE_MS = 30000
+
+
+class FetchPool:
+    """Starts and stops the fetch workers of one consumer. ``engine.lock`` guards everything here."""
+
+    def __init__(self, engine: Engine, limits: fp.FetchLimits, slots: int) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._slots = slots
+        self._workers: dict[tuple[int, int], Any] = {}
+        self._retired: list[Any] = []
+
+    def ensure_workers(self) -> None:
+        """Start what is missing for the current leaders; the engine's lock is held."""
+        engine = self._engine
+        if engine.closing:
+            return
+        for queue in engine.buffer:
+            key = (fp.source_node(queue, engine.cluster.snapshot), self._slot(queue))
+            if key[0] >= 0 and key not in self._workers:
+                name = f"fetcher-{key[0]}" if self._slots == 1 else f"fetcher-{key[0]}-{key[1]}"
+                self._workers[key] = engine.handler.spawn(name, self._run, key)
+
+    def _slot(self, queue: PartitionQueue) -> int:
+        return queue.tp.partition % self._slots
+
+    def join(self, timeout: float) -> None:
+        """Wait for all workers to end; they have been told to."""
+        for worker in [*self._workers.values(), *self._retired]:
+            worker.join(timeout)
+        self._workers.clear()
+        self._retired.clear()
+
+    def alive(self) -> int:
+        """How many workers run."""
+        return sum(worker.is_alive() for worker in self._workers.values())
+
+    # -- one worker -----------------------------------------------------------------------------------
+
+    def _run(self, key: tuple[int, int]) -> None:
+        engine = self._engine
+        connection: Connection | None = None
+        backoff = Backoff(0.05, 2.0, random)
+        try:
+            while (plan := self._next_plan(key)) is not None:
+                try:
+                    if connection is None or not connection.connected:
+                        connection = engine.cluster.connect(key[0])
+                    answer = self._ask(connection, plan)
+                except E.FATAL_LOCAL_ERRORS:
+                    raise
+                except E.KafkaException as error:
+                    connection = self._give_up(plan, connection, error, backoff)
+                    continue
+                backoff.succeed()
+                self._deliver(plan, answer)
+        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+            engine.fail(error)
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _next_plan(self, key: tuple[int, int]) -> fp.FetchPlan | None:
+        """Wait until there is something to ask for; None: this worker is not needed any more."""
+        engine = self._engine
+        with engine.lock:
+            while not engine.closing:
+                snapshot = engine.cluster.snapshot
+                mine = [q for q in engine.buffer if (fp.source_node(q, snapshot), self._slot(q)) == key]
+                if not mine:
+                    break
+                now = engine.handler.now()
+                plan = fp.plan_fetch(engine.buffer, mine, snapshot, self._limits, now)
+                if plan is not None:
+                    return plan
+                resting = [q.retry_at - now for q in mine if q.retry_at > now]
+                engine.room.wait(min([_LONGEST_NAP, *resting]))
+            worker = self._workers.pop(key, None)
+            if worker is not None and engine.closing:
+                self._retired.append(worker)
+        return None
+
+    def _ask(self, connection: Connection, plan: fp.FetchPlan) -> dict[str, Any]:
+        version = connection.version(schemas.FETCH)
+        if not plan.by_id:
+            version = min(version, fp.TOPIC_ID_VERSION - 1)
+        answer = connection.request(schemas.FETCH, plan.body, self._limits.max_wait_ms + _ANSWER_GRACE_MS, version)
+        if answer.get("error_code"):
+            raise E.error_for_code(answer["error_code"])
+        return answer
+
+    def _give_up(
+        self, plan: fp.FetchPlan, connection: Connection | None, error: E.KafkaException, backoff: Backoff
+    ) -> None:
+        engine = self._engine
+        if connection is not None:
+            connection.close()
+        now = engine.handler.now()
+        with engine.lock:
+            fp.release(plan, now + backoff.fail(now))
+        if not engine.closing:
+            engine.note_trouble(f"fetching failed: {error}")
+            engine.refresh_metadata()
+
+    def _deliver(self, plan: fp.FetchPlan, answer: dict[str, Any]) -> None:
+        """Walk the answer without the lock, then hand it over in one go."""
+        engine = self._engine
+        results = fp.read_answer(plan, answer, self._limits)
+        stale = False
+        with engine.lock:
+            rest = engine.handler.now() + _ERROR_REST
+            fp.release(plan, 0.0)
+            for result in results:
+                stale |= self._take(result, rest)
+            engine.lock.notify_all()
+        if stale:
+            engine.refresh_metadata()
+
+    def _take(self, result: fp.PartitionResult, rest: float) -> bool:
+        """One partition's part; True when the metadata is out of date."""
+        engine, queue = self._engine, result.queue
+        if queue.version != result.version or not queue.state.active:
+            return False
+        if result.outcome is fp.Outcome.DATA:
+            self._take_data(result)
+            return False
+        queue.retry_at = rest
+        queue.read_replica = -1
+        assert result.error is not None
+        if result.outcome is fp.Outcome.RESET:
+            engine.offset_out_of_range(queue)
+        elif result.outcome is fp.Outcome.RAISE:
+            log.error("fetching %s-%d: %s", *queue.tp, result.error)
+            engine.fail(result.error)
+        elif result.outcome is fp.Outcome.RETRY:
+            engine.note_trouble(f"fetching {queue.tp.topic}-{queue.tp.partition}: {result.error}")
+        return result.outcome is fp.Outcome.REFRESH
+
+    def _take_data(self, result: fp.PartitionResult) -> None:
+        queue, answer, chunk = result.queue, result.answer, result.chunk
+        assert chunk is not None
+        state = queue.state
+        state.highwater = answer["high_watermark"]
+        state.last_stable = answer.get("last_stable_offset", -1)
+        state.log_start = answer.get("log_start_offset", -1)
+        preferred = answer.get("preferred_read_replica", -1)
+        if preferred >= 0 and preferred != queue.read_replica:
+            queue.read_replica = preferred
+            self.ensure_workers()
+        if chunk.record_count or chunk.corrupt or chunk.next_fetch_offset > chunk.fetch_offset:
+            self._engine.buffer.accept(queue, result.version, chunk)

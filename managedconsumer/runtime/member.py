@@ -1,0 +1,258 @@
+"""Drives a membership machine over real connections.
+
+:meth:`GroupMember.poll` is the caller-driven seam: only inside it do joins, syncs and the owner's hand-over happen. A
+consumer's membership worker is a thin loop over it; a Spark reader calls it at micro-batch boundaries. Heartbeats go
+on in a worker of their own, on their own connection, whatever the caller does in the meantime.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from random import random
+from typing import Callable, Mapping, Protocol
+
+from managedconsumer import errors as E
+from managedconsumer.clock import Backoff, Deadline
+from managedconsumer.coordinator import events as ev
+from managedconsumer.coordinator.membership import Membership
+from managedconsumer.coordinator.states import MemberState
+from managedconsumer.runtime.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.handlers import Handler
+from managedconsumer.structs import Generation
+
+log = logging.getLogger(__name__)
+
+MEMBERSHIP, HEARTBEAT = "membership", "heartbeat"
+# How long an idle driver sleeps at most, so that a missed wake-up can only cost this much (seconds).
+_LONGEST_NAP = 5.0
+
+
+class Owner(Protocol):
+    """Who holds the partitions. All but ``fence`` run inside :meth:`GroupMember.poll`, one at a time."""
+
+    def prepare_join(self, event: ev.PrepareJoin) -> bool:
+        """Give up what must be given up; True if partitions are kept through the rebalance."""
+
+    def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
+        """Compute the assignment as the group's leader."""
+
+    def take_over(self, event: ev.Assigned) -> str | None:
+        """Take our share over; a reason asks for a follow-up rebalance."""
+
+    def drop(self, event: ev.MembershipLost) -> None:
+        """The partitions are lost: forget them, tell the user."""
+
+    def fence(self, event: ev.MembershipLost) -> None:
+        """At once, from whichever thread learnt it: hand out nothing more. Must not block."""
+
+    def observe(self, event: ev.Event) -> None:
+        """Every event as it happens, for the log and the recorder. Must not block."""
+
+
+class GroupMember:
+    """One member of a group: a machine, a link to the coordinator, a heartbeat worker, an owner."""
+
+    def __init__(self, machine: Membership, link: CoordinatorLink, handler: Handler, owner: Owner) -> None:
+        self.machine = machine
+        self._link = link
+        self._handler = handler
+        self._owner = owner
+        self._lock = handler.Condition()
+        self._todo: deque[ev.Event] = deque()
+        self._closing = False
+        self._beats: object | None = None
+        self._beat_worker = None
+
+    # -- state ----------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> Generation:
+        """The generation that we are in (id -1: none)."""
+        return self.machine.generation
+
+    @property
+    def state(self) -> MemberState:
+        """The machine's state."""
+        return self.machine.state
+
+    @property
+    def stable(self) -> bool:
+        """True when no rebalance is going on or wanted, and nothing is left to hand over."""
+        return not self._todo and not self.machine.need_rejoin()
+
+    def current(self, generation: Generation) -> bool:
+        """False when the round that ``generation`` belongs to is over, or the member closes."""
+        return not self._closing and self.machine.generation == generation
+
+    def request_rejoin(self, reason: str) -> None:
+        """Ask for a rebalance; it happens in the next :meth:`poll`."""
+        with self._lock:
+            self.machine.request_rejoin(reason)
+            self._lock.notify_all()
+
+    def fence(self, error: BaseException, generation: Generation) -> None:
+        """Another request learnt under ``generation`` that we are expelled."""
+        with self._lock:
+            events = self.machine.fence(error, generation)
+        self._dispatch(events)
+
+    def wake(self) -> None:
+        """Make a waiting :meth:`wait` look again."""
+        with self._lock:
+            self._lock.notify_all()
+
+    # -- driving --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the heartbeat worker."""
+        if self._beat_worker is None:
+            self._closing = False
+            self._beat_worker = self._handler.spawn("heartbeat", self._beat_forever)  # type: ignore[assignment]
+
+    def poll(self, timeout: float | None = None, give_up: Callable[[], bool] = lambda: False) -> bool:
+        """Go through a wanted rebalance; True when stable, False after ``timeout`` seconds or when closing.
+
+        Raises the error that ended the membership. ``give_up`` is asked between steps.
+        """
+        deadline = Deadline(self._handler.now(), timeout)
+        while not self._closing and not give_up():
+            with self._lock:
+                events = self.machine.poll(self._handler.now())
+            self._dispatch(events)
+            while self._todo:
+                self._hand_to_owner(self._todo.popleft())
+            if self.machine.state is MemberState.FAILED and self.machine.error is not None:
+                raise self.machine.error
+            if self.stable:
+                return True
+            if deadline.expired(self._handler.now()):
+                return False
+            request = self._next_request(deadline)
+            if request is not None:
+                self._send(MEMBERSHIP, request)
+        return False
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Sleep until there is something for :meth:`poll` to do, or ``timeout`` seconds."""
+        deadline = Deadline(self._handler.now(), timeout)
+        with self._lock:
+            while not self._closing and self.stable and not deadline.expired(self._handler.now()):
+                remaining = deadline.remaining(self._handler.now())
+                self._lock.wait(_LONGEST_NAP if remaining is None else min(remaining, _LONGEST_NAP))
+                if remaining is not None:
+                    return
+
+    def _next_request(self, deadline: Deadline) -> ev.Request | None:
+        with self._lock:
+            if self._closing:
+                return None
+            now = self._handler.now()
+            request = self.machine.next_request(now)
+            if request is None and not self._todo:
+                at = self.machine.next_deadline(now)
+                pauses = [_LONGEST_NAP, deadline.remaining(now), None if at is None else max(0.0, at - now)]
+                self._lock.wait(max(0.001, min(p for p in pauses if p is not None)))
+            return request
+
+    def _send(self, purpose: str, request: ev.Request) -> bool:
+        try:
+            answer = self._link.request(purpose, request.api, request.body, int(request.timeout * 1000))
+        except E.KafkaException as error:
+            with self._lock:
+                events = self.machine.failed(request, error, self._handler.now())
+            self._dispatch(events)
+            return False
+        with self._lock:
+            events = self.machine.receive(request, answer, self._handler.now())
+            self._lock.notify_all()  # a heartbeat's answer may ask for a rebalance without an event
+        self._dispatch(events)
+        return True
+
+    def _hand_to_owner(self, event: ev.Event) -> None:
+        now = self._handler.now
+        if isinstance(event, ev.PrepareJoin):
+            holding = self._owner.prepare_join(event)
+            self._feed(lambda: self.machine.prepared(now(), holding))
+        elif isinstance(event, ev.Elected):
+            assignments = {} if event.skip_assignment else self._owner.elect(event)
+            self._feed(lambda: self.machine.provide_assignments(assignments))
+        elif isinstance(event, ev.Assigned) and self.machine.generation == event.generation:
+            rejoin = self._owner.take_over(event)
+            self._feed(lambda: self.machine.reconciled(now(), rejoin))
+        elif isinstance(event, ev.MembershipLost):
+            self._owner.drop(event)
+            self._feed(lambda: self.machine.forgotten(now()))
+
+    def _feed(self, step: Callable[[], list[ev.Event]]) -> None:
+        with self._lock:
+            events = step()
+        self._dispatch(events)
+
+    def _dispatch(self, events: list[ev.Event]) -> None:
+        """Deliver what the machine said; never under the lock."""
+        for event in events:
+            self._owner.observe(event)
+            if isinstance(event, ev.CoordinatorLost):
+                self._link.lost(event.reason)
+            elif isinstance(event, ev.MembershipLost):
+                self._owner.fence(event)
+            if isinstance(event, (ev.PrepareJoin, ev.Elected, ev.Assigned, ev.MembershipLost)):
+                self._todo.append(event)
+        if events:
+            self.wake()
+
+    # -- heartbeats -----------------------------------------------------------------------------------
+
+    def _beat_forever(self) -> None:
+        backoff = Backoff(0.05, 1.0, random)
+        while not self._closing:
+            with self._lock:
+                now = self._handler.now()
+                events = self.machine.check_session(now)
+                request = None if events else self.machine.next_heartbeat(now)
+                if request is None and not events:
+                    at = self.machine.next_deadline(now)
+                    self._lock.wait(_LONGEST_NAP if at is None else min(_LONGEST_NAP, max(0.001, at - now)))
+                    continue
+            self._dispatch(events)
+            if request is None:
+                continue
+            if self._send(HEARTBEAT, request):
+                backoff.succeed()
+            elif not self._closing:
+                self._handler.sleep(backoff.fail(self._handler.now()))
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    def interrupt(self) -> None:
+        """Make :meth:`poll` return soon: wakes it, and breaks off a join that is waiting for the others."""
+        self._closing = True
+        self._link.interrupt(MEMBERSHIP)
+        self.wake()
+
+    def leave(self, reason: str, timeout: float) -> None:
+        """Leave the group (KIP-800 reason) and stop the heartbeats; never raises for a broker that is gone."""
+        with self._lock:
+            self._closing = True
+            events = self.machine.leave(self._handler.now(), reason)
+            request = self.machine.next_request(self._handler.now())
+            self._lock.notify_all()
+        self._dispatch(events)
+        if request is not None:
+            bounded = ev.Request(
+                request.api, request.body, min(timeout, request.timeout), request.stamp, request.generation
+            )
+            self._leave_once(request, bounded)
+        self._link.interrupt(HEARTBEAT)
+        if self._beat_worker is not None:
+            self._beat_worker.join(timeout)
+            self._beat_worker = None
+
+    def _leave_once(self, request: ev.Request, bounded: ev.Request) -> None:
+        try:
+            answer = self._link.request(MEMBERSHIP, bounded.api, bounded.body, int(bounded.timeout * 1000))
+            self._feed(lambda: self.machine.receive(request, answer, self._handler.now()))
+        except Exception as error:  # noqa: BLE001 - leaving is a courtesy; the session time-out does it otherwise
+            log.info("leaving the group was not confirmed: %s", error)
+            self._feed(lambda: self.machine.failed(request, error, self._handler.now()))

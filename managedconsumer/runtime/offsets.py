@@ -1,0 +1,146 @@
+"""Offsets over the wire: where logs begin and end (from the leaders), what the group has committed (coordinator)."""
+
+from __future__ import annotations
+
+import logging
+from random import random
+from typing import Any, Callable, Iterable, Mapping
+
+from managedconsumer import errors as E
+from managedconsumer.clock import Backoff, Deadline
+from managedconsumer.coordinator import commits
+from managedconsumer.coordinator.commits import CommittedOffset, Verdict
+from managedconsumer.fetch import resets
+from managedconsumer.fetch.resets import OffsetAnswer
+from managedconsumer.runtime.cluster import Cluster
+from managedconsumer.runtime.connection import Connection
+from managedconsumer.runtime.coordinator_link import CoordinatorLink
+from managedconsumer.structs import Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.wire import schemas
+
+log = logging.getLogger(__name__)
+
+COMMIT = "commit"
+_CONNECTION_ERRORS = (E.SocketDisconnectedError, E.RequestTimedOut, E.NoBrokersAvailableError, E.ProtocolError)
+
+Interrupted = Callable[[], bool]
+
+
+class OffsetClient:
+    """Offset requests of one consumer. Thread-safe; every call blocks for at most the time it is given."""
+
+    def __init__(self, cluster: Cluster, link: CoordinatorLink | None, group_id: str | None, isolation: int) -> None:
+        self._cluster = cluster
+        self._link = link
+        self._group_id = group_id
+        self._isolation = isolation
+        self._now = cluster.handler.now
+        self._leaders: dict[int, Connection] = {}
+        self._leader_lock = cluster.handler.Lock()
+        self._commit_lock = cluster.handler.Lock()
+
+    # -- the logs' ends -------------------------------------------------------------------------------
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], timeout: float, interrupted: Interrupted = lambda: False
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        """The first offset at or after each timestamp (ms), or the log's start (-2) or end (-1).
+
+        Retries what may pass (new leaders, lost connections) until ``timeout`` seconds are over; then the last error of
+        each partition is in its answer.
+        """
+        backoff, deadline = Backoff(0.05, 1.0, random), Deadline(self._now(), timeout)
+        done: dict[TopicPartition, OffsetAnswer] = {}
+        todo = dict(wanted)
+        while todo:
+            snapshot = self._cluster.snapshot
+            answers = self._list_once(todo)
+            for tp, answer in answers.items():
+                done[tp] = answer
+                if answer.error is None or not answer.error.retriable:
+                    del todo[tp]
+            if not todo or deadline.expired(self._now()) or interrupted():
+                break
+            self._cluster.handler.sleep(min(backoff.fail(self._now()), deadline.remaining(self._now()) or 0.0))
+            try:
+                self._cluster.refresh_if_same(snapshot, {tp.topic for tp in todo})
+            except _CONNECTION_ERRORS as error:
+                log.debug("metadata refresh failed: %s", error)
+        return done
+
+    def _list_once(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
+        grouped, homeless = resets.by_leader(wanted, self._cluster.snapshot)
+        answers = {tp: OffsetAnswer(-1, -1, -1, E.error_for_code(5, f"{tp} has no leader")) for tp in homeless}
+        for node, part in grouped.items():
+            body = resets.list_offsets_body(part, self._isolation, 30000)
+            try:
+                answers.update(resets.read_list_offsets(self._ask_leader(node, body), part))
+            except _CONNECTION_ERRORS as error:
+                failed = E.error_for_code(7, str(error))
+                answers.update({tp: OffsetAnswer(-1, -1, -1, failed) for tp in part})
+        return answers
+
+    def _ask_leader(self, node: int, body: Mapping[str, Any]) -> dict[str, Any]:
+        with self._leader_lock:
+            connection = self._leaders.get(node)
+            if connection is None or not connection.connected:
+                connection = self._leaders[node] = self._cluster.connect(node)
+            try:
+                return connection.request(schemas.LIST_OFFSETS, body)
+            except _CONNECTION_ERRORS:
+                connection.close()
+                del self._leaders[node]
+                raise
+
+    # -- the group's offsets --------------------------------------------------------------------------
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout: float, interrupted: Interrupted = lambda: False
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """What the group has committed (offset -1: nothing). Retries for ``timeout`` seconds, then raises."""
+        wanted = list(partitions)
+        backoff, deadline = Backoff(0.05, 1.0, random), Deadline(self._now(), timeout)
+        body = commits.fetch_body(self._group_id or "", wanted, require_stable=True)
+        while wanted:
+            try:
+                code, found = commits.read_fetch(self._ask_coordinator(schemas.OFFSET_FETCH, body))
+                codes = {code} | {entry.error_code for entry in found.values()} - {0}
+                if codes == {0}:
+                    return found
+                problem: E.KafkaException = E.error_for_code(max(codes))
+                if commits.classify(max(codes)) is Verdict.FIND_COORDINATOR and self._link is not None:
+                    self._link.lost(str(problem))
+                elif commits.classify(max(codes)) is Verdict.FATAL:
+                    raise problem
+            except _CONNECTION_ERRORS as error:
+                problem = error
+            except E.ProtocolClientError as error:
+                if not error.retriable:
+                    raise
+                problem = error
+            if deadline.expired(self._now()) or interrupted():
+                raise problem
+            self._cluster.handler.sleep(min(backoff.fail(self._now()), deadline.remaining(self._now()) or 0.0))
+        return {}
+
+    def commit_once(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], generation: Generation, instance_id: str | None
+    ) -> tuple[Verdict, dict[TopicPartition, E.ProtocolClientError]]:
+        """One OffsetCommit. Raises connection errors and those of the coordinator look-up."""
+        body = commits.commit_body(self._group_id or "", offsets, generation, instance_id)
+        verdict, problems = commits.read_commit(self._ask_coordinator(schemas.OFFSET_COMMIT, body))
+        if verdict is Verdict.FIND_COORDINATOR and self._link is not None:
+            self._link.lost("it does not coordinate the group any more")
+        return verdict, problems
+
+    def _ask_coordinator(self, api: schemas.Api, body: Mapping[str, Any]) -> dict[str, Any]:
+        if self._link is None:
+            raise E.IllegalStateError("consumer_group is not set: this consumer has no offsets to commit or fetch")
+        with self._commit_lock:
+            return self._link.request(COMMIT, api, body, 10000, max_version=commits.TOPIC_ID_VERSION - 1)
+
+    def close(self) -> None:
+        """Close the connections to the leaders."""
+        for connection in list(self._leaders.values()):
+            connection.close()
+        self._leaders.clear()

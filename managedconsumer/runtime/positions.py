@@ -1,0 +1,94 @@
+"""The position worker: finds positions for partitions that have none, and keeps the metadata young."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Callable
+
+from managedconsumer import errors as E
+from managedconsumer.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from managedconsumer.runtime.engine import Engine
+
+log = logging.getLogger(__name__)
+
+# One round of look-ups may take this long (seconds) before the others get a turn.
+_ROUND = 10.0
+
+
+class PositionWorker:
+    """A worker of one engine; also used synchronously by whoever needs a position now."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._worker: Any = None
+        self._wake = engine.handler.Event()
+        self.on_metadata: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """Start the worker."""
+        self._worker = self._engine.handler.spawn("positions", self._run)
+
+    def wake(self) -> None:
+        """There is something to look up."""
+        self._wake.set()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the worker to end; it has been told to."""
+        self._wake.set()
+        if self._worker is not None:
+            self._worker.join(timeout)
+
+    def resolve(self, timeout: float) -> None:
+        """Look positions up for every partition that waits for a reset. Unreachable leaders are left for later."""
+        engine = self._engine
+        with engine.lock:
+            waiting = {
+                tp: (state, state.reset_strategy)
+                for tp, state in engine.subscription.assignment.items()
+                if state.awaiting_reset and state.reset_strategy is not None
+            }
+        if not waiting:
+            return
+        wanted = {tp: strategy for tp, (_, strategy) in waiting.items() if strategy is not None}
+        answers = engine.offsets.list_offsets(wanted, timeout, lambda: engine.closing)
+        with engine.lock:
+            for tp, answer in answers.items():
+                state, strategy = waiting[tp]
+                if answer.error is not None:
+                    self._trouble(tp, answer.error)
+                elif strategy is not None and state.reset_to(max(0, answer.offset), strategy):
+                    # The epoch of the log's start says nothing about the records before the position.
+                    log.info("%s-%d: starting at offset %d", *tp, answer.offset)
+                    engine.buffer.restart(tp)
+            engine.fetchers.ensure_workers()
+            engine.lock.notify_all()
+            engine.room.notify_all()
+
+    def _trouble(self, tp: TopicPartition, error: E.ProtocolClientError) -> None:
+        if error.retriable:
+            self._engine.note_trouble(f"{tp.topic}-{tp.partition}: no offset yet: {error}")
+        else:
+            self._engine.fail(error)
+
+    def _pending(self) -> bool:
+        engine = self._engine
+        with engine.lock:
+            return any(state.awaiting_reset for state in engine.subscription.assignment.values())
+
+    def _run(self) -> None:
+        engine = self._engine
+        try:
+            while not engine.closing:
+                self._wake.clear()
+                self.resolve(_ROUND)
+                age = engine.handler.now() - engine.cluster.refreshed_at
+                if age >= engine.cluster.metadata_max_age:
+                    engine.refresh_metadata()
+                    self.on_metadata()
+                    age = min(age, engine.handler.now() - engine.cluster.refreshed_at)
+                pause = 0.2 if self._pending() else max(0.5, min(5.0, engine.cluster.metadata_max_age - age))
+                self._wake.wait(pause)
+        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+            engine.fail(error)
