@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.testing import DevBroker
+from managedconsumer.testing import DevBroker, DevBrokerError
 
+UNKNOWN_TOPIC = 3
 _BROKER_FIXTURES = {"kafka", "kafka43", "kafka39", "kafka43x3", "dev_broker"}
 
 
@@ -96,6 +97,6 @@ def topic(unique: Callable[[str], str]) -> Iterator[Callable[..., str]]:
         if broker.is_running:
             try:
                 broker.delete_topic(name)
-            except Exception as error:  # noqa: BLE001 - the test may have deleted it itself
-                if "code 3)" not in str(error):
+            except DevBrokerError as error:
+                if error.error_code != UNKNOWN_TOPIC:  # the test may have deleted it itself
                     raise

@@ -164,4 +164,4 @@ def _change(port: int, api: int, version: int, body: bytes, what: str, has_messa
         code = reader.number(">h")
         message = reader.text() if has_message else None
         if code:
-            raise DevBrokerError(f"Cannot {what}: {message or 'no text given'} (Kafka's error code {code}).")
+            raise DevBrokerError(f"Cannot {what}: {message or 'no text given'} (Kafka's error code {code}).", code)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 
 class DevBrokerError(RuntimeError):
-    """The dev broker cannot be started or used; the base of all below."""
+    """The dev broker cannot be started or used; the base of all below.
+
+    ``error_code`` is Kafka's own number when the broker refused something, else 0.
+    """
+
+    def __init__(self, message: str, error_code: int = 0) -> None:
+        super().__init__(message)
+        self.error_code = error_code
 
 
 class JavaNotFoundError(DevBrokerError):
