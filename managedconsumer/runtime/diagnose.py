@@ -1,0 +1,184 @@
+"""From what a socket, TLS or the resolver reports to an exception that names the broker, the cause and the remedy.
+
+Pure functions: an error in, an exception out, for the caller to raise.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+from typing import Any, Final
+
+from managedconsumer import errors
+from managedconsumer.runtime import net
+from managedconsumer.runtime.security import Security
+from managedconsumer.runtime.transport import PeerClosedError
+
+_EXPIRED: Final = 10
+_NOT_YET_VALID: Final = 9
+_SELF_SIGNED: Final = (18, 19)
+_UNKNOWN_ISSUER: Final = (2, 20, 21)
+_WRONG_NAME: Final = (62, 63, 64)
+# What OpenSSL calls it when the first bytes of the answer are not TLS; the names changed over its releases.
+_NOT_TLS: Final = (
+    "WRONG_VERSION_NUMBER",
+    "HTTP_REQUEST",
+    "HTTPS_PROXY_REQUEST",
+    "RECORD_LAYER_FAILURE",
+    "UNKNOWN_PROTOCOL",
+)
+_NO_COMMON_TLS: Final = (
+    "UNSUPPORTED_PROTOCOL",
+    "TLSV1_ALERT_PROTOCOL_VERSION",
+    "NO_PROTOCOLS_AVAILABLE",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE",
+    "TLSV1_ALERT_INSUFFICIENT_SECURITY",
+)
+_OUR_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "UNKNOWN_CA", "CERTIFICATE_", "ACCESS_DENIED")
+
+
+def shown_address(host: str, port: int) -> str:
+    """``host:port``, with brackets where IPv6 needs them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def dial_failed(address: str, error: OSError, seconds: float) -> errors.KafkaException:
+    """No TCP connection came about."""
+    if isinstance(error, socket.gaierror):
+        return errors.NoBrokersAvailableError(
+            f"cannot connect to {address}: the host name does not resolve ({net.describe(error)}). Check the name in "
+            "the list of brokers; if it is not in there, a broker announced it (advertised.listeners)"
+        )
+    attempts = error.attempts if isinstance(error, net.DialError) else [(address, error)]
+    kinds = {getattr(each, "errno", None) for _, each in attempts}
+    tried = "; ".join(f"{where}: {net.describe(each)}" for where, each in attempts)
+    if kinds == {errno.ECONNREFUSED}:
+        remedy = "Nothing listens there: is the broker running, and is the port right?"
+    elif any(isinstance(each, TimeoutError) for _, each in attempts):
+        remedy = (
+            f"Waited {seconds:g} s (connect_timeout_ms): is the host up, is the address one that this machine can reach "
+            "(advertised.listeners), does a firewall drop packets?"
+        )
+    else:
+        remedy = "Check host, port and network"
+    return errors.NoBrokersAvailableError(f"cannot connect to {address} ({tried}). {remedy}")
+
+
+def is_tls_error(error: BaseException) -> bool:
+    """Whether OpenSSL raised it; without importing ssl where nobody needs it."""
+    ssl: Any = sys.modules.get("ssl")
+    return ssl is not None and isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
+
+
+def is_end_of_stream(error: BaseException) -> bool:
+    """Whether the peer hung up, politely or not."""
+    ssl: Any = sys.modules.get("ssl")
+    if ssl is not None and isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return True
+    return isinstance(error, (ConnectionResetError, BrokenPipeError, PeerClosedError))
+
+
+def tls_failed(address: str, host: str, error: BaseException, security: Security) -> errors.KafkaException:
+    """The TLS handshake failed, or the broker sent a TLS alert after it."""
+    code = getattr(error, "verify_code", None)
+    if code is not None:
+        return errors.TlsError(f"TLS to {address} is refused: {_bad_certificate(code, host, error, security)}")
+    reason = str(getattr(error, "reason", None) or "").upper()
+    if any(word in reason for word in _NOT_TLS):
+        return plaintext_listener(address, security)
+    if any(word in reason for word in _OUR_CERTIFICATE):
+        own = "the one in ssl_certfile" if security.ssl_certfile else "none was given (ssl_certfile, ssl_keyfile)"
+        return errors.TlsError(
+            f"the broker at {address} refuses our certificate ({reason}): it asks for one of an authority that it "
+            f"trusts, and {own}"
+        )
+    if any(word in reason for word in _NO_COMMON_TLS):
+        return errors.TlsError(
+            f"TLS to {address} failed: no TLS version and cipher in common ({reason}). At least TLS 1.2 is needed: "
+            "enable it in the broker's ssl.enabled.protocols, or give an ssl_context that allows what the broker has"
+        )
+    return errors.TlsError(f"TLS to {address} failed: {reason or net.describe(error)}")
+
+
+def _bad_certificate(code: int, host: str, error: BaseException, security: Security) -> str:
+    authority = "ssl_context" if security.ssl_context else "ssl_cafile"
+    said = getattr(error, "verify_message", "") or "the certificate cannot be verified"
+    if code in _WRONG_NAME:
+        return (
+            f"the certificate is not for {host!r} ({said}). Connect by a name that is in the certificate "
+            "(advertised.listeners), or have one issued for this name; ssl_check_hostname=False gives up the check"
+        )
+    if code == _EXPIRED:
+        return "the broker's certificate, or one of its authorities', has expired. Renew it (or is this clock wrong?)"
+    if code == _NOT_YET_VALID:
+        return "the broker's certificate is not valid yet: is this machine's clock, or the broker's, wrong?"
+    if code in _SELF_SIGNED or code in _UNKNOWN_ISSUER:
+        trusted = authority if security.ssl_context or security.ssl_cafile else "the system's authorities"
+        return (
+            f"the broker's certificate is not from an authority that {trusted} trust{'' if 'auth' in trusted else 's'} "
+            f"({said}). Put the issuing authority's certificate into {authority}"
+        )
+    return f"{said}. Compare the broker's certificate with {authority}"
+
+
+def plaintext_listener(address: str, security: Security) -> errors.KafkaException:
+    """We speak TLS, the port does not."""
+    other = "SASL_PLAINTEXT" if security.uses_sasl else "PLAINTEXT"
+    return errors.ProtocolMismatchError(
+        f"the port at {address} does not speak TLS, and security_protocol is {security.security_protocol}. Use the "
+        f"port of the broker's TLS listener, or security_protocol={other!r} if this network may see everything"
+    )
+
+
+def no_sasl_listener(address: str, security: Security) -> errors.KafkaException:
+    """We want to log in, the listener knows no users."""
+    other = "SSL" if security.uses_tls else "PLAINTEXT"
+    return errors.ProtocolMismatchError(
+        f"the listener at {address} does not use SASL, and security_protocol is {security.security_protocol}. Use the "
+        f"port of the broker's SASL listener, or security_protocol={other!r}"
+    )
+
+
+def hung_up(address: str, what: str, error: BaseException, hint: str = "") -> errors.KafkaException:
+    """The peer ended the connection where it should have answered."""
+    how = str(error) if isinstance(error, PeerClosedError) else f"({net.describe(error)})"
+    return errors.SocketDisconnectedError(f"the broker at {address} ended the connection {how}, {what}{hint}")
+
+
+def hint_for_first_request(security: Security) -> str:
+    """Why a broker may hang up on the very first request."""
+    causes = []
+    if not security.uses_tls:
+        causes.append(f"it is a TLS listener (security_protocol is {security.security_protocol})")
+    causes.append("the port is not Kafka's, or a proxy's whose broker is down")
+    causes.append("the broker is older than Kafka 0.10, shuts down, or has too many connections (max.connections)")
+    return ". The likely causes: " + "; ".join(causes)
+
+
+def hint_after_versions(security: Security) -> str:
+    """Why a broker may answer the first request and hang up on the second."""
+    if security.uses_sasl:
+        return ""
+    other = "SASL_SSL" if security.uses_tls else "SASL_PLAINTEXT"
+    return (
+        f". A listener that wants a login does that: if it is one, set security_protocol={other!r} and a sasl_mechanism"
+    )
+
+
+def timed_out(address: str, what: str, seconds: float, option: str) -> errors.KafkaException:
+    """No whole answer in time."""
+    error: errors.KafkaException = errors.RequestTimedOut(
+        f"the broker at {address} did not finish {what} within {seconds:.3g} s. The connection is closed; it may be "
+        f"overloaded or unreachable. If it only needs longer, raise {option}"
+    )
+    return error
+
+
+def forked(address: str, owner: int, child: int) -> errors.KafkaException:
+    """Use of a connection in a child process."""
+    return errors.ForkedProcessError(
+        f"the connection to {address} belongs to process {owner} and cannot be used in its forked child {child}: both "
+        "would read each other's answers. Create the consumer after the fork, in the child (gunicorn: post_fork; "
+        "Celery: worker_process_init; multiprocessing: in the target function, or use the 'spawn' method)"
+    )

@@ -1,0 +1,107 @@
+"""From a host name to a socket that Kafka can be spoken on: TCP, then TLS when asked for."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from managedconsumer import errors
+from managedconsumer.runtime import diagnose, net
+from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.settings import ConnectionSettings
+from managedconsumer.runtime.transport import make_transport
+from managedconsumer.wire import framing, schemas
+
+log = logging.getLogger(__name__)
+
+MAX_EARLY_FRAME_BYTES: Final = 1 << 20
+"""Before the broker has proved who it is, nothing large is expected of it."""
+_PROBE_S: Final = 0.5
+
+
+def open_socket(
+    handler: Handler, host: str, port: int, settings: ConnectionSettings, hold: net.SocketHold, limit: float
+) -> Any:
+    """Connect within ``limit`` seconds; the socket is in ``hold`` from its first moment.
+
+    Raises typed errors; only ConnectionAbortedError, when ``hold`` is closed meanwhile, comes through as it is.
+    """
+    address = diagnose.shown_address(host, port)
+    deadline = handler.now() + limit
+    try:
+        sock = net.dial(handler, host, port, limit, hold=hold, source_address=settings.source_address)
+    except ConnectionAbortedError:
+        raise
+    except OSError as error:
+        raise diagnose.dial_failed(address, error, limit) from error
+    if not settings.security.uses_tls:
+        return sock
+    context = handler.run_blocking(settings.security.tls_context)
+    try:
+        return _shake_hands(handler, sock, context, host, hold, deadline)
+    except (OSError, ValueError) as error:
+        if hold.closed:
+            raise ConnectionAbortedError("closed while connecting") from error
+        hold.sock.close()
+        raise _failure(handler, host, port, settings, hold, error, limit) from error
+
+
+def _shake_hands(handler: Handler, sock: Any, context: Any, host: str, hold: net.SocketHold, deadline: float) -> Any:
+    # A trailing dot marks a name as absolute to the resolver; no certificate has it.
+    sock = handler.wrap_tls(sock, context, host.rstrip("."))
+    hold.adopt(sock)
+    hold.enter()
+    try:
+        net.handshake(sock, max(deadline - handler.now(), 0.001))
+    finally:
+        hold.leave()
+    return sock
+
+
+def _failure(
+    handler: Handler,
+    host: str,
+    port: int,
+    settings: ConnectionSettings,
+    hold: net.SocketHold,
+    error: Exception,
+    limit: float,
+) -> errors.KafkaException:
+    address = diagnose.shown_address(host, port)
+    if isinstance(error, TimeoutError):
+        return diagnose.timed_out(address, "the TLS handshake", limit, "connect_timeout_ms")
+    if diagnose.is_end_of_stream(error):
+        # What a broker's listener without TLS does, but also one that shuts down: only the first is worth an error
+        # that ends the consumer.
+        if _speaks_kafka_in_clear(handler, host, port, settings, hold):
+            return diagnose.plaintext_listener(address, settings.security)
+        return diagnose.hung_up(address, "during the TLS handshake", error)
+    if diagnose.is_tls_error(error):
+        return diagnose.tls_failed(address, host, error, settings.security)
+    if isinstance(error, ValueError):
+        return errors.ConfigurationError(f"{host!r} cannot be used as a TLS server name: {error}")
+    return errors.SocketDisconnectedError(
+        f"the connection to {address} broke during the TLS handshake: {net.describe(error)}"
+    )
+
+
+def _speaks_kafka_in_clear(
+    handler: Handler, host: str, port: int, settings: ConnectionSettings, hold: net.SocketHold
+) -> bool:
+    """Ask for versions on a second connection, without TLS and without any secret."""
+    api = schemas.API_VERSIONS
+    deadline = handler.now() + _PROBE_S
+    try:
+        sock = net.dial(handler, host, port, _PROBE_S, hold=hold, source_address=settings.source_address)
+        try:
+            transport = make_transport(handler, sock)
+            transport.send(framing.encode_frame(api, 0, 1, settings.client_id, api.encode(0, {})), deadline)
+            frame = transport.receive_frame(
+                lambda size: framing.check_frame_size(size, MAX_EARLY_FRAME_BYTES), deadline
+            )
+            return framing.parse_response_header(api, 0, frame)[0] == 1
+        finally:
+            sock.close()
+    except (OSError, errors.ProtocolError) as error:
+        log.debug("%s:%s does not answer in clear either: %s", host, port, error)
+        return False
