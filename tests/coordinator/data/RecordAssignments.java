@@ -100,7 +100,7 @@ public class RecordAssignments {
     static Member join(boolean racks) {
         Member member = new Member();
         member.id = (chance(0.5) ? "consumer-" : "app-" + between(1, 30) + "-") + hex(6);
-        member.instance = chance(0.2) ? "i-" + hex(3) : null;
+        member.instance = chance(0.2) ? "i-" + hex(8) : null;
         member.version = chance(0.8) ? 3 : between(0, 3);
         member.rack = racks && chance(0.85) ? List.of("a", "b", "c", "d").get(chance(0.1) ? 3 : between(0, 2)) : null;
         return member;
