@@ -1,0 +1,164 @@
+"""Whatever arrives, decoders return or raise MalformedResponseError, in time and memory that the bytes bound."""
+
+from __future__ import annotations
+
+import random
+import time
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from managedconsumer.errors import MalformedResponseError
+from managedconsumer.wire import schemas
+from managedconsumer.wire.api import Api
+from managedconsumer.wire.framing import parse_request_header, parse_response_header
+from managedconsumer.wire.versions import decode_api_versions
+from tests.wire.kio_oracle import all_versions, kio_bytes, kio_type, make
+
+EVERY = [pytest.param(*each, id=f"{each[0].name}-{each[1]}-{each[2]}") for each in all_versions()]
+SAMPLES, MUTATIONS = 4, 60
+ABSURD = [b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff" * 12, b"\x80" * 12, b"\x00" * 8]
+
+
+def attempt(api: Api, version: int, direction: str, data: bytes) -> bool:
+    """Whether it could be decoded; any exception but the one allowed fails the test."""
+    try:
+        (api.decode_request if direction == "request" else api.decode)(version, data)
+    except MalformedResponseError as error:
+        assert api.name in str(error) and f"version {version}" in str(error)
+        return False
+    return True
+
+
+def mutate(data: bytes, rng: random.Random) -> bytes:
+    out = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        at = rng.randrange(len(out) + 1)
+        kind = rng.randrange(5)
+        if kind == 0 and at < len(out):
+            out[at] = rng.randrange(256)
+        elif kind == 1 and at < len(out):
+            out[at] ^= 1 << rng.randrange(8)
+        elif kind == 2:
+            out[at:at] = rng.randbytes(rng.randrange(1, 6))
+        elif kind == 3:
+            del out[at : at + rng.randrange(1, 9)]
+        else:
+            absurd = rng.choice(ABSURD)
+            out[at : at + len(absurd)] = absurd
+    return bytes(out)
+
+
+@pytest.mark.parametrize(("api", "version", "direction"), EVERY)
+def test_mutated_messages(api: Api, version: int, direction: str) -> None:
+    rng = random.Random(f"mutate {api.name} {version} {direction}")
+    for _ in range(SAMPLES):
+        data = kio_bytes(make(kio_type(api, version, direction), rng)[0])
+        assert attempt(api, version, direction, data)
+        for _ in range(MUTATIONS):
+            attempt(api, version, direction, mutate(data, rng))
+
+
+@pytest.mark.parametrize(("api", "version", "direction"), EVERY)
+def test_random_bytes(api: Api, version: int, direction: str) -> None:
+    rng = random.Random(f"random {api.name} {version} {direction}")
+    for size in range(80):
+        attempt(api, version, direction, rng.randbytes(size))
+        attempt(api, version, direction, bytes(rng.choice((0, 0, 0, 1, 2, 255)) for _ in range(size)))
+
+
+@pytest.mark.parametrize(("api", "version", "direction"), EVERY)
+def test_a_message_cut_short_or_with_bytes_left_over_is_refused(api: Api, version: int, direction: str) -> None:
+    rng = random.Random(f"cut {api.name} {version} {direction}")
+    data = kio_bytes(make(kio_type(api, version, direction), rng)[0])
+    for stop in range(len(data)) if len(data) < 600 else rng.sample(range(len(data)), 600):
+        assert not attempt(api, version, direction, data[:stop])
+    assert not attempt(api, version, direction, data + b"\0")
+
+
+def absurd_claims(api: Api, version: int, direction: str) -> list[bytes]:
+    """Messages whose every four, or five, bytes in turn claim as much as can be claimed."""
+    rng = random.Random(f"count {api.name} {version} {direction}")
+    data = kio_bytes(make(kio_type(api, version, direction), rng)[0])[:400]
+    huge = [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f"]
+    return [data[:at] + claim + data[at:] for at in range(min(len(data), 60)) for claim in huge]
+
+
+@pytest.mark.parametrize(("api", "version", "direction"), EVERY)
+def test_a_huge_count_costs_neither_time_nor_memory(api: Api, version: int, direction: str) -> None:
+    messages = absurd_claims(api, version, direction)
+    attempt(api, version, direction, b"")  # compiled before memory is measured
+    tracemalloc.start()
+    begin = time.thread_time()
+    for message in messages:
+        attempt(api, version, direction, message)
+    spent, (_, peak) = time.thread_time() - begin, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
+    assert spent < 5
+
+
+def test_memory_stays_in_proportion_to_the_frame() -> None:
+    """The worst a broker can do: as many of the smallest structs as fit."""
+    topics = 20_000
+    body = {"groups": [{"group_id": "g", "topics": [{"name": "", "partitions": []}] * topics}]}
+    data = schemas.OFFSET_FETCH.encode_response(9, body)
+    tracemalloc.start()
+    decoded = schemas.OFFSET_FETCH.decode(9, data)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(decoded["groups"][0]["topics"]) == topics
+    assert peak < 200 * len(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "it is cut short"),
+        (b"\0\0\0\0\0", "it is cut short"),
+        (b"\0\0\0\0\0\x1b\x00\x00", "1 bytes are left over"),
+        (b"\0\0\0\0\0\x1b\x01\x09\x7fabc", "tagged field 9 claims 127 bytes where 3 are left"),
+        (b"\0\0\0\0\0\x1b\xff\xff\xff\xff\xff\x01", "a varint goes on beyond five bytes"),
+        (b"\0\0\0\0\0\x1b\xff\xff\xff\xff\x7f", "a varint exceeds 32 bits"),
+    ],
+)
+def test_the_error_says_what_is_wrong(data: bytes, reason: str) -> None:
+    with pytest.raises(MalformedResponseError) as caught:
+        schemas.HEARTBEAT.decode(4, data)
+    assert str(caught.value) == f"cannot decode a Heartbeat response, version 4, of {len(data)} bytes: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "data", "reason"),
+    [
+        (schemas.SASL_HANDSHAKE, 1, b"\0\0\x7f\xff\xff\xff", "a list claims 2147483647 items where 0 bytes are left"),
+        (schemas.SASL_HANDSHAKE, 1, b"\0\0\xff\xff\xff\xfe", "a length is -2"),
+        (schemas.SASL_HANDSHAKE, 1, b"\0\0\xff\xff\xff\xff", "null where a list is expected"),
+        (schemas.SASL_HANDSHAKE, 1, b"\0\0\0\0\0\1\xff\xff", "null where null is not allowed"),
+        (schemas.SASL_HANDSHAKE, 1, b"\0\0\0\0\0\1\0\5ab", "a string claims 5 bytes where 2 are left"),
+        (schemas.SASL_HANDSHAKE, 1, b"\0\0\0\0\0\1\0\1\xff", "a string is not UTF-8 (invalid start byte)"),
+        (schemas.SASL_AUTHENTICATE, 2, b"\0\0\0\x05ab", "a byte string claims 4 bytes where 2 are left"),
+        (schemas.FETCH, 17, b"\0" * 10 + b"\x01\x01\x00\x02\x01\x00", "tagged field 0 (node_endpoints) is shorter"),
+    ],
+)
+def test_each_kind_of_lie_is_named(api: Api, version: int, data: bytes, reason: str) -> None:
+    with pytest.raises(MalformedResponseError) as caught:
+        api.decode(version, data)
+    assert reason in str(caught.value)
+
+
+def test_headers_of_random_bytes() -> None:
+    rng = random.Random(1)
+    for size in list(range(40)) * 50:
+        data: Any = rng.choice((rng.randbytes(size), bytes(rng.choice((0, 0, 1, 12, 128, 255)) for _ in range(size))))
+        for parse in (
+            parse_request_header,
+            lambda frame: parse_response_header(schemas.HEARTBEAT, 4, frame),
+            lambda frame: parse_response_header(schemas.HEARTBEAT, 0, frame),
+            lambda frame: decode_api_versions(3, frame),
+        ):
+            try:
+                parse(data)
+            except MalformedResponseError:
+                pass
