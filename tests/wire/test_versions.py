@@ -72,8 +72,8 @@ def test_the_highest_common_version_wins(theirs: tuple[int, int], at_most: int |
             None,
             (
                 "broker kafka-1:9092 cannot be used for ConsumerGroupDescribe: this client speaks versions 0 to 1, "
-                "the broker does not offer it. ConsumerGroupDescribe came with Kafka 4.0 (KIP-848): upgrade the broker, "
-                "or do without what needs it."
+                "the broker does not offer it. ConsumerGroupDescribe came with Kafka 4.0 (KIP-848): upgrade the "
+                "broker, or do without what needs it."
             ),
         ),
     ],
