@@ -79,11 +79,12 @@ class Connection:
         self._last_id = 0
         self._max_frame_bytes = opening.MAX_EARLY_FRAME_BYTES
         self._ready = False
+        self._connect_limit_s = self.settings.connect_timeout_ms / 1000
         self._reauthenticate_at: float | None = None
         self._answers = 0
 
     def __repr__(self) -> str:
-        state = "connected" if self._transport is not None and not self._hold.closed else "not connected"
+        state = "connected" if self._ready and not self._hold.closed else "not connected"
         return f"<Connection to {self.address}, {state}>"
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ class Connection:
         :raises NoBrokersAvailableError: the name does not resolve, or no address answers
         :raises TlsError: certificates or TLS versions do not fit
         :raises ProtocolMismatchError: TLS, SASL or Kafka on one side only
-        :raises SaslAuthenticationError: the login failed
+        :raises SaslAuthenticationError: the login failed; ``retriable`` if only sasl_oauth_token failed to give a token
         :raises UnsupportedBrokerError: no version of a basic request in common
         :raises SocketDisconnectedError: the broker hung up, or close() was called
         :raises RequestTimedOut: the broker accepted the connection and fell silent
@@ -102,10 +103,12 @@ class Connection:
         self._check_process()
         if self._transport is not None:
             raise errors.IllegalStateError(f"the connection to {self.address} has been made already")
-        limit = self.settings.connect_timeout_ms if timeout_ms is None else timeout_ms
-        deadline = self._handler.now() + limit / 1000
+        if timeout_ms is not None:
+            self._connect_limit_s = timeout_ms / 1000
+        limit = self._connect_limit_s
+        deadline = self._handler.now() + limit
         try:
-            sock = opening.open_socket(self._handler, self.host, self.port, self.settings, self._hold, limit / 1000)
+            sock = opening.open_socket(self._handler, self.host, self.port, self.settings, self._hold, limit)
             self._transport = make_transport(self._handler, sock, self.settings.buffer_factory)
             self._negotiate(deadline)
             if self.settings.security.uses_sasl:
@@ -122,7 +125,7 @@ class Connection:
     @property
     def connected(self) -> bool:
         """Whether requests can be sent: connected, not closed here, and as far as this machine knows, not there."""
-        return self._transport is not None and not self._hold.closed and os.getpid() == self._pid and self._is_open()
+        return self._ready and not self._hold.closed and os.getpid() == self._pid and self._is_open()
 
     def close(self) -> None:
         """End the connection; never raises.  A blocked call wakes at once and raises SocketDisconnectedError."""
@@ -209,7 +212,7 @@ class Connection:
         :raises SocketDisconnectedError: the broker has closed the connection, idle or not
         """
         self._check_process()
-        if self._transport is None:
+        if not self._ready:
             raise errors.IllegalStateError(f"connect() to {self.address} first")
         version = self.version(api) if version is None else version
         if not self._pending:
@@ -322,7 +325,7 @@ class Connection:
             raise type(error)(f"broker {self.address}: {error}") from error
 
     def _fail(self, error: BaseException, what: str, pending: _Pending | None = None) -> None:
-        """Close the connection, whose stream is in an unknown state.  Raises what the error means, unless that is plain."""
+        """Close the connection: its stream is in an unknown state.  Raises what the error means, if not plain."""
         closed_here = self._hold.closed
         self.close()
         meaning = self._closed(what) if closed_here and isinstance(error, (OSError, ValueError)) else None
@@ -337,8 +340,7 @@ class Connection:
         """A typed error for what went wrong on the stream; None for what explains itself."""
         if isinstance(error, TimeoutError):
             if pending is None or not self._ready:
-                limit = self.settings.connect_timeout_ms / 1000
-                return diagnose.timed_out(self.address, "connecting", limit, "connect_timeout_ms")
+                return diagnose.timed_out(self.address, "connecting", self._connect_limit_s, "connect_timeout_ms")
             waited = self._handler.now() - pending.sent_at
             return diagnose.timed_out(self.address, pending.api.name, waited, "request_timeout_ms")
         if diagnose.is_end_of_stream(error):

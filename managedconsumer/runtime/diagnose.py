@@ -57,7 +57,7 @@ def dial_failed(address: str, error: OSError, seconds: float) -> errors.KafkaExc
         remedy = "Nothing listens there: is the broker running, and is the port right?"
     elif any(isinstance(each, TimeoutError) for _, each in attempts):
         remedy = (
-            f"Waited {seconds:g} s (connect_timeout_ms): is the host up, is the address one that this machine can reach "
+            f"Waited {seconds:g} s (connect_timeout_ms): is the host up, can this machine reach that address "
             "(advertised.listeners), does a firewall drop packets?"
         )
     else:

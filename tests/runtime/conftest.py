@@ -1,0 +1,47 @@
+"""What the tests of this room share."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Iterator
+
+import pytest
+
+from managedconsumer.runtime.connection import Connection, ConnectionSettings
+from managedconsumer.runtime.handlers import GEventHandler, Handler, ThreadingHandler
+
+Connect = Callable[..., Connection]
+
+
+@pytest.fixture(params=[ThreadingHandler, pytest.param(GEventHandler, marks=pytest.mark.gevent)])
+def handler(request: pytest.FixtureRequest) -> Handler:
+    made: Handler = request.param()
+    return made
+
+
+@pytest.fixture
+def new_connection(handler: Handler) -> Iterator[Connect]:
+    """Makes connections (not connected yet) that are closed at the end of the test."""
+    made: list[Connection] = []
+
+    def make(port: int, host: str = "127.0.0.1", **settings: Any) -> Connection:
+        made.append(Connection(host, port, handler, ConnectionSettings(**settings)))
+        return made[-1]
+
+    yield make
+    for connection in made:
+        connection.close()
+
+
+class Stopwatch:
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.start
+
+
+@pytest.fixture
+def stopwatch() -> Stopwatch:
+    return Stopwatch()
