@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import warnings
 
 import pytest
 from hypothesis import given
@@ -71,10 +72,22 @@ def test_pykafka_blobs_are_understood() -> None:
     assert assignment.user_data is None
 
 
-def test_pykafka_understands_our_blobs() -> None:
-    membership = pytest.importorskip("pykafka.protocol.group_membership")
+def test_other_clients_understand_our_blobs() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # theirs
+        from aiokafka.coordinator import protocol as aiokafka
+        from kafka.protocol.consumer import metadata as kafka_python
+        from pykafka.protocol import group_membership as pykafka
+
     blob = ConsumerProtocolMemberAssignment(0, [("views", [0, 10])], b"").encode()
-    assert list(membership.MemberAssignment.from_bytestring(blob).partition_assignment) == [(b"views", [0, 10])]
+    assert list(pykafka.MemberAssignment.from_bytestring(blob).partition_assignment) == [(b"views", [0, 10])]
+    expected = [("views", 0), ("views", 10)]
+    assert kafka_python.ConsumerProtocolAssignment.decode(blob).partitions() == expected
+    assert aiokafka.ConsumerProtocolMemberAssignment.decode(blob).partitions() == expected
+
+    theirs = kafka_python.ConsumerProtocolSubscription.decode(GOLDEN_V3)
+    assert (theirs.topics, theirs.generation_id, theirs.rack_id) == (["t0", "t1"], 7, "a")
+    assert aiokafka.ConsumerProtocolMemberMetadata.decode(GOLDEN_V3).subscription == ["t0", "t1"]
 
 
 def test_our_blobs_always_end_in_user_data_as_kafkas_own_tools_need() -> None:

@@ -22,7 +22,7 @@ class ConstrainedAssignment:
         self.transferring: dict[TopicPartition, str] = {}
         total = sum(len(numbers) for numbers in group.partitions.values())
         self._low, self._expected_over = divmod(total, len(group.members))
-        self._high = self._low + (self._expected_over > 0)
+        self._high = self._low + 1
         self._over = 0  # members that have more than the lower quota
         self._below_low: list[str] = []
         self._at_low: list[str] = []  # candidates for one partition more

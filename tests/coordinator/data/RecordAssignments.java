@@ -74,6 +74,8 @@ public class RecordAssignments {
                 member.owned = answer.get(member.id).partitions();
                 member.generation = round + 5;
             }
+            if (memory && chance(0.3))
+                scatter(topics, members, round + 5);
             if (memory && chance(0.15) && members.size() > 1) {
                 Member zombie = members.get(random.nextInt(members.size()));
                 List<TopicPartition> claims = new ArrayList<>(zombie.owned);
@@ -84,6 +86,17 @@ public class RecordAssignments {
             }
         }
         return rounds;
+    }
+
+    // Another assignor was in use before: everything is owned by somebody, but in no balanced way.
+    static void scatter(Map<String, List<String>> topics, List<Member> members, int generation) {
+        members.forEach(member -> member.owned = new ArrayList<>());
+        topics.forEach((topic, partitions) -> {
+            List<Member> takers = members.stream().filter(m -> m.topics.contains(topic)).collect(Collectors.toList());
+            for (int p = 0; p < partitions.size() && !takers.isEmpty(); p++)
+                takers.get(random.nextInt(chance(0.7) ? 1 : takers.size())).owned.add(new TopicPartition(topic, p));
+        });
+        members.forEach(member -> member.generation = generation);
     }
 
     static List<String> partitions(int count, boolean racks) {
