@@ -113,7 +113,7 @@ def test_same_answer_as_java(number: int) -> None:
     """Equal wherever Java's own answer is valid.
 
     Java's is not where a member claims a partition that is gone, where a partition would go back to an earlier owner
-    that no longer subscribes to it, or where :func:`counts_idle_members`.  Ours is valid there too.  (In two of 30,000
+    that no longer subscribes to it, or where :func:`counts_idle_members`.  Ours is valid there too.  (In two of 80,000
     other sticky cases Java had passed through such an earlier owner on the way to a valid answer that is not ours.)
     """
     case = CASES[number]
