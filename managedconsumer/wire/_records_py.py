@@ -1,0 +1,344 @@
+"""``RecordChunk`` in Python: the twin of the accelerator's class, and the one that a machine without a compiler runs.
+
+Interface and meaning are described in ``managedconsumer.wire.records``.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from managedconsumer.errors import CorruptRecordError
+from managedconsumer.wire import recordformat as fmt
+from managedconsumer.wire._batches_py import Batch, Walk
+from managedconsumer.wire._message_py import Message, Origin, PartitionContext
+from managedconsumer.wire._recordparse_py import (
+    ONE_BYTE,
+    TWO_BYTES,
+    BadRecordError,
+    fill_message,
+    load_tables,
+    signed,
+    timestamp_delta,
+    varint,
+)
+from managedconsumer.wire.compression import DEFAULT_MAX_BYTES, Buffer, DecompressionError, decompress
+from managedconsumer.wire.legacy import BadMessageError, decode_entry
+
+INTERFACE = 1
+IMPLEMENTATION = "python"
+
+_LOT = 256  # messages made ahead of the hand-out: enough to pay for the loop's set-up, little enough to be quick
+_SAFE_TIMESTAMP = 1 << 62
+
+
+class RecordChunk:
+    """What one fetch response held for one partition, see ``managedconsumer.wire.records``."""
+
+    __slots__ = (
+        *("_aborted", "_aborting", "_batch", "_batches", "_data", "_failure", "_index", "_left", "_max_batch_bytes"),
+        *("_origin", "_payload", "_place", "_previous", "_read_committed", "_ready", "_unpacked"),
+        *("active", "context", "corrupt", "exhausted", "fetch_offset", "last_leader_epoch", "nbytes"),
+        *("needs_bytes", "next_fetch_offset", "position", "record_count"),
+    )
+
+    def __init__(
+        self,
+        context: PartitionContext,
+        data: Buffer,
+        fetch_offset: int,
+        *,
+        aborted: Sequence[tuple[int, int]] = (),
+        read_committed: bool = False,
+        check_crcs: bool = True,
+        max_batch_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
+        self.context = context
+        self.active = True
+        self.exhausted = False
+        self.fetch_offset = self.position = self.next_fetch_offset = fetch_offset
+        self.last_leader_epoch = -1
+        self._data = memoryview(data).cast("B")
+        self.nbytes = len(self._data)
+        self._max_batch_bytes = max_batch_bytes
+        self._read_committed = read_committed
+        # Latest first, so that those that begin next are popped from the end.
+        self._aborted = sorted(aborted, key=lambda entry: entry[1], reverse=True) if read_committed else []
+        self._aborting: set[int] = set()
+
+        walk = Walk(self._data, check_crcs=check_crcs, max_batch_bytes=max_batch_bytes)
+        self._batches = walk.batches
+        self.needs_bytes = walk.needs_bytes
+        self.record_count = 0
+        self.corrupt = False
+        for batch in walk.batches:
+            self._count(batch)
+
+        self._index = -1
+        self._batch: Batch | None = None
+        self._failure: str | None = None
+        self._ready: list[Message] = []  # the next message is the last one
+        self._payload = b""
+        self._unpacked = 0  # bytes of all batches opened so far
+        self._place = self._left = 0  # in the payload; records not read yet
+        self._previous = -1
+        self._origin = Origin(context, 2, 0, -1)
+
+    def _count(self, batch: Batch) -> None:
+        if batch.bad is not None:
+            self.corrupt = True
+            return
+        self.next_fetch_offset = max(self.next_fetch_offset, batch.last_offset + 1)
+        if batch.magic >= 2:
+            self.last_leader_epoch = batch.leader_epoch
+        if not batch.is_control:
+            self.record_count += batch.count
+
+    def __iter__(self) -> RecordChunk:
+        return self
+
+    def __next__(self) -> Message:
+        ready = self._ready
+        if not ready and not self._refill():
+            raise StopIteration
+        message = ready.pop()
+        if self.active:
+            # No call between the test and the return: no other thread can come in between, so a chunk that was
+            # switched off hands out nothing more.
+            self.position = message.offset + 1
+            return message
+        ready.append(message)
+        raise StopIteration
+
+    def take(self, n: int, stop_offset: int | None = None, max_bytes: int | None = None) -> list[Message]:
+        """Up to ``n`` messages, see ``managedconsumer.wire.records``."""
+        taken: list[Message] = []
+        limit = None if max_bytes is None else self._unpacked + max_bytes
+        ready = self._ready
+        while n > 0:
+            if not ready:
+                if taken and limit is not None and self._unpacked >= limit:
+                    break
+                try:
+                    if not self._refill():
+                        break
+                except CorruptRecordError:
+                    if taken:
+                        break  # what was read is delivered; the next call raises
+                    raise
+            lot = ready[-n:]
+            if stop_offset is not None and lot[0].offset >= stop_offset:
+                lot = [message for message in lot if message.offset < stop_offset]
+                n = len(lot)
+                if not n:
+                    self.position = max(self.position, stop_offset)
+                    break
+            lot.reverse()
+            count, position = len(lot), lot[-1].offset + 1
+            if not self.active:
+                break
+            self.position = position
+            del ready[-count:]
+            n -= count
+            taken = taken + lot if taken else lot
+        return taken
+
+    def skip_corrupt(self) -> int:
+        """Move past the batch that cannot be read; the new position.  Does nothing where nothing is wrong."""
+        if self._failure is None or self._batch is None:
+            return self.position
+        self.position = max(self.position, self._after_corrupt(self._batch))
+        self.next_fetch_offset = max(self.next_fetch_offset, self.position)
+        self._failure = None
+        self._left = 0
+        self._batch = None
+        return self.position
+
+    def _after_corrupt(self, batch: Batch) -> int:
+        if batch.bad is None:
+            return batch.last_offset + 1  # the header is sound, a record within is not
+        following = self._batches[self._index + 1 : self._index + 2]
+        if following and following[0].bad is None and following[0].base_offset >= self.position:
+            return following[0].base_offset
+        if batch.consistent and batch.last_offset >= self.position:
+            return batch.last_offset + 1
+        # Its own words cannot be trusted, and jumping too far would lose records: one offset at a time.
+        return self.position + 1
+
+    # --- filling: everything below runs once per batch or per lot of messages ---
+
+    def _refill(self) -> bool:
+        """Make the next messages ready; False at the end.  Raises CorruptRecordError when nothing is left before it."""
+        while self.active:
+            if self._failure is not None:
+                raise self._corrupt_error(self._failure)
+            if self._left and self._batch is not None:
+                self._read_lot(self._batch)
+                if self._ready:
+                    return True
+                continue
+            if self._batch is not None:
+                self.position = max(self.position, self._batch.last_offset + 1)
+                self._batch = None
+            if self._index + 1 >= len(self._batches):
+                self._finish()
+                return False
+            self._index += 1
+            self._open(self._batches[self._index])
+            if self._ready:
+                return True
+        return False
+
+    def _finish(self) -> None:
+        self.position = max(self.position, self.next_fetch_offset)
+        self.exhausted = True
+        self._payload = b""
+        self._data = memoryview(b"")
+
+    def _corrupt_error(self, reason: str) -> CorruptRecordError:
+        offset = max(self.position, self._batch.base_offset if self._batch else -1)
+        return CorruptRecordError(self.context.topic, self.context.partition_id, offset, reason)
+
+    def _open(self, batch: Batch) -> None:
+        """Get a batch ready to be read, or pass it over (a marker, an aborted transaction, nothing new in it)."""
+        self._batch = batch
+        self._failure = batch.bad
+        if batch.bad is not None or (self._read_committed and self._is_aborted(batch)):
+            return
+        if batch.is_control or batch.last_offset < self.position or not batch.count:
+            return
+        try:
+            if batch.magic < 2:
+                self._open_legacy(batch)
+                return
+            body = self._data[batch.start + fmt.HEADER_BYTES : batch.end]
+            self._payload = bytes(decompress(batch.attributes & fmt.CODEC_MASK, body, self._max_batch_bytes))
+        except (DecompressionError, BadMessageError) as error:
+            self._failure = str(error)
+            return
+        except BaseException:
+            self._batch = None
+            self._index -= 1  # such as a package that is missing: the next call tries again
+            raise
+        if batch.count * fmt.MIN_RECORD_BYTES > len(self._payload):
+            self._failure = fmt.bad_count(batch.count, len(self._payload))
+            return
+        load_tables()
+        self._place, self._left = 0, batch.count
+        self._unpacked += len(self._payload)
+        self._previous = batch.base_offset - 1
+        appended = 1 if batch.attributes & fmt.LOG_APPEND_TIME else 0
+        self._origin = Origin(self.context, batch.magic, appended, batch.leader_epoch)
+
+    def _is_aborted(self, batch: Batch) -> bool:
+        """Whether the batch belongs to a transaction that was given up.  Called for each batch, in order (KIP-98)."""
+        while self._aborted and self._aborted[-1][1] <= batch.last_offset:
+            self._aborting.add(self._aborted.pop()[0])
+        if batch.is_control:
+            if self._is_abort_marker(batch):
+                self._aborting.discard(batch.producer_id)
+            return False
+        return bool(batch.attributes & fmt.TRANSACTIONAL) and batch.producer_id in self._aborting
+
+    def _is_abort_marker(self, batch: Batch) -> bool:
+        """A control record's key is its version and its type, two bytes each; other types are not for consumers."""
+        if batch.count < 1:
+            return False  # compacted away
+        try:
+            body = decompress(batch.attributes & fmt.CODEC_MASK, self._data[batch.start + fmt.HEADER_BYTES : batch.end])
+            data, place = bytes(body[:64]), 0
+            _, place = varint(data, place)  # size
+            _, place = varint(data, place + 1)  # timestamp, after the attributes
+            _, place = varint(data, place)  # offset
+            size, place = varint(data, place)
+            return size >= 4 and data[place + 2 : place + 4] == b"\x00\x00"
+        except (DecompressionError, IndexError, BadRecordError):
+            return False
+
+    def _open_legacy(self, batch: Batch) -> None:
+        for record in reversed(decode_entry(self._data[batch.start : batch.end], self._max_batch_bytes)):
+            if record.offset >= self.position:
+                self._unpacked += len(record.value or b"")
+                message: Message = Message.__new__(Message)
+                message.value, message.partition_key = record.value, record.key
+                message.offset, message.timestamp, message.header_list = record.offset, record.timestamp, None
+                message.origin = Origin(self.context, record.magic, record.timestamp_type, -1)
+                self._ready.append(message)
+
+    def _read_lot(self, batch: Batch) -> None:
+        """Turn the next records of the open batch into messages, up to one lot."""
+        lot: list[Message] = []
+        try:
+            self._read_records(batch, lot)
+            if not self._left and self._place != len(self._payload):
+                self._failure = fmt.left_over(len(self._payload) - self._place, batch.count)
+        except BadRecordError as error:
+            self._failure, self._left = str(error), 0
+        self._mend_timestamps(batch, lot)
+        lot.reverse()
+        self._ready.extend(lot)
+
+    def _mend_timestamps(self, batch: Batch, lot: list[Message]) -> None:
+        """What the hot loop leaves out, as it is rare: the broker's stamp, and sums beyond 64 bits."""
+        if self._origin.timestamp_type:
+            for message in lot:
+                message.timestamp = batch.max_timestamp
+        elif not -_SAFE_TIMESTAMP < batch.base_timestamp < _SAFE_TIMESTAMP:
+            for message in lot:
+                message.timestamp = signed(message.timestamp)
+
+    def _read_records(self, batch: Batch, lot: list[Message]) -> None:
+        """The hot loop, see ``_recordparse_py``: varints of one or two bytes are looked up, longer ones computed."""
+        data, place, left, previous = self._payload, self._place, self._left, self._previous
+        size, start, origin = len(data), self.position, self._origin
+        base, last, base_timestamp = batch.base_offset, batch.last_offset, batch.base_timestamp
+        stop = max(left - _LOT, 0)
+        new, add, fill, one, two = Message.__new__, lot.append, fill_message, ONE_BYTE, TWO_BYTES
+        try:
+            while left > stop:
+                byte = data[place]
+                place += 1
+                if byte < 128:
+                    end = place + one[byte]
+                else:
+                    value = two[byte][data[place]]
+                    place += 1
+                    if value is None:
+                        value, place = varint(data, place - 2)
+                    end = place + value
+                if not place < end <= size:
+                    raise IndexError
+                byte = data[place + 1]  # the byte before it is the attributes, without meaning so far
+                place += 2
+                if byte < 128:
+                    timestamp = base_timestamp + one[byte]
+                else:
+                    value = two[byte][data[place]]
+                    place += 1
+                    if value is None:
+                        value, place = timestamp_delta(data, place - 2, base_timestamp)
+                    timestamp = base_timestamp + value
+                byte = data[place]
+                place += 1
+                if byte < 128:
+                    offset = base + one[byte]
+                else:
+                    value = two[byte][data[place]]
+                    place += 1
+                    if value is None:
+                        value, place = varint(data, place - 2)
+                    offset = base + value
+                if not previous < offset <= last:
+                    raise BadRecordError(fmt.bad_offset(batch.count - left + 1, batch.count, offset))
+                previous = offset
+                if offset >= start:
+                    message: Message = new(Message)
+                    message.offset = offset
+                    message.timestamp = timestamp
+                    message.origin = origin
+                    fill(message, data, place, end)
+                    add(message)
+                place = end
+                left -= 1
+        except IndexError:
+            raise BadRecordError(fmt.bad_record(batch.count - left + 1, batch.count)) from None
+        self._place, self._left, self._previous = place, left, previous

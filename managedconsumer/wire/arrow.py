@@ -1,0 +1,127 @@
+"""Chunks to Arrow: one record batch with the columns of Spark's own Kafka source.
+
+Names, types and nullability are Spark's (``KafkaRecordToRowConverter``), so a batch can be handed to Spark, or to
+anything else that speaks Arrow, as it is.  pyarrow is imported at the first use only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Sequence
+
+from managedconsumer.errors import CorruptRecordError, MissingPackageError
+
+if TYPE_CHECKING:
+    from managedconsumer.wire.records import Message, RecordChunk
+
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+DEFAULT_COLUMNS = COLUMNS[:-1]
+"""Without ``headers``, as in Spark, where ``includeHeaders`` adds them."""
+
+DEFAULT_MAX_BYTES = 256 * 1024 * 1024
+_LOT = 4096
+_MAX_MICROSECONDS = (1 << 63) - 1
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise MissingPackageError(
+            "Arrow batches need the package pyarrow: pip install managedconsumer[arrow]"
+        ) from None
+    return pa
+
+
+def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
+    """The columns asked for, in the order asked for; ValueError that names what does not exist."""
+    if columns is None:
+        return DEFAULT_COLUMNS
+    if isinstance(columns, str):
+        raise ValueError(f"columns must be a list of names, not the string {columns!r}")
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown or not columns or len(set(columns)) != len(columns):
+        raise ValueError(f"columns {list(columns)!r} must be one or more of {', '.join(COLUMNS)}, each once")
+    return tuple(columns)
+
+
+def schema(columns: Sequence[str] | None = None) -> Any:
+    """The ``pyarrow.Schema`` of the columns, all nullable as in Spark."""
+    pa = _pyarrow()
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    types = {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestampType": pa.int32(),
+        "headers": pa.list_(pa.field("element", header)),
+    }
+    return pa.schema([pa.field(name, types[name]) for name in check_columns(columns)])
+
+
+def chunk_to_columns(
+    chunk: RecordChunk,
+    stop_offset: int | None = None,
+    columns: Sequence[str] | None = None,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+) -> Any:
+    """The chunk's next messages below ``stop_offset`` as a ``pyarrow.RecordBatch``, and the chunk moved behind them.
+
+    A batch without rows means that there are no more: ``chunk.position`` is then at the chunk's end or at
+    ``stop_offset``.  After about ``max_bytes`` of records a batch ends, and the next call goes on.  Like
+    ``RecordChunk.take``: what comes before a damaged batch is delivered, the next call raises CorruptRecordError.
+    """
+    names = check_columns(columns)
+    build: Callable[..., Any] | None = getattr(chunk, "to_columns", None)
+    if build is not None:
+        return build(_pyarrow(), schema(names), stop_offset, max_bytes)
+    return _from_messages(_pyarrow(), schema(names), chunk, _gather(chunk, stop_offset, max_bytes))
+
+
+def _gather(chunk: RecordChunk, stop_offset: int | None, max_bytes: int) -> list[Message]:
+    messages: list[Message] = []
+    size = 0
+    while size < max_bytes:
+        try:
+            lot = chunk.take(_LOT, stop_offset, max_bytes - size)
+        except CorruptRecordError:
+            if messages:
+                break  # it is raised again by the next call
+            raise
+        if not lot:
+            break
+        messages += lot
+        size += sum(map(len, lot))
+    return messages
+
+
+def _microseconds(message: Message) -> int:
+    if message.timestamp_type < 0:
+        return -1000  # Kafka's Java client says -1 ms where a record has no timestamp, and Spark passes that on
+    return max(-_MAX_MICROSECONDS - 1, min(message.timestamp * 1000, _MAX_MICROSECONDS))
+
+
+def _header_row(message: Message) -> list[dict[str, Any]] | None:
+    return [{"key": name, "value": value} for name, value in message.headers] or None
+
+
+def _from_messages(pa: Any, wanted: Any, chunk: RecordChunk, messages: list[Message]) -> Any:
+    context, count = chunk.context, len(messages)
+    sources: dict[str, Callable[[], Any]] = {
+        "key": lambda: [message.partition_key for message in messages],
+        "value": lambda: [message.value for message in messages],
+        "offset": lambda: [message.offset for message in messages],
+        "timestamp": lambda: [_microseconds(message) for message in messages],
+        "timestampType": lambda: [message.timestamp_type for message in messages],
+        "headers": lambda: [_header_row(message) for message in messages],
+    }
+    constants = {"topic": context.topic, "partition": context.partition_id}
+    arrays = []
+    for field in wanted:
+        if field.name in constants:
+            arrays.append(pa.repeat(pa.scalar(constants[field.name], field.type), count))
+        else:
+            arrays.append(pa.array(sources[field.name](), field.type))
+    return pa.record_batch(arrays, schema=wanted)

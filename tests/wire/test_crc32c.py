@@ -1,0 +1,35 @@
+"""CRC-32C against its published check value, and the Python version against the fast one."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from managedconsumer.wire import crc32c as module
+from managedconsumer.wire.crc32c import crc32c, crc32c_pure
+
+
+def test_known_values() -> None:
+    """The check value of the CRC catalogue, and the vectors of RFC 3720 B.4."""
+    for function in (crc32c, crc32c_pure):
+        assert function(b"") == 0
+        assert function(b"123456789") == 0xE3069283
+        assert function(bytes(32)) == 0x8A9136AA
+        assert function(b"\xff" * 32) == 0x62A8AB43
+        assert function(bytes(range(32))) == 0x46DD794E
+
+
+@given(data=st.binary(max_size=300), cut=st.integers(0, 300))
+def test_both_agree_and_can_be_continued(data: bytes, cut: int) -> None:
+    whole = crc32c(data)
+    assert crc32c_pure(memoryview(data)) == whole
+    assert crc32c(data[cut:], crc32c(data[:cut])) == whole
+    assert crc32c_pure(data[cut:], crc32c_pure(data[:cut])) == whole
+
+
+def test_without_the_package_the_python_version_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "crc32c", None)
+    assert module._choose() == (crc32c_pure, "python")

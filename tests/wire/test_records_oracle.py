@@ -1,0 +1,249 @@
+"""Other clients' encoders and decoders agree with ours, record for record; and both of our decoders with each other."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from datetime import datetime, timedelta, timezone
+from types import ModuleType
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
+from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.records.readers import read_batch as kio_read_batch
+from kio.records.schema import NewRecordBatch as KioNewBatch
+from kio.records.schema import Record as KioRecord
+from kio.records.schema import RecordHeader as KioHeader
+from kio.records.writers import write_new_batch as kio_write_batch
+from kio.static.primitive import i8, i16, i32, i64
+
+from managedconsumer.wire import records
+from managedconsumer.wire.encode import Record, encode_batch, encode_marker
+from tests.wire.recordkit import chunk, drain
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # importing kafka-python uses a deprecated function
+    from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
+    from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+CODECS = [0, 1, 2, 3, 4]
+
+field = st.one_of(st.none(), st.binary(max_size=40), st.integers(60, 400).map(bytes))
+header = st.tuples(st.text(max_size=8), st.one_of(st.none(), st.binary(max_size=20)))
+record = st.builds(
+    Record,
+    value=field,
+    key=field,
+    timestamp=st.integers(0, 2**42),
+    headers=st.lists(header, max_size=3).map(tuple),
+    offset_delta=st.none(),
+)
+some_records = st.lists(record, min_size=1, max_size=30)
+
+
+def rows(messages: Any) -> list[tuple[Any, ...]]:
+    return [(m.offset, m.timestamp, m.key, m.value, list(m.headers)) for m in messages]
+
+
+def expected(wanted: list[Record], base: int = 0) -> list[tuple[Any, ...]]:
+    return [(base + i, r.timestamp, r.key, r.value, list(r.headers)) for i, r in enumerate(wanted)]
+
+
+def implementations() -> list[ModuleType]:
+    found = []
+    for name in records.IMPLEMENTATIONS:
+        try:
+            found.append(records.load(name))
+        except ImportError:
+            continue
+    return found
+
+
+@settings(deadline=None)
+@given(wanted=some_records, codec=st.sampled_from(CODECS))
+def test_we_read_what_aiokafka_writes(wanted: list[Record], codec: int) -> None:
+    builder = AioBuilder(2, codec, 0, -1, -1, -1, 1 << 20)
+    for offset, r in enumerate(wanted):
+        assert builder.append(offset, timestamp=r.timestamp, key=r.key, value=r.value, headers=list(r.headers))
+    data = bytes(builder.build())
+    for twin in implementations():
+        assert rows(chunk(twin, data)) == expected(wanted)
+
+
+@settings(deadline=None)
+@given(wanted=some_records, codec=st.sampled_from(CODECS), base=st.integers(0, 2**60))
+def test_aiokafka_reads_what_we_write(wanted: list[Record], codec: int, base: int) -> None:
+    theirs = AioBatch(bytearray(encode_batch(wanted, codec=codec, base_offset=base)))
+    assert theirs.validate_crc()
+    assert rows(theirs) == expected(wanted, base)
+
+
+@settings(deadline=None)
+@given(wanted=some_records, codec=st.sampled_from([0, 1]))
+def test_kafka_python_and_we_read_each_other(wanted: list[Record], codec: int) -> None:
+    builder = KafkaPythonBuilder(2, codec, 0, -1, -1, -1, 1 << 20)
+    for offset, r in enumerate(wanted):
+        assert builder.append(offset, timestamp=r.timestamp, key=r.key, value=r.value, headers=list(r.headers))
+    data = bytes(builder.build())
+    for twin in implementations():
+        assert rows(chunk(twin, data)) == expected(wanted)
+    theirs = KafkaPythonBatch(bytearray(encode_batch(wanted, codec=codec)))
+    assert theirs.validate_crc()
+    assert rows(theirs) == expected(wanted)
+
+
+@settings(deadline=None)
+@given(wanted=some_records)
+def test_kio_and_we_write_the_same_and_read_each_other(wanted: list[Record]) -> None:
+    # Whole seconds: kio keeps timestamps as floating-point seconds and loses a millisecond here and there.
+    wanted = [r._replace(timestamp=r.timestamp // 1000 * 1000) for r in wanted]
+    theirs = KioNewBatch(
+        producer_id=i64(5),
+        producer_epoch=i16(1),
+        base_sequence=i32(9),
+        attributes=i16(0),
+        records=tuple(
+            KioRecord(
+                attributes=i8(0),
+                timestamp=EPOCH + timedelta(milliseconds=r.timestamp),
+                offset=i64(i),
+                key=r.key,
+                value=r.value,
+                headers=tuple(KioHeader(key=name.encode(), value=value) for name, value in r.headers),
+            )
+            for i, r in enumerate(wanted)
+        ),
+    )
+    buffer = io.BytesIO()
+    kio_write_batch(buffer, theirs)
+    for twin in implementations():
+        assert rows(chunk(twin, buffer.getvalue())) == expected(wanted)
+    batch, _ = kio_read_batch(encode_batch(wanted, producer_id=5, producer_epoch=1, base_sequence=9), 0)
+    assert batch.records == theirs.records
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (5, 1, 9)
+
+
+def test_aiokafka_understands_our_control_batches() -> None:
+    for commit in (True, False):
+        theirs = AioBatch(bytearray(encode_marker(commit=commit, offset=7, producer_id=3)))
+        assert theirs.is_control_batch
+        assert theirs.is_transactional
+        assert next(theirs).key[2:4] == (b"\0\1" if commit else b"\0\0")
+
+
+# --- a whole response, against a model of ten lines ---
+
+step = st.one_of(
+    st.tuples(st.just("data"), some_records, st.sampled_from(CODECS), st.integers(0, 3), st.integers(0, 5)),
+    st.tuples(st.just("gap"), st.integers(1, 1000)),
+    st.tuples(st.just("empty"), st.integers(1, 50)),
+    st.tuples(st.just("marker"), st.booleans(), st.integers(1, 3)),
+)
+
+
+def build(steps: list[Any]) -> tuple[bytes, list[tuple[int, int, Record]], list[tuple[int, int]], int]:
+    """(bytes, (offset, transaction or 0, record) ..., aborted transactions, end) of a log made of the steps."""
+    data, log, offset = [], [], 0
+    open_: dict[int, int] = {}  # producer -> first offset
+    aborted: list[tuple[int, int]] = []
+    for kind, *arguments in steps:
+        if kind == "gap":
+            offset += arguments[0]
+        elif kind == "empty":
+            data.append(encode_batch([], base_offset=offset, last_offset_delta=arguments[0] - 1))
+            offset += arguments[0]
+        elif kind == "marker":
+            commit, producer = arguments
+            data.append(encode_marker(commit=commit, offset=offset, producer_id=producer))
+            begun = open_.pop(producer, None)
+            if begun is not None and not commit:
+                aborted.append((producer, begun))
+            offset += 1
+        else:
+            wanted, codec, producer, spread = arguments
+            spaced = [r._replace(offset_delta=i * (spread + 1)) for i, r in enumerate(wanted)]
+            options = {"producer_id": producer, "transactional": True} if producer else {}
+            data.append(encode_batch(spaced, base_offset=offset, codec=codec, **options))
+            if producer:
+                open_.setdefault(producer, offset)
+            log += [(offset + i * (spread + 1), producer, r) for i, r in enumerate(wanted)]
+            offset += (len(wanted) - 1) * (spread + 1) + 1
+    return b"".join(data), log, aborted, offset
+
+
+def survivors(steps: list[Any], log: list[tuple[int, int, Record]], aborted: list[tuple[int, int]]) -> set[int]:
+    """Offsets that are not part of an aborted transaction."""
+    ends: dict[tuple[int, int], int] = {}
+    markers = []
+    offset = 0
+    for kind, *arguments in steps:
+        if kind == "marker":
+            markers.append((arguments[1], offset))
+        if kind in ("gap", "empty"):
+            offset += arguments[0]
+        elif kind == "marker":
+            offset += 1
+        else:
+            offset += (len(arguments[0]) - 1) * (arguments[3] + 1) + 1
+    for producer, first in aborted:
+        ends[producer, first] = min(place for p, place in markers if p == producer and place > first)
+    dead = {
+        place
+        for place, producer, _ in log
+        for (p, first), last in ends.items()
+        if p == producer and first <= place < last
+    }
+    return {place for place, _, _ in log} - dead
+
+
+@settings(deadline=None)
+@given(steps=st.lists(step, min_size=1, max_size=12), data=st.data())
+def test_a_whole_log(steps: list[Any], data: st.DataObject) -> None:
+    raw, log, aborted, end = build(steps)
+    fetch_offset = data.draw(st.integers(0, end))
+    committed = data.draw(st.booleans())
+    alive = survivors(steps, log, aborted)
+    wanted = [
+        (offset, r.timestamp, r.key, r.value, list(r.headers))
+        for offset, _, r in log
+        if offset >= fetch_offset and (not committed or offset in alive)
+    ]
+    relevant = [entry for entry in aborted if committed]
+    sizes = data.draw(st.lists(st.integers(1, 20), max_size=5))
+    for twin in implementations():
+        records_ = chunk(twin, raw, fetch_offset, aborted=relevant, read_committed=committed)
+        end_of_batches = records_.next_fetch_offset
+        seen = []
+        for n in sizes:
+            lot = records_.take(n)
+            seen += lot
+            assert len(lot) == n or len(seen) == len(wanted)
+        seen += list(records_)
+        assert rows(seen) == wanted
+        assert records_.position == end_of_batches >= fetch_offset
+        assert drain(records_) == ([], None)
+
+
+@pytest.mark.parametrize("name", records.IMPLEMENTATIONS)
+def test_a_forced_implementation_is_the_one_that_runs(name: str) -> None:
+    import os
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-c", "from managedconsumer.wire import records; print(records.__impl__)"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "MANAGEDCONSUMER_IMPL": name},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    if name in {twin.IMPLEMENTATION for twin in implementations()}:
+        assert done.stdout.strip() == name
+    else:
+        assert "ImportError" in done.stderr or "ModuleNotFoundError" in done.stderr
