@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 _MAX_CORRELATION_ID: Final = 2**31 - 1
 _REAUTHENTICATE_AT: Final = (0.85, 0.95)  # of the session's life; a fleet that started together spreads out
+_LAST_WORDS_S: Final = 0.05
 _TCP_ESTABLISHED: Final = 1
 # What a broker accepts as a client's version (KIP-511).
 _SOFTWARE_VERSION: Final = re.sub(r"[^A-Za-z0-9.-]", "-", __version__).strip(".-")
@@ -287,7 +288,7 @@ class Connection:
             finally:
                 self._hold.leave()
         except BaseException as error:
-            self._fail(error, f"while {api.name} was being sent", pending)
+            self._fail(self._last_words(error), f"while {api.name} was being sent", pending)
             raise
         self._pending.append(pending)
         return pending
@@ -311,6 +312,21 @@ class Connection:
             raise
         self._pending.popleft()
         return body
+
+    def _last_words(self, error: BaseException) -> BaseException:
+        """A better reason, if a peer that hung up on our first requests has sent one: a TLS alert, most of all."""
+        if self._ready or self._transport is None or not diagnose.is_end_of_stream(error):
+            return error
+        try:
+            self._hold.enter()
+            try:
+                self._transport.receive_frame(self._frame_size, self._handler.now() + _LAST_WORDS_S)
+            finally:
+                self._hold.leave()
+        except (OSError, errors.ProtocolError) as reason:
+            if isinstance(reason, errors.ProtocolError) or diagnose.is_tls_error(reason):
+                return reason
+        return error
 
     def _frame_size(self, header: bytes) -> int:
         return framing.check_frame_size(header, self._max_frame_bytes)

@@ -142,13 +142,18 @@ def no_sasl_listener(address: str, security: Security) -> errors.KafkaException:
 
 def hung_up(address: str, what: str, error: BaseException, hint: str = "") -> errors.KafkaException:
     """The peer ended the connection where it should have answered."""
-    how = str(error) if isinstance(error, PeerClosedError) else f"({net.describe(error)})"
+    if isinstance(error, PeerClosedError):
+        how = str(error)
+    else:
+        how = f"({net.describe(error)})" if isinstance(error, ConnectionError) else "without a word"
     return errors.SocketDisconnectedError(f"the broker at {address} ended the connection {how}, {what}{hint}")
 
 
 def hint_for_first_request(security: Security) -> str:
     """Why a broker may hang up on the very first request."""
     causes = []
+    if security.uses_tls and security.ssl_certfile is None and security.ssl_context is None:
+        causes.append("it wants a certificate of ours (ssl_certfile; ssl.client.auth=required there)")
     if not security.uses_tls:
         causes.append(f"it is a TLS listener (security_protocol is {security.security_protocol})")
     causes.append("the port is not Kafka's, or a proxy's whose broker is down")

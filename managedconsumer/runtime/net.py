@@ -104,8 +104,8 @@ def describe(error: BaseException) -> str:
     """A system error in a few words, without errno and class names."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return str(text)[:1].lower() + str(text)[1:]
+    text = str(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+    return text if text[:2].isupper() else text[:1].lower() + text[1:]
 
 
 def shutdown(sock: Any) -> None:
