@@ -10,9 +10,9 @@ FIND_COORDINATOR = Api(
     versions="0-6",
     flexible="3+",
     request="""
-        key               string    0-3       needed
+        key               string    0-3
         key_type          int8      1+   = 0  needed
-        coordinator_keys  [string]  4+        needed
+        coordinator_keys  [string]  4+
     """,
     response="""
         throttle_time_ms   int32    1+   = 0
@@ -113,8 +113,8 @@ LEAVE_GROUP = Api(
     flexible="4+",
     request="""
         group_id               string
-        member_id              string   0-2    needed
-        members                []       3+     needed
+        member_id              string   0-2
+        members                []       3+
             member_id          string
             group_instance_id  string?       = null
             reason             string?  5+   = null
@@ -166,11 +166,11 @@ OFFSET_FETCH = Api(
     versions="1-10",
     flexible="6+",
     request="""
-        group_id                   string   1-7           needed
-        topics                     []?2+    1-7           needed
+        group_id                   string   1-7
+        topics                     []?2+    1-7
             name                   string
             partition_indexes      [int32]
-        groups                     []       8+            needed
+        groups                     []       8+
             group_id               string
             member_id              string?  9+   = null
             member_epoch           int32    9+   = -1
@@ -178,7 +178,7 @@ OFFSET_FETCH = Api(
                 name               string   8-9
                 topic_id           uuid     10+
                 partition_indexes  [int32]
-        require_stable             bool     7+   = false  needed
+        require_stable             bool     7+   = false
     """,
     response="""
         throttle_time_ms                    int32    3+   = 0
