@@ -1,0 +1,347 @@
+"""Read a range of offsets of one partition: no group, no thread, nothing kept between two ranges but connections.
+
+This is what a Spark executor needs (the driver decides on the ranges), and any other program that knows what it wants:
+a replay, a check, a copy. The next request is on its way while the caller works on what came before.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from random import random
+from typing import Any, Callable, Iterator, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Backoff
+from managedconsumer.fetch import resets
+from managedconsumer.fetch.plan import TOPIC_ID_VERSION
+from managedconsumer.runtime.cluster import Cluster
+from managedconsumer.runtime.connection import Connection
+from managedconsumer.runtime.connection_pool import ConnectionPool
+from managedconsumer.structs import BrokerInfo, OffsetType, TopicPartition
+from managedconsumer.wire import schemas
+from managedconsumer.wire.records import PartitionContext, RecordChunk
+
+log = logging.getLogger(__name__)
+
+# How much longer (ms) than the broker was told to wait we wait for its answer.
+_ANSWER_GRACE_MS = 30_000
+# So many times in a row must a broker say "nothing here" below the high watermark before it is believed.
+_EMPTY_ANSWERS = 2
+# For so long (seconds) a log that ends before the range does may still turn out to be longer.
+_SHORT_LOG_PATIENCE = 15.0
+
+OnLost = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class RangeLimits:
+    """How to read; sizes in bytes, ``max_wait_ms`` in milliseconds.
+
+    ``patience`` is for how many seconds without any progress failures are retried (new leaders, lost connections,
+    brokers that restart) before the last one is raised.
+    """
+
+    partition_max_bytes: int = 1024 * 1024
+    max_wait_ms: int = 500
+    isolation_level: int = 0
+    check_crcs: bool = True
+    max_batch_bytes: int = 64 * 1024 * 1024
+    patience: float = 120.0
+
+
+def fetch_range(
+    source: ConnectionPool | Cluster,
+    topic: str,
+    partition: int,
+    start: int,
+    stop: int,
+    limits: RangeLimits | None = None,
+    *,
+    on_lost: OnLost | None = None,
+    partition_object: Any = None,
+) -> Iterator[RecordChunk]:
+    """The records of ``topic``-``partition`` with ``start`` <= offset < ``stop``, as chunks in order.
+
+    The last chunk may hold records at or beyond ``stop``: ask it with ``chunk.take(n, stop)`` or
+    ``chunk_to_columns(chunk, stop)``. Ranges are about offsets, not records: what compaction, transaction markers or
+    aborted transactions have left out is passed over, also at the range's end. Nothing beyond ``stop`` is waited for.
+
+    A moved leader, a lost connection or a restarting broker are retried here, for up to ``limits.patience`` seconds
+    without progress. When records of the range have been deleted (retention, truncation), ``on_lost(first, behind)``
+    is called and reading goes on behind them; without ``on_lost`` OffsetOutOfRangeError is raised. Whoever takes
+    records from a damaged chunk gets CorruptRecordError from it; after ``chunk.skip_corrupt()`` the range goes on.
+
+    One thread uses the iterator at a time; closing it early is fine. Source: Kafka's protocol (Fetch, KIP-74, KIP-320).
+    """
+    reader = _RangeReader(source, TopicPartition(topic, partition), stop, limits or RangeLimits(), on_lost)
+    return reader.chunks(PartitionContext(topic, partition, partition_object), start)
+
+
+class _RangeReader:
+    """One range being read."""
+
+    def __init__(
+        self,
+        source: ConnectionPool | Cluster,
+        tp: TopicPartition,
+        stop: int,
+        limits: RangeLimits,
+        on_lost: OnLost | None,
+    ) -> None:
+        self._own_pool = isinstance(source, Cluster)
+        self._pool = ConnectionPool(source) if isinstance(source, Cluster) else source
+        self._cluster = self._pool.cluster
+        self._tp = tp
+        self._stop = stop
+        self._limits = limits
+        self._on_lost = on_lost
+        self._max_bytes = limits.partition_max_bytes
+        self._connection: Connection | None = None
+        self._pending: int | None = None
+        self._by_id = False
+        self._backoff = Backoff(0.05, 1.0, random)
+        self._failing_since: float | None = None
+        self._empty = 0
+
+    # -- the loop -------------------------------------------------------------------------------------
+
+    def chunks(self, context: PartitionContext, start: int) -> Iterator[RecordChunk]:
+        """The generator behind :func:`fetch_range`."""
+        offset = start
+        try:
+            while offset < self._stop:
+                try:
+                    part = self._ask(offset)
+                except err.OffsetOutOfRangeError:
+                    offset = self._pass_lost(offset)
+                    continue
+                except err.FATAL_LOCAL_ERRORS:
+                    raise
+                except err.KafkaException as error:
+                    self._recover(error)
+                    continue
+                chunk = self._chunk(context, part, offset)
+                if chunk is None:
+                    offset = self._stop if self._nothing_left(part, offset) else offset
+                    continue
+                self._progress()
+                reached = chunk.next_fetch_offset
+                if not chunk.corrupt and reached < self._stop:
+                    self._send_ahead(reached)
+                yield chunk
+                offset = self._behind(chunk)
+        finally:
+            self._release()
+
+    def _chunk(self, context: PartitionContext, part: Mapping[str, Any], offset: int) -> RecordChunk | None:
+        """The answer's records; None when there are none, or when a larger request is needed first."""
+        committed = self._limits.isolation_level == 1
+        aborted = part.get("aborted_transactions") or ()
+        chunk = RecordChunk(
+            context,
+            part["records"] or b"",
+            offset,
+            aborted=[(a["producer_id"], a["first_offset"]) for a in aborted] if committed else (),
+            read_committed=committed,
+            check_crcs=self._limits.check_crcs,
+            max_batch_bytes=self._limits.max_batch_bytes,
+        )
+        if chunk.needs_bytes:
+            if chunk.needs_bytes <= self._max_bytes:
+                raise err.MalformedResponseError(
+                    f"{self._tp.topic}-{self._tp.partition}: the broker cut a batch of {chunk.needs_bytes} bytes off "
+                    f"although it was allowed {self._max_bytes}"
+                )
+            self._max_bytes = chunk.needs_bytes
+            return None
+        if chunk.corrupt or chunk.next_fetch_offset > offset:
+            self._empty = 0
+            return chunk
+        return None
+
+    def _nothing_left(self, part: Mapping[str, Any], offset: int) -> bool:
+        """The broker had no record for us: True when there is none up to ``stop``, and the range ends here."""
+        end = part["high_watermark"]
+        if self._limits.isolation_level == 1 and part.get("last_stable_offset", -1) >= 0:
+            end = min(end, part["last_stable_offset"])
+        if end >= self._stop:
+            self._empty += 1
+            return self._empty >= _EMPTY_ANSWERS  # compacted away
+        # A new leader learns the high watermark a moment after it began to lead; a truncated log stays short.
+        name = f"{self._tp.topic}-{self._tp.partition}"
+        short = f"{name} ends at offset {end}, and the range at {self._stop}: was the topic truncated or made anew?"
+        try:
+            self._note_failure(err.OffsetNotAvailable(short), min(self._limits.patience, _SHORT_LOG_PATIENCE))
+        except err.OffsetNotAvailable:
+            if self._on_lost is None:
+                raise
+            self._on_lost(offset, self._stop)
+            return True
+        return False
+
+    def _behind(self, chunk: RecordChunk) -> int:
+        """Where to go on after the caller is done with ``chunk``."""
+        if not chunk.corrupt:
+            return chunk.next_fetch_offset
+        if chunk.position <= chunk.fetch_offset:
+            chunk.take(1)  # the caller has not looked: let it know what is wrong
+        return max(chunk.position, chunk.fetch_offset)
+
+    # -- asking ---------------------------------------------------------------------------------------
+
+    def _ask(self, offset: int) -> Mapping[str, Any]:
+        """The broker's answer for our partition, from ``offset`` on; raises the typed error it holds."""
+        connection = self._connection or self._connect()
+        if self._pending is None:
+            self._send(connection, offset)
+        pending, self._pending = self._pending, None
+        assert pending is not None  # noqa: S101 (sent just now)
+        # Counted from now: the request may have been sent long before the caller came back for the answer.
+        answer = connection.receive(pending, self._limits.max_wait_ms + _ANSWER_GRACE_MS)
+        if answer["error_code"]:
+            raise err.error_for_code(answer["error_code"])
+        for topic in answer["responses"]:
+            for part in topic["partitions"]:
+                if part["partition_index"] == self._tp.partition:
+                    if part["error_code"]:
+                        raise err.error_for_code(part["error_code"])
+                    return part  # type: ignore[no-any-return]
+        # Throttled (KIP-219): the broker answers without any partition, and a little later it will answer again.
+        raise err.error_for_code(89, f"{connection.address} throttles this client")
+
+    def _connect(self) -> Connection:
+        leader = self._leader()
+        self._connection = self._pool.borrow(leader.node_id)
+        return self._connection
+
+    def _leader(self) -> BrokerInfo:
+        snapshot = self._cluster.snapshot
+        if self._tp.topic not in snapshot.topics:
+            snapshot = self._cluster.refresh([self._tp.topic])
+        info = snapshot.topics.get(self._tp.topic)
+        if info is not None and info.error_code:
+            raise err.error_for_code(info.error_code, f"topic {self._tp.topic!r}")
+        if info is None or self._tp.partition not in info.partitions:
+            raise err.error_for_code(3, f"there is no partition {self._tp.partition} of topic {self._tp.topic!r}")
+        leader = snapshot.leader_for(self._tp)
+        if leader is None:
+            raise err.LeaderNotFoundError(f"{self._tp.topic}-{self._tp.partition} has no leader")
+        return leader
+
+    def _send(self, connection: Connection, offset: int) -> None:
+        version = connection.version(schemas.FETCH)
+        info = self._cluster.snapshot.topics[self._tp.topic]
+        if info.topic_id is None:
+            version = min(version, TOPIC_ID_VERSION - 1)
+        partition = {
+            "partition": self._tp.partition,
+            "current_leader_epoch": info.partitions[self._tp.partition].leader_epoch,
+            "fetch_offset": offset,
+            "last_fetched_epoch": -1,
+            "log_start_offset": -1,
+            "partition_max_bytes": self._max_bytes,
+        }
+        topic = {"topic": self._tp.topic, "topic_id": info.topic_id or bytes(16), "partitions": [partition]}
+        body = {
+            "replica_id": -1,
+            "max_wait_ms": self._limits.max_wait_ms,
+            "min_bytes": 1,
+            "max_bytes": self._max_bytes,
+            "isolation_level": self._limits.isolation_level,
+            "session_id": 0,
+            "session_epoch": -1,
+            "topics": [topic],
+            "forgotten_topics_data": [],
+            "rack_id": "",
+        }
+        self._pending = connection.send(schemas.FETCH, body, version)
+
+    def _send_ahead(self, offset: int) -> None:
+        """Ask for what comes next before the caller has worked on what came; a failure shows when it is awaited."""
+        if self._connection is not None:
+            try:
+                self._send(self._connection, offset)
+            except err.KafkaException as error:
+                log.debug("%s-%d: %s", *self._tp, error)
+                self._drop_connection()
+
+    # -- when it does not work ------------------------------------------------------------------------
+
+    def _progress(self) -> None:
+        self._failing_since = None
+        self._backoff.succeed()
+
+    def _recover(self, error: err.KafkaException) -> None:
+        """Get over a failure that may pass, or raise it: leader moved, connection lost, broker restarting."""
+        if isinstance(error, err.ProtocolClientError) and not (error.retriable or error.refresh_metadata):
+            raise error
+        throttled = getattr(error, "ERROR_CODE", None) == 89
+        if not throttled:
+            self._drop_connection()
+        self._note_failure(error)
+        if throttled:
+            return
+        try:
+            self._cluster.refresh_if_same(self._cluster.snapshot, [self._tp.topic])
+        except err.FATAL_LOCAL_ERRORS:
+            raise
+        except err.KafkaException as problem:
+            log.debug("metadata of %s: %s", self._tp.topic, problem)
+
+    def _note_failure(self, error: err.KafkaException, patience: float | None = None) -> None:
+        """Wait a little longer each time; raise ``error`` once ``patience`` (or the limits') is over."""
+        patience = self._limits.patience if patience is None else patience
+        now = self._cluster.handler.now()
+        if self._failing_since is None:
+            self._failing_since = now
+            log.info("%s-%d: %s; trying again", *self._tp, error)
+        elif now - self._failing_since > patience:
+            raise error
+        self._cluster.handler.sleep(self._backoff.fail(now))
+
+    def _pass_lost(self, offset: int) -> int:
+        """``offset`` is not in the log: tell the caller, or raise; returns where to go on."""
+        try:
+            earliest = self._log_start()
+        except err.FATAL_LOCAL_ERRORS:
+            raise
+        except err.KafkaException as error:
+            self._recover(error)
+            return offset
+        behind = min(earliest, self._stop) if earliest > offset else self._stop
+        if self._on_lost is None:
+            reason = (
+                f"the log begins at {earliest} now (retention?)"
+                if earliest > offset
+                else "the log ends before (was the topic made anew, or truncated?)"
+            )
+            raise err.OffsetOutOfRangeError(
+                f"offsets {offset} to {behind - 1} of {self._tp.topic}-{self._tp.partition} cannot be read: {reason}"
+            )
+        self._on_lost(offset, behind)
+        self._progress()
+        return behind
+
+    def _log_start(self) -> int:
+        connection = self._connection or self._connect()
+        body = resets.list_offsets_body({self._tp: OffsetType.EARLIEST}, 0, 30_000)
+        found = resets.read_list_offsets(connection.request(schemas.LIST_OFFSETS, body), [self._tp])[self._tp]
+        if found.error is not None:
+            raise found.error
+        return found.offset
+
+    def _drop_connection(self) -> None:
+        connection, self._connection, self._pending = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+    def _release(self) -> None:
+        """The range is over, or nobody wants the rest of it."""
+        if self._pending is not None:
+            self._drop_connection()  # its answer would be taken for somebody else's
+        elif self._connection is not None:
+            self._pool.give_back(self._connection)
+            self._connection = None
+        if self._own_pool:
+            self._pool.close_idle()
