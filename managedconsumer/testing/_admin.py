@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -21,6 +22,10 @@ _DELETE_TOPICS = 20
 _CREATE_PARTITIONS = 37
 _ADMIN_TIMEOUT_MS = 30000
 _MAX_ANSWER = 16 << 20
+# A node that was paused or killed is back, but the controller does not know it yet.
+_INVALID_REPLICATION_FACTOR = 38
+_NOT_CONTROLLER = 41
+_SETTLE_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -154,14 +159,29 @@ def create_partitions(port: int, name: str, total: int) -> None:
 
 
 def _change(port: int, api: int, version: int, body: bytes, what: str, has_message: bool) -> None:
+    limit = time.monotonic() + _SETTLE_SECONDS
+    while True:
+        code, message = _try_change(port, api, version, body, what, has_message)
+        if code == 0:
+            return
+        unsettled = code == _NOT_CONTROLLER or (code == _INVALID_REPLICATION_FACTOR and "fenced" in (message or ""))
+        if not unsettled or time.monotonic() > limit:
+            text = f"Cannot {what}: {message or 'the broker gave no text'} (Kafka's error code {code})."
+            raise DevBrokerError(text, code)
+        time.sleep(0.05)
+
+
+def _try_change(port: int, api: int, version: int, body: bytes, what: str, has_message: bool) -> tuple[int, str | None]:
+    """The first error in the answer, or (0, None)."""
     try:
         reader = _Reader(_ask(port, api, version, body, _ADMIN_TIMEOUT_MS / 1000))
+        reader.number(">i")  # throttle time
+        for _ in range(reader.number(">i")):
+            reader.text()
+            code = reader.number(">h")
+            message = reader.text() if has_message else None
+            if code:
+                return code, message
     except (OSError, ValueError) as error:
         raise DevBrokerError(f"Cannot {what}: the broker on port {port} did not answer ({error}).") from error
-    reader.number(">i")  # throttle time
-    for _ in range(reader.number(">i")):
-        reader.text()
-        code = reader.number(">h")
-        message = reader.text() if has_message else None
-        if code:
-            raise DevBrokerError(f"Cannot {what}: {message or 'no text given'} (Kafka's error code {code}).", code)
+    return 0, None

@@ -148,6 +148,8 @@ def _checked(target: Path) -> list[Path] | None:
 def _fetch(version: KafkaVersion, root: Path, target: Path, progress: Progress) -> None:
     """Fetches into a directory beside the target, checks, and moves it into place in one step."""
     failures: list[str] = []
+    for left_behind in root.glob(f"kafka-{version.text}-*"):
+        shutil.rmtree(left_behind, ignore_errors=True)  # by a fetch that was killed; we hold the lock
     for name, resolver in _resolvers():
         work = Path(tempfile.mkdtemp(prefix=f"kafka-{version.text}-", dir=root))
         try:
@@ -155,17 +157,18 @@ def _fetch(version: KafkaVersion, root: Path, target: Path, progress: Progress) 
             (work / "jars").mkdir()
             output = resolver(version, work)
             problem = _seal(version, work / "jars")
+            if problem is None or "damaged" in problem:
+                shutil.rmtree(root / _IVY_CACHE, ignore_errors=True)  # done with, or full of the same damage
             if problem is None:
                 shutil.rmtree(target, ignore_errors=True)
                 os.replace(work / "jars", target)
-                shutil.rmtree(root / _IVY_CACHE, ignore_errors=True)
                 return
-            if re.search(rf"(Could not find artifact|not found).*kafka_{_SCALA}", output.replace("\n", " ")):
+            if _is_unknown(version, output):
                 tested = " and ".join(TESTED_VERSIONS)
                 raise UnknownKafkaVersionError(
                     f"Maven Central has no Apache Kafka {version.text} (tested versions: {tested})."
                 )
-            failures.append(f"{name}: {problem}\n{_tail(output)}")
+            failures.append(f"{name}: {problem}\n{_telling(output)}")
         finally:
             shutil.rmtree(work, ignore_errors=True)
     if not failures:
@@ -202,9 +205,18 @@ def _seal(version: KafkaVersion, jars: Path) -> str | None:
     return None
 
 
-def _tail(output: str, lines: int = 12) -> str:
-    useful = [line for line in output.splitlines() if line.strip(" .") and "DEBUG" not in line]
-    return "\n".join("  " + line for line in useful[-lines:])
+def _is_unknown(version: KafkaVersion, output: str) -> bool:
+    """Whether the repository was reached and said that it has no such release."""
+    unreachable = r"Server access error|Host \S+ not found|Could not transfer|slf4j-simple\S* (was )?not found"
+    missing = rf"kafka_{re.escape(_SCALA)}\S*{re.escape(version.text)}\S*\s+(was )?not found|Could not find artifact"
+    return re.search(missing, output) is not None and re.search(unreachable, output) is None
+
+
+def _telling(output: str, count: int = 2) -> str:
+    """The lines of a resolver's output that name the cause."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines()]
+    causes = [line for line in lines if re.search(r"rror at url|Host .* not found|ERROR\S* \w|rror:|gave up", line)]
+    return "\n".join(f"  {line[:600]}" for line in (causes or [line for line in lines if line.strip(" .:")])[:count])
 
 
 _Resolver = Callable[[KafkaVersion, Path], str]
@@ -260,7 +272,7 @@ def _with_maven(version: KafkaVersion, work: Path) -> str:
         encoding="utf-8",
     )
     goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-    return _run(["mvn", "-B", "-C", "-q", goal, f"-DoutputDirectory={work / 'jars'}"], work)
+    return _run(["mvn", "-B", "-C", "-U", "-q", goal, f"-DoutputDirectory={work / 'jars'}"], work)
 
 
 def _ivy_jar() -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -88,7 +89,17 @@ def run_class(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program and waits for it; ``text`` goes to its standard input."""
     command = [java, "-Xmx256m", *_SMALL, *log_options("error"), "-cp", _class_path(jars), name, *arguments]
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}  # or Java takes ä in an argument for a question mark
     try:
-        return subprocess.run(command, input=text or "", capture_output=True, text=True, timeout=timeout, check=False)
+        return subprocess.run(
+            command,
+            input=text or "",
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env=environment,
+            timeout=timeout,
+            check=False,
+        )
     except subprocess.TimeoutExpired as error:
         raise DevBrokerError(f"{name} did not finish within {timeout:.0f} s") from error

@@ -112,7 +112,7 @@ def _telling(text: str, count: int = 8) -> Sequence[str]:
     """The lines of a log that say what went wrong."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     errors = [line for line in lines if re.search(r"ERROR|FATAL|Exception|Error:", line)]
-    return (errors or lines)[-count:]
+    return lines if len(lines) <= count else (errors or lines)[-count:]
 
 
 def clone_format(source: NodeConfig, target: NodeConfig) -> None:

@@ -73,6 +73,11 @@ class DevBroker:
             raise ValueError(f"brokers must be 1 or 3, not {brokers!r}: two nodes cannot outvote one that is lost")
         if not 0 <= port <= 65536 - brokers:
             raise ValueError(f"port must be 0 (any free one) or a TCP port, not {port!r}")
+        for user, password in (scram_users or {}).items():
+            if not user or not password or set(user + password) & set(',"\n\r'):
+                raise ValueError(
+                    f"scram_users: {user!r}: Kafka's storage tool takes no empty text, comma or quote here"
+                )
         self._settings = Settings(
             version=parse_version(kafka_version),
             brokers=brokers,
