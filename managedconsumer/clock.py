@@ -1,4 +1,4 @@
-"""Deadlines and back-off as arithmetic on a given ``now`` (seconds of a monotonic clock); nothing here reads a clock."""
+"""Deadlines and back-off as arithmetic on a given ``now`` (monotonic seconds); nothing here reads a clock."""
 
 from __future__ import annotations
 

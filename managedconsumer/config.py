@@ -1,14 +1,14 @@
 """Every consumer option once: its default, its unit, its range. Both consumers validate through here.
 
-Bad values raise ``TypeError`` (wrong kind) or ``ConfigurationError`` (a ``ValueError``: wrong range); the text names the
-argument, the value and what is allowed.
+Bad values raise ``TypeError`` (wrong kind) or ``ConfigurationError`` (a ``ValueError``: wrong range); the text
+names the argument, the value and what is allowed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Callable, Union
+from typing import Any, Callable
 
 from managedconsumer.errors import ConfigurationError, UnicodeException
 from managedconsumer.structs import OffsetResetStrategy, OffsetType
@@ -16,7 +16,7 @@ from managedconsumer.structs import OffsetResetStrategy, OffsetType
 ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 GROUP_PROTOCOLS = ("classic", "consumer")
 
-OnError = Union[str, Callable[[BaseException, Any], str]]
+OnError = str | Callable[[BaseException, Any], str]
 Deserializer = Callable[[Any, Any], Any]
 
 _RESETS = {
@@ -34,10 +34,10 @@ def check_int(name: str, value: Any, minimum: int = 1, unit: str = "", also: tup
     allowed = f"a number of at least {minimum}{' ' + unit if unit else ''}"
     if also:
         allowed += f", or {' or '.join(map(str, also))}"
-    if not isinstance(value, Real):
+    if not isinstance(value, Real | int):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}: {allowed} is needed")
     try:
-        number = int(value)
+        number = int(float(value)) if not isinstance(value, int) else int(value)
     except (OverflowError, ValueError):
         raise ConfigurationError(f"{name}={value!r}: {allowed} is needed") from None
     if number < minimum and number not in also:
@@ -139,3 +139,43 @@ class ConsumerOptions:
     def isolation(self) -> int:
         """The number that the protocol uses for the isolation level."""
         return ISOLATION_LEVELS[self.isolation_level]
+
+
+@dataclass
+class GroupOptions:
+    """What a group member has besides; times in milliseconds."""
+
+    rebalance_max_retries: int = 5
+    rebalance_backoff_ms: int = 2000
+    heartbeat_interval_ms: int = 3000
+    session_timeout_ms: int = 45000
+    rebalance_timeout_ms: int = 300000
+    max_processing_ms: int | None = None
+    revoke_drain_ms: int = 1000
+    group_protocol: str = "classic"
+    group_instance_id: str | None = None
+    post_rebalance_callback: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name, minimum in (
+            ("rebalance_max_retries", 0),
+            ("rebalance_backoff_ms", 0),
+            ("heartbeat_interval_ms", 1),
+            ("session_timeout_ms", 1),
+            ("rebalance_timeout_ms", 1),
+            ("revoke_drain_ms", 0),
+        ):
+            setattr(self, name, check_int(name, getattr(self, name), minimum, "ms" if name.endswith("_ms") else ""))
+        if self.max_processing_ms is not None:
+            self.max_processing_ms = check_int("max_processing_ms", self.max_processing_ms, 1, "ms")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ConfigurationError(
+                f"heartbeat_interval_ms={self.heartbeat_interval_ms} must be lower than session_timeout_ms="
+                f"{self.session_timeout_ms}; a third of it is usual"
+            )
+        check_choice("group_protocol", self.group_protocol, GROUP_PROTOCOLS)
+        check_callable("post_rebalance_callback", self.post_rebalance_callback)
+        if self.group_instance_id is not None and not (
+            isinstance(self.group_instance_id, str) and self.group_instance_id
+        ):
+            raise ConfigurationError(f"group_instance_id={self.group_instance_id!r}: a str that is not empty is needed")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Iterable, Mapping, NamedTuple
 
-from managedconsumer import errors as E
+from managedconsumer import errors as err
 from managedconsumer.structs import ClusterSnapshot, Generation, OffsetAndMetadata, TopicPartition
 
-#: OffsetCommit and OffsetFetch name topics by id from this version on (KIP-848 line); we stay below unless ids are known.
+#: OffsetCommit and OffsetFetch name topics by id from this version on; we stay below unless ids are known.
 TOPIC_ID_VERSION = 10
 
 
@@ -55,15 +55,15 @@ def commit_body(
     }
 
 
-def read_commit(answer: Mapping[str, Any]) -> tuple[Verdict, dict[TopicPartition, E.ProtocolClientError]]:
+def read_commit(answer: Mapping[str, Any]) -> tuple[Verdict, dict[TopicPartition, err.ProtocolClientError]]:
     """The worst verdict over all partitions, and the error of each partition that was not committed."""
-    errors: dict[TopicPartition, E.ProtocolClientError] = {}
+    errors: dict[TopicPartition, err.ProtocolClientError] = {}
     worst = Verdict.DONE
     for topic in answer["topics"]:
         for part in topic["partitions"]:
             code = part["error_code"]
             if code:
-                errors[TopicPartition(topic["name"], part["partition_index"])] = E.error_for_code(code)
+                errors[TopicPartition(topic["name"], part["partition_index"])] = err.error_for_code(code)
                 worst = max(worst, classify(code), key=list(Verdict).index)
     return worst, errors
 
@@ -76,7 +76,7 @@ def classify(code: int) -> Verdict:
         return Verdict.FIND_COORDINATOR
     if code == _REBALANCING:
         return Verdict.REJOINING
-    return Verdict.RETRY if E.error_for_code(code).retriable else Verdict.FATAL
+    return Verdict.RETRY if err.error_for_code(code).retriable else Verdict.FATAL
 
 
 def fetch_body(group_id: str, partitions: Iterable[TopicPartition], require_stable: bool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Requests go out, events come back: the machines of this package own no socket, t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Mapping, Sequence, Union
+from typing import Any, Mapping, Sequence
 
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.structs import Generation
@@ -110,4 +110,4 @@ class MembershipFailed:
     error: BaseException
 
 
-Event = Union[Transition, PrepareJoin, Elected, Assigned, MembershipLost, CoordinatorLost, Retrying, MembershipFailed]
+Event = Transition | PrepareJoin | Elected | Assigned | MembershipLost | CoordinatorLost | Retrying | MembershipFailed

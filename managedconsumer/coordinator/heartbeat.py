@@ -64,7 +64,8 @@ class Heartbeat:
     def ttl(self, now: float | None = None) -> float:
         """Seconds until the next heartbeat is due (0: now)."""
         at = self._clock() if now is None else now
-        return max(0.0, self.last_send + self.interval - at)
+        left: float = max(0.0, self.last_send + self.interval - at)
+        return left
 
     def should_heartbeat(self, now: float | None = None) -> bool:
         """True when a heartbeat is due."""
@@ -72,7 +73,8 @@ class Heartbeat:
 
     def session_deadline(self) -> float:
         """The moment at which the coordinator may have given our place away."""
-        return max(self.last_receive, self.last_reset) + self.timeout
+        heard: float = max(self.last_receive, self.last_reset)
+        return heard + self.timeout
 
     def session_expired(self, now: float | None = None) -> bool:
         """True when nothing was heard from the coordinator for a whole session timeout."""

@@ -3,8 +3,8 @@
 A driver asks :meth:`Membership.next_request` and :meth:`Membership.next_heartbeat` what to send, feeds the
 answers to :meth:`Membership.receive` (or the transport's error to :meth:`Membership.failed`) and acts on the
 events that come back. The owner of the partitions is asked by events and answers by ``prepared``,
-``provide_assignments``, ``reconciled`` and ``forgotten``. Sources: Kafka protocol; KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member id required),
-KIP-800 (reasons), KIP-814 (static leader skips the assignment).
+``provide_assignments``, ``reconciled`` and ``forgotten``. Sources: Kafka protocol; KIP-62 (rebalance timeout), KIP-345
+(static members), KIP-394 (member id required), KIP-800 (reasons), KIP-814 (static leader skips the assignment).
 
 Not thread-safe: the driver holds one lock around every call.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping, Sequence
 
-from managedconsumer import errors as E
+from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, monotonic
 from managedconsumer.coordinator import requests
 from managedconsumer.coordinator.events import (
@@ -103,7 +103,7 @@ class Membership:
         """True when a rebalance has to be gone through before everything is as it should be."""
         return self.state is not _S.STABLE or self.rejoin_reason is not None
 
-    def poll(self, now: float) -> list[Event]:
+    def poll(self) -> list[Event]:
         """Start the rebalance that is wanted, if any; whoever calls this is ready to go through with it."""
         if self.rejoin_reason is not None and self.state in (_S.UNJOINED, _S.STABLE):
             reason = self.rejoin_reason
@@ -114,7 +114,7 @@ class Membership:
     def check_session(self, now: float) -> list[Event]:
         """Notice a session that has run out: after a freeze of the process, or a coordinator that fell silent."""
         if self.state in IN_GROUP and self.heartbeat.session_expired(now):
-            error = E.SessionExpiredError(self.config.group_id, self.config.session_timeout_ms)
+            error = err.SessionExpiredError(self.config.group_id, self.config.session_timeout_ms)
             # The id is kept: if the coordinator still knows it, the group need not wait for our ghost to expire.
             self._lose(error, "session timed out", keep_member_id=True)
         return self._drain()
@@ -150,7 +150,7 @@ class Membership:
         return self._beat_in_flight
 
     def next_deadline(self, now: float) -> float | None:
-        """When :meth:`poll`, :meth:`next_request` or :meth:`next_heartbeat` may have something new; None: not by time."""
+        """When one of the ``next_`` calls or :meth:`check_session` may have something new; None: not by time."""
         moments: list[float] = []
         if self.state in IN_GROUP:
             moments.append(self.heartbeat.session_deadline())
@@ -186,9 +186,9 @@ class Membership:
             self._beat_in_flight = None
         elif request is self._in_flight:
             self._in_flight = None
-        if not (current or beat and self.state in IN_GROUP):
+        if not (current or (beat and self.state in IN_GROUP)):
             return self._drain()
-        if isinstance(error, E.FATAL_LOCAL_ERRORS):
+        if isinstance(error, err.FATAL_LOCAL_ERRORS):
             self._end(error)
         elif current and self.state is _S.LEAVING:
             self._move(_S.LEFT, f"leave not answered: {error}")
@@ -208,7 +208,7 @@ class Membership:
         if self.rejoin_reason is None and self.state not in (_S.LEAVING, _S.LEFT, _S.FAILED):
             self.rejoin_reason = reason
 
-    def prepared(self, now: float, holding: bool) -> list[Event]:
+    def prepared(self, holding: bool) -> list[Event]:
         """The owner is ready to join; ``holding``: it keeps partitions through the rebalance (cooperative)."""
         if self.state is _S.REVOKING:
             self._holding = holding
@@ -222,7 +222,7 @@ class Membership:
             self._assignments = dict(assignments)
         return self._drain()
 
-    def reconciled(self, now: float, rejoin: str | None = None) -> list[Event]:
+    def reconciled(self, rejoin: str | None = None) -> list[Event]:
         """The owner has taken the assignment over; ``rejoin`` asks for a follow-up rebalance (KIP-429)."""
         if self.state is _S.ASSIGNING:
             self._holding = True
@@ -231,7 +231,7 @@ class Membership:
                 self.request_rejoin(rejoin)
         return self._drain()
 
-    def forgotten(self, now: float) -> list[Event]:
+    def forgotten(self) -> list[Event]:
         """The owner has dropped the partitions of a lost membership."""
         if self.state is _S.LOSING:
             self._holding = False
@@ -241,7 +241,7 @@ class Membership:
                 self._move(_S.UNJOINED, "partitions dropped")
         return self._drain()
 
-    def leave(self, now: float, reason: str) -> list[Event]:
+    def leave(self, reason: str) -> list[Event]:
         """Leave the group: a LeaveGroup for a dynamic member with an id; static members just go (KIP-345)."""
         if self.state not in (_S.LEAVING, _S.LEFT, _S.FAILED):
             self._void_in_flight()
@@ -276,7 +276,7 @@ class Membership:
             self.generation = Generation(-1, response["member_id"])
             self.rejoin_reason = None
         elif code == _UNKNOWN_MEMBER or code == 22:
-            self._expelled(E.error_for_code(code), keep_member_id=code == 22, now=now)
+            self._expelled(err.error_for_code(code), keep_member_id=code == 22, now=now)
         else:
             self._on_join_error(code, now)
 
@@ -309,7 +309,7 @@ class Membership:
             self._move(_S.ASSIGNING, "assignment received")
             self._emit(Assigned(self.generation, bytes(response["assignment"]), self.is_leader, continuous))
         elif code in _EXPELLED:
-            self._expelled(E.error_for_code(code), keep_member_id=code == 22, now=now)
+            self._expelled(err.error_for_code(code), keep_member_id=code == 22, now=now)
         elif code == _REBALANCING:
             self._start_join("the group rebalances again")
         else:
@@ -317,7 +317,7 @@ class Membership:
             self._on_join_error(code, now)
 
     def _on_join_error(self, code: int, now: float) -> None:
-        error = E.error_for_code(code)
+        error = err.error_for_code(code)
         if code in _FATAL:
             self._end(error)
             return
@@ -332,15 +332,15 @@ class Membership:
             if code == _REBALANCING and self.state in (_S.STABLE, _S.ASSIGNING):
                 self.request_rejoin("the group rebalances")
         elif code in _EXPELLED:
-            self._lose(E.error_for_code(code), "expelled by the coordinator", keep_member_id=code == 22)
+            self._lose(err.error_for_code(code), "expelled by the coordinator", keep_member_id=code == 22)
         elif code in _FATAL:
-            self._end(E.error_for_code(code))
+            self._end(err.error_for_code(code))
         elif code in _COORDINATOR_GONE:
-            self._emit(CoordinatorLost(str(E.error_for_code(code))))
+            self._emit(CoordinatorLost(str(err.error_for_code(code))))
             self.heartbeat.last_send = now - self.heartbeat.interval
         # Everything else (loading, unknown codes) is left to the next heartbeat and, at last, to the session.
 
-    def _on_leave(self, response: Mapping[str, Any], now: float) -> None:
+    def _on_leave(self, _response: Mapping[str, Any], _now: float) -> None:
         self._move(_S.LEFT, self._leave_reason)
         self.generation = NO_GENERATION
 

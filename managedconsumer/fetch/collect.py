@@ -10,12 +10,14 @@ Pure and not thread-safe: the consumer's lock is held around every call.
 from __future__ import annotations
 
 from collections import deque
-from typing import Container, Iterable
+from typing import Container
 
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Message, RecordChunk
+
+Hand = tuple[tuple[PartitionQueue, int], ...]
 
 
 class Dispenser:
@@ -25,7 +27,8 @@ class Dispenser:
         self._buffer = buffer
         self._queue: PartitionQueue | None = None
         self._chunk: RecordChunk | None = None
-        self._hands: dict[int, tuple[PartitionQueue, int]] = {}
+        #: What each thread has in hand: the lowest offset by partition.
+        self._hands: dict[int, Hand] = {}
         self._pushed: deque[tuple[PartitionQueue, int, Message]] = deque()
         self.handed_out = 0
 
@@ -36,47 +39,74 @@ class Dispenser:
         """
         if who in self._hands:
             self.finish(who)
-        if self._pushed:
-            message = self._take_pushed(who)
-            if message is not None:
-                return message
-        while True:
-            if self._chunk is None and not self._next_chunk():
-                return None
-            assert self._chunk is not None and self._queue is not None
-            queue = self._queue
+        found = self._next()
+        if found is None:
+            return None
+        self._hands[who] = ((found[0], found[1].offset),)
+        return found[1]
+
+    def take_many(self, who: int, limit: int) -> list[Message]:
+        """Up to ``limit`` messages at once; all of them are in hand until the thread comes back.
+
+        A record that cannot be read ends the list; it is raised by the call that would start with it.
+        """
+        if who in self._hands:
+            self.finish(who)
+        messages: list[Message] = []
+        lowest: dict[PartitionQueue, int] = {}
+        while len(messages) < limit:
             try:
-                message = next(self._chunk, None)
+                found = self._next()
             except CorruptRecordError:
-                self._set_aside()
+                if messages:
+                    break
                 raise
-            if message is not None:
-                offset = message.offset
-                queue.state.position = offset + 1
-                self._hands[who] = (queue, offset)
-                self.handed_out += 1
-                return message
-            self._close_chunk()
+            if found is None:
+                break
+            lowest.setdefault(found[0], found[1].offset)
+            messages.append(found[1])
+        if messages:
+            self._hands[who] = tuple(lowest.items())
+        return messages
 
     def finish(self, who: int) -> None:
         """The thread ``who`` came back (or gave up waiting): what it had in hand is finished."""
-        hand = self._hands.pop(who, None)
-        if hand is not None:
-            self._settle(hand[0])
+        for queue, _ in self._hands.pop(who, ()):
+            self._settle(queue)
 
     def _settle(self, queue: PartitionQueue) -> None:
         """Everything below the lowest offset still in a hand is finished."""
         state = queue.state
         if state.position is not None:
-            in_hand = [offset for other, offset in self._hands.values() if other is queue]
-            state.finish(min(in_hand, default=state.position))
+            low = self._lowest(queue)
+            state.finish(state.position if low is None else low)
 
-    def _next_chunk(self) -> bool:
-        found = self._buffer.pop()
-        if found is None:
-            return False
-        self._queue, self._chunk = found
-        return True
+    def _lowest(self, queue: PartitionQueue, but: int | None = None) -> int | None:
+        offsets = [o for who, hand in self._hands.items() if who != but for other, o in hand if other is queue]
+        return min(offsets, default=None)
+
+    def _next(self) -> tuple[PartitionQueue, Message] | None:
+        if self._pushed:
+            pushed = self._next_pushed()
+            if pushed is not None:
+                return pushed
+        while True:
+            queue, chunk = self._queue, self._chunk
+            if queue is None or chunk is None:
+                found = self._buffer.pop()
+                if found is None:
+                    return None
+                queue, chunk = self._queue, self._chunk = found
+            try:
+                message = next(chunk, None)
+            except CorruptRecordError:
+                self._set_aside()
+                raise
+            if message is not None:
+                queue.state.position = message.offset + 1
+                self.handed_out += 1
+                return queue, message
+            self._close_chunk()
 
     def _close_chunk(self) -> None:
         """The chunk is used up: pass the gaps, control records and aborted messages at its end."""
@@ -86,8 +116,7 @@ class Dispenser:
             return
         if chunk.active and chunk.position > (queue.state.position or 0):
             queue.state.position = chunk.position
-            if not any(other is queue for other, _ in self._hands.values()):
-                queue.state.finish(chunk.position)
+            self._settle(queue)
 
     def _set_aside(self) -> None:
         """The chunk cannot be read any further: the other partitions go on, and it comes again in its turn."""
@@ -107,26 +136,21 @@ class Dispenser:
 
     def push_back(self, who: int, message: Message) -> None:
         """The thread ``who`` could not use its message (deserializer): it will be handed out again."""
-        hand = self._hands.pop(who, None)
-        if hand is not None and hand[0].state.active and hand[0].state.has_valid_position:
-            queue = hand[0]
-            self._pushed.append((queue, queue.version, message))
+        for queue, _ in self._hands.pop(who, ()):
+            if queue.tp == (message.topic, message.partition_id) and queue.state.active:
+                queue.state.position = message.offset
+                self._pushed.append((queue, queue.version, message))
 
-    def _take_pushed(self, who: int) -> Message | None:
+    def _next_pushed(self) -> tuple[PartitionQueue, Message] | None:
         for _ in range(len(self._pushed)):
             queue, version, message = self._pushed.popleft()
             if queue.version != version or not queue.state.active:
                 continue
-            if not queue.state.is_fetchable():
-                self._pushed.append((queue, version, message))
-                continue
-            self._hands[who] = (queue, message.offset)
-            return message
+            if queue.state.is_fetchable():
+                queue.state.position = message.offset + 1
+                return queue, message
+            self._pushed.append((queue, version, message))
         return None
-
-    def pushed_offset(self, tp: TopicPartition) -> int | None:
-        """The offset of a message of ``tp`` that waits to be handed out again."""
-        return min((m.offset for q, v, m in self._pushed if q.tp == tp and q.version == v), default=None)
 
     def shelve(self) -> None:
         """Put the current chunk back: its partition may be held, paused or dropped next."""
@@ -140,14 +164,20 @@ class Dispenser:
             if self._chunk is not None:
                 self._chunk.active = False
             self._queue = self._chunk = None
-        self._hands = {who: hand for who, hand in self._hands.items() if hand[0].tp not in tps}
+        self._hands = {
+            who: kept
+            for who, hand in self._hands.items()
+            if (kept := tuple(pair for pair in hand if pair[0].tp not in tps))
+        }
         self._pushed = deque(item for item in self._pushed if item[0].tp not in tps)
 
-    def in_hand(self, tps: Iterable[TopicPartition] | None = None, but: int | None = None) -> bool:
+    def in_hand(self, tps: Container[TopicPartition] | None = None, but: int | None = None) -> bool:
         """True if a thread other than ``but`` has a message of ``tps`` (None: any) in hand."""
-        chosen = None if tps is None else set(tps)
-        return any(who != but and (chosen is None or q.tp in chosen) for who, (q, _) in self._hands.items())
+        return any(
+            who != but and any(tps is None or queue.tp in tps for queue, _ in hand) for who, hand in self._hands.items()
+        )
 
     def lowest_in_hand(self, tp: TopicPartition, but: int | None = None) -> int | None:
         """The lowest offset of ``tp`` that a thread other than ``but`` has in hand."""
-        return min((offset for who, (q, offset) in self._hands.items() if who != but and q.tp == tp), default=None)
+        queue = self._buffer.queues.get(tp)
+        return None if queue is None else self._lowest(queue, but)

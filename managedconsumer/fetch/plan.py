@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Iterable, Mapping
 
-from managedconsumer import errors as E
+from managedconsumer import errors as err
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.structs import ClusterSnapshot
 from managedconsumer.wire.records import RecordChunk
@@ -167,12 +167,12 @@ def _read_partition(
             max_batch_bytes=limits.max_batch_bytes,
         )
         return PartitionResult(queue, version, Outcome.DATA, part, chunk)
-    error = E.error_for_code(code)
+    error = err.error_for_code(code)
     return PartitionResult(queue, version, _classify(error), part, None, error)
 
 
-def _classify(error: E.ProtocolClientError) -> Outcome:
-    if isinstance(error, E.OffsetOutOfRangeError):
+def _classify(error: err.ProtocolClientError) -> Outcome:
+    if isinstance(error, err.OffsetOutOfRangeError):
         return Outcome.RESET
     if error.refresh_metadata:
         return Outcome.REFRESH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Iterable, Mapping, NamedTuple
 
-from managedconsumer import errors as E
+from managedconsumer import errors as err
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 
 
@@ -14,7 +14,7 @@ class OffsetAnswer(NamedTuple):
     offset: int
     timestamp: int
     leader_epoch: int
-    error: E.ProtocolClientError | None
+    error: err.ProtocolClientError | None
 
 
 def by_leader(
@@ -49,7 +49,7 @@ def list_offsets_body(wanted: Mapping[TopicPartition, int], isolation_level: int
 
 def read_list_offsets(answer: Mapping[str, Any], asked: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAnswer]:
     """The answer by partition; a partition that was asked for and is not in it counts as unknown."""
-    missing = E.error_for_code(3)
+    missing = err.error_for_code(3)
     found = {tp: OffsetAnswer(-1, -1, -1, missing) for tp in asked}
     for topic in answer["topics"]:
         for part in topic["partitions"]:
@@ -58,6 +58,6 @@ def read_list_offsets(answer: Mapping[str, Any], asked: Iterable[TopicPartition]
                 part["offset"],
                 part["timestamp"],
                 part.get("leader_epoch", -1),
-                E.error_for_code(code) if code else None,
+                err.error_for_code(code) if code else None,
             )
     return found

@@ -9,7 +9,7 @@ from random import random
 from types import MappingProxyType
 from typing import Any, Iterable, Mapping, Sequence
 
-from managedconsumer import errors as E
+from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.runtime.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.handlers import Handler
@@ -32,12 +32,12 @@ def parse_bootstrap(hosts: str | bytes) -> list[tuple[str, int]]:
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
         if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise E.ConfigurationError(
+            raise err.ConfigurationError(
                 f"{part!r} is not a broker's address: write host:port, as in 'localhost:9092' (Kafka's usual port)"
             )
         pairs.append((host, int(port)))
     if not pairs:
-        raise E.ConfigurationError(f"no broker's address in {hosts!r}: write host:port[,host:port...]")
+        raise err.ConfigurationError(f"no broker's address in {hosts!r}: write host:port[,host:port...]")
     return pairs
 
 
@@ -96,12 +96,12 @@ class Cluster:
         if broker is None:
             broker = self.refresh(()).brokers.get(node_id)
         if broker is None:
-            raise E.NoBrokersAvailableError(f"broker {node_id} is not in the cluster's metadata any more")
+            raise err.NoBrokersAvailableError(f"broker {node_id} is not in the cluster's metadata any more")
         return self._open(broker.host, broker.port, node_id)
 
     def _open(self, host: str, port: int, node_id: int | None = None) -> Connection:
         if self._closed:
-            raise E.SocketDisconnectedError("the consumer's connections are closed")
+            raise err.SocketDisconnectedError("the consumer's connections are closed")
         connection = Connection(host, port, self.handler, self.settings, node_id)
         self._connections.add(connection)
         try:
@@ -109,10 +109,13 @@ class Cluster:
         except BaseException:
             connection.close()
             raise
-        if self._closed:
+        if self._is_closed():
             connection.close()
-            raise E.SocketDisconnectedError("the consumer's connections are closed")
+            raise err.SocketDisconnectedError("the consumer's connections are closed")
         return connection
+
+    def _is_closed(self) -> bool:
+        return self._closed
 
     def close(self) -> None:
         """Close every connection that was opened here; any thread, idempotent. Waiters get SocketDisconnectedError."""
@@ -133,7 +136,7 @@ class Cluster:
             if self._control is not None and self._control.connected:
                 try:
                     return self._control.request(api, body, timeout_ms)
-                except (E.SocketDisconnectedError, E.RequestTimedOut, E.ProtocolError) as error:
+                except (err.SocketDisconnectedError, err.RequestTimedOut, err.ProtocolError) as error:
                     log.debug("control connection to %s failed: %s", self._control.address, error)
                     self._control.close()
             return self._ask_anyone(api, body, timeout_ms)
@@ -144,13 +147,13 @@ class Cluster:
             try:
                 self._control = self._open(host, port, node_id)
                 return self._control.request(api, body, timeout_ms)
-            except E.FATAL_LOCAL_ERRORS:
+            except err.FATAL_LOCAL_ERRORS:
                 raise
-            except E.KafkaException as error:
+            except err.KafkaException as error:
                 if self._closed:
                     raise
                 failures.append(str(error))
-        raise E.NoBrokersAvailableError("no broker could be reached: " + "; ".join(dict.fromkeys(failures)))
+        raise err.NoBrokersAvailableError("no broker could be reached: " + "; ".join(dict.fromkeys(failures)))
 
     def _candidates(self) -> list[tuple[str, int, int | None]]:
         known: list[tuple[str, int, int | None]] = [(b.host, b.port, b.node_id) for b in self.snapshot.brokers.values()]
@@ -184,7 +187,7 @@ class Cluster:
         while True:
             try:
                 return self.refresh(topics)
-            except (E.NoBrokersAvailableError, E.SocketDisconnectedError, E.RequestTimedOut):
+            except (err.NoBrokersAvailableError, err.SocketDisconnectedError, err.RequestTimedOut):
                 if deadline.expired(now()) or self._closed:
                     raise
                 self.handler.sleep(min(backoff.fail(now()), deadline.remaining(now()) or 0.0))
@@ -195,7 +198,7 @@ class Cluster:
         answer = self.request(schemas.FIND_COORDINATOR, body)
         found = answer["coordinators"][0] if answer.get("coordinators") else answer
         if found["error_code"]:
-            raise E.error_for_code(found["error_code"], found.get("error_message"))
+            raise err.error_for_code(found["error_code"], found.get("error_message"))
         broker = BrokerInfo(found["node_id"], found["host"], found["port"])
         with self._lock:
             if broker.node_id not in self.snapshot.brokers:

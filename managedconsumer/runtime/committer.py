@@ -8,7 +8,7 @@ import socket
 from random import random
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
-from managedconsumer import errors as E
+from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.coordinator.commits import Verdict
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
@@ -34,7 +34,7 @@ class Committer:
         self._wake = engine.handler.Event()
         self.identity: Callable[[], Generation] = lambda: NO_GENERATION
         self.instance_id: str | None = None
-        self.on_expelled: Callable[[BaseException, Generation], None] = lambda error, generation: None
+        self.on_expelled: Callable[[BaseException, Generation], None] = lambda _error, _generation: None
 
     # -- what may be committed ------------------------------------------------------------------------
 
@@ -60,9 +60,8 @@ class Committer:
         with engine.lock:
             for tp, state in engine.subscription.assignment.items():
                 if state.position is not None:
-                    limits = [state.position, engine.dispenser.lowest_in_hand(tp, but=me)]
-                    limits.append(engine.dispenser.pushed_offset(tp))
-                    offset = min(limit for limit in limits if limit is not None)
+                    elsewhere = engine.dispenser.lowest_in_hand(tp, but=me)
+                    offset = state.position if elsewhere is None else min(state.position, elsewhere)
                     result[tp] = OffsetAndMetadata(offset, metadata, state.leader_epoch)
         return result
 
@@ -83,9 +82,9 @@ class Committer:
             generation = self.identity()
             try:
                 verdict, errors = engine.offsets.commit_once(offsets, generation, self.instance_id)
-            except E.FATAL_LOCAL_ERRORS:
+            except err.FATAL_LOCAL_ERRORS:
                 raise
-            except E.KafkaException as error:
+            except err.KafkaException as error:
                 if engine.closing:
                     raise
                 problem = error
@@ -99,7 +98,7 @@ class Committer:
             if verdict is Verdict.EXPELLED and self.identity() == generation:
                 self.on_expelled(problem, generation)
                 break
-        raise E.CommitFailedError(
+        raise err.CommitFailedError(
             f"group {engine.group_id!r}: the offsets were not committed: {problem}. Whoever owns the partitions next "
             "starts at the last offsets that were"
         ) from problem
@@ -139,7 +138,7 @@ class Committer:
                     self.on_expelled(problem, generation)
                 if verdict in (Verdict.EXPELLED, Verdict.FATAL, Verdict.REJOINING):
                     break
-            except E.KafkaException as error:
+            except err.KafkaException as error:
                 problem = error
             if deadline.expired(now()) or (engine.closing and why != "stop"):
                 break

@@ -9,13 +9,21 @@ from __future__ import annotations
 import logging
 from typing import Any, Mapping
 
-from managedconsumer import errors as E
+from managedconsumer import errors as err
 from managedconsumer.runtime.cluster import Cluster
 from managedconsumer.runtime.connection import Connection
 from managedconsumer.structs import BrokerInfo
 from managedconsumer.wire.schemas import Api
 
 log = logging.getLogger(__name__)
+
+#: What a request can die of on its way; another try over a fresh connection may succeed.
+CONNECTION_ERRORS = (
+    err.SocketDisconnectedError,
+    err.RequestTimedOut,
+    err.NoBrokersAvailableError,
+    err.ProtocolError,
+)
 
 
 class CoordinatorLink:
@@ -37,7 +45,7 @@ class CoordinatorLink:
     def request(
         self, purpose: str, api: Api, body: Mapping[str, Any], timeout_ms: int, max_version: int | None = None
     ) -> dict[str, Any]:
-        """Ask the coordinator (in no version above ``max_version``); finds and connects first where needed. One attempt.
+        """Ask the coordinator, in no version above ``max_version``; finds and connects first if needed. One attempt.
 
         Raises what went wrong: a typed error of the coordinator look-up, a connection error, RequestTimedOut. After
         a connection error the coordinator counts as unknown.
@@ -46,7 +54,12 @@ class CoordinatorLink:
             connection = self._connection(purpose)
             version = connection.version(api) if max_version is None else min(connection.version(api), max_version)
             return connection.request(api, body, timeout_ms, version)
-        except (E.SocketDisconnectedError, E.RequestTimedOut, E.NoBrokersAvailableError, E.ProtocolError) as error:
+        except (
+            err.SocketDisconnectedError,
+            err.RequestTimedOut,
+            err.NoBrokersAvailableError,
+            err.ProtocolError,
+        ) as error:
             self.lost(str(error))
             raise
 
@@ -68,7 +81,7 @@ class CoordinatorLink:
                 self._connections[purpose] = fresh
                 return fresh
         fresh.close()
-        raise E.SocketDisconnectedError(f"group {self._group_id!r}: the member is closing")
+        raise err.SocketDisconnectedError(f"group {self._group_id!r}: the member is closing")
 
     def _find(self) -> BrokerInfo:
         broker = self._cluster.find_coordinator(self._group_id)

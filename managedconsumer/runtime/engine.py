@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from typing import Any, Callable, Collection, Iterable, Mapping
+from typing import Any, Callable, Collection, Iterable, Mapping, TypeVar
 
-from managedconsumer import errors as E
+from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.config import ConsumerOptions
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
@@ -28,6 +28,8 @@ from managedconsumer.subscription_state import SubscriptionState
 from managedconsumer.wire.records import Message
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # A missed wake-up can cost a blocked consumer at most this much (seconds).
 _LONGEST_NAP = 1.0
@@ -49,8 +51,9 @@ class Engine:
         self.dispenser = Dispenser(self.buffer)
         self.partition_object: Callable[[TopicPartition], Any] = lambda tp: tp
         self.closing = True
-        self.stop_wanted = False
+        self.stopping = self.stop_wanted = False
         self.inside: int | None = None
+        self._draining = 0
         self.error: BaseException | None = None
         self.trouble: str | None = None
         self._raise_once: deque[BaseException] = deque()
@@ -80,7 +83,7 @@ class Engine:
         self.cluster.reopen()
         self._build()
         with self.lock:
-            self.closing = self.stop_wanted = False
+            self.closing = self.stopping = self.stop_wanted = False
             self.error = self.trouble = None
             self._raise_once.clear()
             self._tasks.clear()
@@ -102,10 +105,19 @@ class Engine:
         with self.lock:
             self.drop(list(self.buffer.queues))
 
+    @property
+    def tasks_waiting(self) -> bool:
+        """True when a callback waits for the consuming thread."""
+        return bool(self._tasks)
+
+    def in_own_process(self) -> bool:
+        """False in a child of the process that made this consumer."""
+        return os.getpid() == self._pid
+
     def check_process(self) -> None:
         """Raise ForkedProcessError in a child of the process that made this consumer."""
-        if os.getpid() != self._pid:
-            raise E.ForkedProcessError(
+        if not self.in_own_process():
+            raise err.ForkedProcessError(
                 f"this consumer was created in process {self._pid} and is used in its child {os.getpid()}: threads and "
                 "sockets do not survive a fork. Create the consumer in the process that uses it"
             )
@@ -137,16 +149,21 @@ class Engine:
             raise self.error
         if self._raise_once:
             raise self._raise_once.popleft()
-        if self.closing:
-            raise E.ConsumerStoppedException("the consumer is not running: call start() first")
+        if self.closing or self.stopping:
+            raise err.ConsumerStoppedException("the consumer is not running: call start() first")
 
     # -- messages -------------------------------------------------------------------------------------
 
     def next_message(self, timeout: float | None) -> Message | None:
-        """The next message; None after ``timeout`` seconds without one (None: wait for ever, 0: do not wait).
+        """The next message; None after ``timeout`` seconds without one (None: wait for ever, 0: do not wait)."""
+        return self._wait_for(self.dispenser.take, timeout)
 
-        Runs callbacks that belong to the consuming thread, outside the lock, before anything is handed out.
-        """
+    def next_batch(self, limit: int, timeout: float | None) -> list[Message]:
+        """What is there, up to ``limit`` messages, as soon as there is one; empty after ``timeout`` seconds."""
+        return self._wait_for(lambda who: self.dispenser.take_many(who, limit), timeout) or []
+
+    def _wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
+        """Call ``take`` until it gives something; runs the consuming thread's callbacks first, outside the lock."""
         who = self.handler.ident()
         deadline: Deadline | None = None
         while True:
@@ -154,7 +171,7 @@ class Engine:
             self.inside = who
             try:
                 with self.lock:
-                    if self.error is not None or self._raise_once or self.closing or self.stop_wanted:
+                    if self.error is not None or self._raise_once or self.closing or self.stopping or self.stop_wanted:
                         self._on_return(who)
                         if not self.stop_wanted:
                             self.raise_if_over()
@@ -163,9 +180,9 @@ class Engine:
                         self._on_return(who)
                         task = self._tasks.popleft()
                     else:
-                        message = self._take(who)
-                        if message is not None:
-                            return message
+                        taken = self._take(take, who)
+                        if taken:
+                            return taken
                         deadline = deadline or Deadline(self.handler.now(), timeout)
                         if deadline.expired(self.handler.now()):
                             return None
@@ -178,10 +195,10 @@ class Engine:
             else:
                 self.check_process()
 
-    def _take(self, who: int) -> Message | None:
+    def _take(self, take: Callable[[int], T | None], who: int) -> T | None:
         queued = self.buffer.pops
         try:
-            return self.dispenser.take(who)
+            return take(who)
         finally:
             if self.buffer.pops != queued:
                 self.room.notify_all()
@@ -206,9 +223,43 @@ class Engine:
             self._tasks.clear()
             return waiting
 
-    # -- the assignment -------------------------------------------------------------------------------
+    def push_back(self, message: Message) -> None:
+        """The calling thread could not use ``message``: it is handed out again, the position stays before it."""
+        with self.lock:
+            self.dispenser.push_back(self.handler.ident(), message)
 
-    _draining = 0
+    def return_messages(self, messages: list[Message]) -> None:
+        """The tail of a batch could not be used: each partition goes back to the first of its messages in it."""
+        first: dict[TopicPartition, int] = {}
+        for message in messages:
+            first.setdefault(TopicPartition(message.topic, message.partition_id), message.offset)
+        with self.lock:
+            self.seek({tp: offset for tp, offset in first.items() if self.subscription.is_assigned(tp)})
+
+    def set_paused(self, tps: Iterable[TopicPartition], paused: bool) -> None:
+        """Pause or resume; what was fetched of a paused partition is dropped at once."""
+        with self.lock:
+            self.dispenser.shelve()
+            for tp in tps:
+                if paused:
+                    self.subscription.pause(tp)
+                    self.buffer.restart(tp)
+                else:
+                    self.subscription.resume(tp)
+            self.lock.notify_all()
+            self.room.notify_all()
+
+    def skip_corrupt(self, tp: TopicPartition) -> None:
+        """Go on behind a batch that cannot be read."""
+        with self.lock:
+            self.dispenser.skip_corrupt(tp)
+
+    def position(self, tp: TopicPartition) -> int | None:
+        """The *next* offset of ``tp``; None while it is not known. Raises PartitionNotAssignedError."""
+        with self.lock:
+            return self.subscription.partition_state(tp).position
+
+    # -- the assignment -------------------------------------------------------------------------------
 
     def hold(self, tps: Collection[TopicPartition]) -> None:
         """Stop handing out (and fetching) these partitions; what is buffered is kept."""
@@ -297,7 +348,7 @@ class Engine:
         if not self.subscription.has_default_offset_reset_policy():
             queue.fetch_offset = -1
             self.fail(
-                E.OffsetOutOfRangeError(
+                err.OffsetOutOfRangeError(
                     f"offset {queue.state.position} of {queue.tp.topic}-{queue.tp.partition} is not in the log, and "
                     "auto_offset_reset is 'none': seek to an offset that exists, or choose 'earliest' or 'latest'"
                 )
@@ -316,14 +367,13 @@ class Engine:
     def refresh_metadata(self) -> None:
         """Ask for the metadata of what is assigned, unless another worker just has; trouble is noted, not raised."""
         snapshot = self.cluster.snapshot
-        topics = {tp.topic for tp in self.subscription.assigned_partitions()} | (
-            self.subscription.subscription or set()
-        )
+        assigned = {tp.topic for tp in self.subscription.assigned_partitions()}
+        topics = assigned | self.subscription.group_subscription()
         try:
             self.cluster.refresh_if_same(snapshot, topics)
-        except E.FATAL_LOCAL_ERRORS as error:
+        except err.FATAL_LOCAL_ERRORS as error:
             self.fail(error)
-        except E.KafkaException as error:
+        except err.KafkaException as error:
             if not self.closing:
                 self.note_trouble(str(error))
         with self.lock:

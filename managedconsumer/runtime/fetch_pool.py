@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 from random import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Mapping
 
-from managedconsumer import errors as E
+from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.runtime.connection import Connection
 from managedconsumer.wire import schemas
+from managedconsumer.wire.records import RecordChunk
 
 if TYPE_CHECKING:
     from managedconsumer.runtime.engine import Engine
@@ -76,10 +77,11 @@ class FetchPool:
                     if connection is None or not connection.connected:
                         connection = engine.cluster.connect(key[0])
                     answer = self._ask(connection, plan)
-                except E.FATAL_LOCAL_ERRORS:
+                except err.FATAL_LOCAL_ERRORS:
                     raise
-                except E.KafkaException as error:
-                    connection = self._give_up(plan, connection, error, backoff)
+                except err.KafkaException as error:
+                    self._give_up(plan, connection, error, backoff)
+                    connection = None
                     continue
                 backoff.succeed()
                 self._deliver(plan, answer)
@@ -115,11 +117,11 @@ class FetchPool:
             version = min(version, fp.TOPIC_ID_VERSION - 1)
         answer = connection.request(schemas.FETCH, plan.body, self._limits.max_wait_ms + _ANSWER_GRACE_MS, version)
         if answer.get("error_code"):
-            raise E.error_for_code(answer["error_code"])
+            raise err.error_for_code(answer["error_code"])
         return answer
 
     def _give_up(
-        self, plan: fp.FetchPlan, connection: Connection | None, error: E.KafkaException, backoff: Backoff
+        self, plan: fp.FetchPlan, connection: Connection | None, error: err.KafkaException, backoff: Backoff
     ) -> None:
         engine = self._engine
         if connection is not None:
@@ -150,24 +152,22 @@ class FetchPool:
         engine, queue = self._engine, result.queue
         if queue.version != result.version or not queue.state.active:
             return False
-        if result.outcome is fp.Outcome.DATA:
-            self._take_data(result)
+        if result.chunk is not None:
+            self._take_data(queue, result.version, result.chunk, result.answer)
             return False
         queue.retry_at = rest
         queue.read_replica = -1
-        assert result.error is not None
+        problem = result.error or err.UnknownError()
         if result.outcome is fp.Outcome.RESET:
             engine.offset_out_of_range(queue)
         elif result.outcome is fp.Outcome.RAISE:
-            log.error("fetching %s-%d: %s", *queue.tp, result.error)
-            engine.fail(result.error)
+            log.error("fetching %s-%d: %s", *queue.tp, problem)
+            engine.fail(problem)
         elif result.outcome is fp.Outcome.RETRY:
-            engine.note_trouble(f"fetching {queue.tp.topic}-{queue.tp.partition}: {result.error}")
+            engine.note_trouble(f"fetching {queue.tp.topic}-{queue.tp.partition}: {problem}")
         return result.outcome is fp.Outcome.REFRESH
 
-    def _take_data(self, result: fp.PartitionResult) -> None:
-        queue, answer, chunk = result.queue, result.answer, result.chunk
-        assert chunk is not None
+    def _take_data(self, queue: PartitionQueue, version: int, chunk: RecordChunk, answer: Mapping[str, Any]) -> None:
         state = queue.state
         state.highwater = answer["high_watermark"]
         state.last_stable = answer.get("last_stable_offset", -1)
@@ -177,4 +177,4 @@ class FetchPool:
             queue.read_replica = preferred
             self.ensure_workers()
         if chunk.record_count or chunk.corrupt or chunk.next_fetch_offset > chunk.fetch_offset:
-            self._engine.buffer.accept(queue, result.version, chunk)
+            self._engine.buffer.accept(queue, version, chunk)

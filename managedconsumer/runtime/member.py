@@ -12,13 +12,14 @@ from collections import deque
 from random import random
 from typing import Callable, Mapping, Protocol
 
-from managedconsumer import errors as E
+from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.primitives import Worker
 from managedconsumer.structs import Generation
 
 log = logging.getLogger(__name__)
@@ -61,8 +62,10 @@ class GroupMember:
         self._lock = handler.Condition()
         self._todo: deque[ev.Event] = deque()
         self._closing = False
-        self._beats: object | None = None
-        self._beat_worker = None
+        self._beat_worker: Worker | None = None
+        self._members: dict[str, bytes] = {}
+        #: The thread that is inside :meth:`poll`, for callbacks that want to stop the consumer.
+        self.polling_in: int | None = None
 
     # -- state ----------------------------------------------------------------------------------------
 
@@ -108,17 +111,23 @@ class GroupMember:
         """Start the heartbeat worker."""
         if self._beat_worker is None:
             self._closing = False
-            self._beat_worker = self._handler.spawn("heartbeat", self._beat_forever)  # type: ignore[assignment]
+            self._beat_worker = self._handler.spawn("heartbeat", self._beat_forever)
 
     def poll(self, timeout: float | None = None, give_up: Callable[[], bool] = lambda: False) -> bool:
         """Go through a wanted rebalance; True when stable, False after ``timeout`` seconds or when closing.
 
         Raises the error that ended the membership. ``give_up`` is asked between steps.
         """
-        deadline = Deadline(self._handler.now(), timeout)
-        while not self._closing and not give_up():
+        self.polling_in = self._handler.ident()
+        try:
+            return self._drive(Deadline(self._handler.now(), timeout), give_up)
+        finally:
+            self.polling_in = None
+
+    def _drive(self, deadline: Deadline, done: Callable[[], bool]) -> bool:
+        while not self._closing and not done():
             with self._lock:
-                events = self.machine.poll(self._handler.now())
+                events = self.machine.poll()
             self._dispatch(events)
             while self._todo:
                 self._hand_to_owner(self._todo.popleft())
@@ -132,6 +141,24 @@ class GroupMember:
             if request is not None:
                 self._send(MEMBERSHIP, request)
         return False
+
+    def join(self) -> dict[str, bytes]:
+        """Go through a wanted rebalance as far as JoinGroup; the members' metadata if we lead, otherwise empty."""
+        self._members = {}
+        before = (MemberState.UNJOINED, MemberState.REVOKING, MemberState.PREPARING_REBALANCE)
+        self.poll(None, lambda: self.machine.state not in before and self.machine.rejoin_reason is None)
+        return self._members
+
+    def sync(self, assignments: Mapping[str, bytes]) -> bool:
+        """Go on as far as the taken-over assignment; a leader's ``assignments`` count if none were computed yet."""
+        self._feed(lambda: self.machine.provide_assignments(assignments) if assignments else [])
+        return self.poll(None)
+
+    def heartbeat_age(self) -> float:
+        """Seconds since the coordinator last answered."""
+        beat = self.machine.heartbeat
+        heard: float = max(beat.last_receive, beat.last_reset)
+        return self._handler.now() - heard
 
     def wait(self, timeout: float | None = None) -> None:
         """Sleep until there is something for :meth:`poll` to do, or ``timeout`` seconds."""
@@ -158,7 +185,7 @@ class GroupMember:
     def _send(self, purpose: str, request: ev.Request) -> bool:
         try:
             answer = self._link.request(purpose, request.api, request.body, int(request.timeout * 1000))
-        except E.KafkaException as error:
+        except err.KafkaException as error:
             with self._lock:
                 events = self.machine.failed(request, error, self._handler.now())
             self._dispatch(events)
@@ -170,19 +197,19 @@ class GroupMember:
         return True
 
     def _hand_to_owner(self, event: ev.Event) -> None:
-        now = self._handler.now
         if isinstance(event, ev.PrepareJoin):
             holding = self._owner.prepare_join(event)
-            self._feed(lambda: self.machine.prepared(now(), holding))
+            self._feed(lambda: self.machine.prepared(holding))
         elif isinstance(event, ev.Elected):
+            self._members = {m.member_id: m.metadata for m in event.members}
             assignments = {} if event.skip_assignment else self._owner.elect(event)
             self._feed(lambda: self.machine.provide_assignments(assignments))
         elif isinstance(event, ev.Assigned) and self.machine.generation == event.generation:
             rejoin = self._owner.take_over(event)
-            self._feed(lambda: self.machine.reconciled(now(), rejoin))
+            self._feed(lambda: self.machine.reconciled(rejoin))
         elif isinstance(event, ev.MembershipLost):
             self._owner.drop(event)
-            self._feed(lambda: self.machine.forgotten(now()))
+            self._feed(lambda: self.machine.forgotten())
 
     def _feed(self, step: Callable[[], list[ev.Event]]) -> None:
         with self._lock:
@@ -235,7 +262,7 @@ class GroupMember:
         """Leave the group (KIP-800 reason) and stop the heartbeats; never raises for a broker that is gone."""
         with self._lock:
             self._closing = True
-            events = self.machine.leave(self._handler.now(), reason)
+            events = self.machine.leave(reason)
             request = self.machine.next_request(self._handler.now())
             self._lock.notify_all()
         self._dispatch(events)
@@ -253,6 +280,9 @@ class GroupMember:
         try:
             answer = self._link.request(MEMBERSHIP, bounded.api, bounded.body, int(bounded.timeout * 1000))
             self._feed(lambda: self.machine.receive(request, answer, self._handler.now()))
-        except Exception as error:  # noqa: BLE001 - leaving is a courtesy; the session time-out does it otherwise
+        except err.KafkaException as error:
+            # Leaving is a courtesy; the session time-out does it otherwise.
             log.info("leaving the group was not confirmed: %s", error)
-            self._feed(lambda: self.machine.failed(request, error, self._handler.now()))
+            with self._lock:
+                events = self.machine.failed(request, error, self._handler.now())
+            self._dispatch(events)

@@ -6,7 +6,7 @@ import logging
 from random import random
 from typing import Any, Callable, Iterable, Mapping
 
-from managedconsumer import errors as E
+from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.coordinator import commits
 from managedconsumer.coordinator.commits import CommittedOffset, Verdict
@@ -14,14 +14,13 @@ from managedconsumer.fetch import resets
 from managedconsumer.fetch.resets import OffsetAnswer
 from managedconsumer.runtime.cluster import Cluster
 from managedconsumer.runtime.connection import Connection
-from managedconsumer.runtime.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.coordinator_link import CONNECTION_ERRORS, CoordinatorLink
 from managedconsumer.structs import Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.wire import schemas
 
 log = logging.getLogger(__name__)
 
 COMMIT = "commit"
-_CONNECTION_ERRORS = (E.SocketDisconnectedError, E.RequestTimedOut, E.NoBrokersAvailableError, E.ProtocolError)
 
 Interrupted = Callable[[], bool]
 
@@ -64,19 +63,19 @@ class OffsetClient:
             self._cluster.handler.sleep(min(backoff.fail(self._now()), deadline.remaining(self._now()) or 0.0))
             try:
                 self._cluster.refresh_if_same(snapshot, {tp.topic for tp in todo})
-            except _CONNECTION_ERRORS as error:
+            except CONNECTION_ERRORS as error:
                 log.debug("metadata refresh failed: %s", error)
         return done
 
     def _list_once(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
         grouped, homeless = resets.by_leader(wanted, self._cluster.snapshot)
-        answers = {tp: OffsetAnswer(-1, -1, -1, E.error_for_code(5, f"{tp} has no leader")) for tp in homeless}
+        answers = {tp: OffsetAnswer(-1, -1, -1, err.error_for_code(5, f"{tp} has no leader")) for tp in homeless}
         for node, part in grouped.items():
             body = resets.list_offsets_body(part, self._isolation, 30000)
             try:
                 answers.update(resets.read_list_offsets(self._ask_leader(node, body), part))
-            except _CONNECTION_ERRORS as error:
-                failed = E.error_for_code(7, str(error))
+            except CONNECTION_ERRORS as error:
+                failed = err.error_for_code(7, str(error))
                 answers.update({tp: OffsetAnswer(-1, -1, -1, failed) for tp in part})
         return answers
 
@@ -87,7 +86,7 @@ class OffsetClient:
                 connection = self._leaders[node] = self._cluster.connect(node)
             try:
                 return connection.request(schemas.LIST_OFFSETS, body)
-            except _CONNECTION_ERRORS:
+            except CONNECTION_ERRORS:
                 connection.close()
                 del self._leaders[node]
                 raise
@@ -107,14 +106,14 @@ class OffsetClient:
                 codes = {code} | {entry.error_code for entry in found.values()} - {0}
                 if codes == {0}:
                     return found
-                problem: E.KafkaException = E.error_for_code(max(codes))
+                problem: err.KafkaException = err.error_for_code(max(codes))
                 if commits.classify(max(codes)) is Verdict.FIND_COORDINATOR and self._link is not None:
                     self._link.lost(str(problem))
                 elif commits.classify(max(codes)) is Verdict.FATAL:
                     raise problem
-            except _CONNECTION_ERRORS as error:
+            except CONNECTION_ERRORS as error:
                 problem = error
-            except E.ProtocolClientError as error:
+            except err.ProtocolClientError as error:
                 if not error.retriable:
                     raise
                 problem = error
@@ -125,7 +124,7 @@ class OffsetClient:
 
     def commit_once(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], generation: Generation, instance_id: str | None
-    ) -> tuple[Verdict, dict[TopicPartition, E.ProtocolClientError]]:
+    ) -> tuple[Verdict, dict[TopicPartition, err.ProtocolClientError]]:
         """One OffsetCommit. Raises connection errors and those of the coordinator look-up."""
         body = commits.commit_body(self._group_id or "", offsets, generation, instance_id)
         verdict, problems = commits.read_commit(self._ask_coordinator(schemas.OFFSET_COMMIT, body))
@@ -135,7 +134,7 @@ class OffsetClient:
 
     def _ask_coordinator(self, api: schemas.Api, body: Mapping[str, Any]) -> dict[str, Any]:
         if self._link is None:
-            raise E.IllegalStateError("consumer_group is not set: this consumer has no offsets to commit or fetch")
+            raise err.IllegalStateError("consumer_group is not set: this consumer has no offsets to commit or fetch")
         with self._commit_lock:
             return self._link.request(COMMIT, api, body, 10000, max_version=commits.TOPIC_ID_VERSION - 1)
 

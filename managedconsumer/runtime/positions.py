@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Callable
 
-from managedconsumer import errors as E
+from managedconsumer import errors as err
 from managedconsumer.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class PositionWorker:
             engine.lock.notify_all()
             engine.room.notify_all()
 
-    def _trouble(self, tp: TopicPartition, error: E.ProtocolClientError) -> None:
+    def _trouble(self, tp: TopicPartition, error: err.ProtocolClientError) -> None:
         if error.retriable:
             self._engine.note_trouble(f"{tp.topic}-{tp.partition}: no offset yet: {error}")
         else:

@@ -9,20 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from managedconsumer.coordinator.assignors.cooperative_sticky import (
-        CooperativeStickyPartitionAssignor as CooperativeStickyPartitionAssignor,
-    )
-    from managedconsumer.coordinator.assignors.sticky import StickyPartitionAssignor as StickyPartitionAssignor
-
     from managedconsumer.coordinator.assignors.abstract import (
         AbstractPartitionAssignor as AbstractPartitionAssignor,
     )
     from managedconsumer.coordinator.assignors.abstract import Assignor as Assignor
     from managedconsumer.coordinator.assignors.abstract import RebalanceProtocol as RebalanceProtocol
+    from managedconsumer.coordinator.assignors.cooperative_sticky import (
+        CooperativeStickyPartitionAssignor as CooperativeStickyPartitionAssignor,
+    )
     from managedconsumer.coordinator.assignors.range import RangePartitionAssignor as RangePartitionAssignor
     from managedconsumer.coordinator.assignors.roundrobin import (
         RoundRobinPartitionAssignor as RoundRobinPartitionAssignor,
     )
+    from managedconsumer.coordinator.assignors.sticky import StickyPartitionAssignor as StickyPartitionAssignor
 
 _HOMES = {
     "AbstractPartitionAssignor": "abstract",

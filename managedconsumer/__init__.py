@@ -1,0 +1,58 @@
+"""A managed, balanced Kafka consumer: pykafka's interface on today's protocol, with Arrow batches and PySpark.
+
+Everything here is loaded when it is first used (PEP 562), so ``import managedconsumer`` costs a few milliseconds.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from managedconsumer._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from managedconsumer.compat.client import KafkaClient as KafkaClient
+    from managedconsumer.compat.patch import patch_pykafka as patch_pykafka
+    from managedconsumer.listeners import AsyncConsumerRebalanceListener as AsyncConsumerRebalanceListener
+    from managedconsumer.listeners import ConsumerRebalanceListener as ConsumerRebalanceListener
+    from managedconsumer.managedbalancedconsumer import BalancedConsumer as BalancedConsumer
+    from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer as ManagedBalancedConsumer
+    from managedconsumer.partition_state import TopicPartitionState as TopicPartitionState
+    from managedconsumer.simpleconsumer import SimpleConsumer as SimpleConsumer
+    from managedconsumer.structs import OffsetAndMetadata as OffsetAndMetadata
+    from managedconsumer.structs import OffsetResetStrategy as OffsetResetStrategy
+    from managedconsumer.structs import OffsetType as OffsetType
+    from managedconsumer.structs import TopicPartition as TopicPartition
+    from managedconsumer.subscription_state import SubscriptionState as SubscriptionState
+    from managedconsumer.wire.records import Message as Message
+
+_HOMES = {
+    "AsyncConsumerRebalanceListener": "listeners",
+    "BalancedConsumer": "managedbalancedconsumer",
+    "ConsumerRebalanceListener": "listeners",
+    "KafkaClient": "compat.client",
+    "ManagedBalancedConsumer": "managedbalancedconsumer",
+    "Message": "wire.records",
+    "OffsetAndMetadata": "structs",
+    "OffsetResetStrategy": "structs",
+    "OffsetType": "structs",
+    "SimpleConsumer": "simpleconsumer",
+    "SubscriptionState": "subscription_state",
+    "TopicPartition": "structs",
+    "TopicPartitionState": "subscription_state",
+    "patch_pykafka": "compat.patch",
+}
+
+__all__ = sorted([*_HOMES, "__version__"])  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value  # the next look-up is an ordinary one
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,421 @@
+"""BalancedConsumer: what a member of a consumer group does, whatever constructor made it.
+
+It holds one :class:`~managedconsumer.SimpleConsumer` for its whole life and tells it which partitions to read. Workers:
+*membership* (joins, hand-overs, ``post_rebalance_callback``), *heartbeat* (its own connection, beats whatever the
+user's code does), *commits*, *positions*, and a *fetcher* for each broker.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import warnings
+import weakref
+from typing import Any, Callable, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.compat.membership import RangeProtocol, accept_assignors
+from managedconsumer.config import ConsumerOptions, GroupOptions, check_group
+from managedconsumer.consumer_api import ConsumerAPI
+from managedconsumer.coordinator.membership import Membership
+from managedconsumer.coordinator.negotiation import Negotiation
+from managedconsumer.coordinator.requests import MembershipConfig
+from managedconsumer.coordinator.states import MemberState
+from managedconsumer.group_owner import GroupOwner
+from managedconsumer.listeners import check_listener
+from managedconsumer.post_rebalance import PostRebalance
+from managedconsumer.runtime.callbacks import ListenerCalls
+from managedconsumer.runtime.member import GroupMember
+from managedconsumer.simpleconsumer import SimpleConsumer
+from managedconsumer.structs import Generation, OffsetType
+
+log = logging.getLogger(__name__)
+
+_STOP_TIMEOUT = 5.0
+# How long (seconds) the membership worker goes without looking at the watchdog.
+_TICK = 0.5
+
+
+class BalancedConsumer(ConsumerAPI):
+    """A member of a consumer group. Thread-safe.
+
+    Constructed directly it takes pykafka's arguments for ZooKeeper, which Kafka 4 does not have: they are accepted with a
+    DeprecationWarning, and the group protocol is used as in :class:`~managedconsumer.ManagedBalancedConsumer`.
+    """
+
+    def __init__(
+        self,
+        topic: Any,
+        cluster: Any,
+        consumer_group: Any,
+        fetch_message_max_bytes: int = 1024 * 1024,
+        num_consumer_fetchers: int = 1,
+        auto_commit_enable: bool = False,
+        auto_commit_interval_ms: int = 60 * 1000,
+        queued_max_messages: int = 2000,
+        fetch_min_bytes: int = 1,
+        fetch_error_backoff_ms: int = 500,
+        fetch_wait_max_ms: int = 100,
+        offsets_channel_backoff_ms: int = 1000,
+        offsets_commit_max_retries: int = 5,
+        auto_offset_reset: Any = OffsetType.EARLIEST,
+        consumer_timeout_ms: int = -1,
+        rebalance_max_retries: int = 5,
+        rebalance_backoff_ms: int = 2 * 1000,
+        zookeeper_connection_timeout_ms: int = 6 * 1000,
+        zookeeper_connect: Any = None,
+        zookeeper_hosts: Any = None,
+        zookeeper: Any = None,
+        auto_start: bool = True,
+        reset_offset_on_start: bool = False,
+        post_rebalance_callback: Callable[..., Any] | None = None,
+        use_rdkafka: bool = False,
+        compacted_topic: bool = False,
+        membership_protocol: Any = RangeProtocol,
+        deserializer: Any = None,
+        reset_offset_on_fetch: bool = True,
+        **more: Any,
+    ) -> None:
+        """pykafka's BalancedConsumer arguments, in its order; ``more`` are ManagedBalancedConsumer's keywords."""
+        if zookeeper_connect or zookeeper_hosts or zookeeper or zookeeper_connection_timeout_ms != 6000:
+            warnings.warn(
+                "ZooKeeper arguments are ignored: Kafka 4 has no ZooKeeper, and the group protocol is used instead",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        self._initialise(
+            topic,
+            cluster,
+            consumer_group,
+            auto_start=auto_start,
+            membership_protocol=membership_protocol,
+            use_rdkafka=use_rdkafka,
+            fetch_message_max_bytes=fetch_message_max_bytes,
+            num_consumer_fetchers=num_consumer_fetchers,
+            auto_commit_enable=auto_commit_enable,
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            queued_max_messages=queued_max_messages,
+            fetch_min_bytes=fetch_min_bytes,
+            fetch_error_backoff_ms=fetch_error_backoff_ms,
+            fetch_wait_max_ms=fetch_wait_max_ms,
+            offsets_channel_backoff_ms=offsets_channel_backoff_ms,
+            offsets_commit_max_retries=offsets_commit_max_retries,
+            auto_offset_reset=auto_offset_reset,
+            consumer_timeout_ms=consumer_timeout_ms,
+            rebalance_max_retries=rebalance_max_retries,
+            rebalance_backoff_ms=rebalance_backoff_ms,
+            reset_offset_on_start=reset_offset_on_start,
+            post_rebalance_callback=post_rebalance_callback,
+            compacted_topic=compacted_topic,
+            deserializer=deserializer,
+            reset_offset_on_fetch=reset_offset_on_fetch,
+            **more,
+        )
+
+    def _initialise(
+        self,
+        topic: Any,
+        cluster: Any,
+        consumer_group: Any,
+        *,
+        auto_start: bool,
+        membership_protocol: Any,
+        use_rdkafka: bool,
+        listener: Any = None,
+        use_greenlets: bool | None = None,
+        metrics: Any = None,
+        **options: Any,
+    ) -> None:
+        """Validate everything, build, and start unless told not to."""
+        group = check_group(consumer_group, required=True) or ""
+        mine = {name: options.pop(name) for name in list(options) if name in GroupOptions.__dataclass_fields__}
+        self._group_options = GroupOptions(**mine)
+        self._options = ConsumerOptions(**options)
+        self._listener = check_listener(listener)
+        self._membership_protocol = membership_protocol
+        self._assignors = accept_assignors(membership_protocol)
+        self._metrics = metrics
+        if use_rdkafka:
+            raise err.MissingPackageError("use_rdkafka=True is not built yet: leave it out")
+        self._consumer = SimpleConsumer._held_by(topic, cluster, group, self._options, use_greenlets)
+        self._choice, self._group = self._consumer._choice, group
+        self._engine, self._committer = self._consumer._engine, self._consumer._committer
+        self._member: GroupMember | None = None
+        self._owner: GroupOwner | None = None
+        self._worker: Any = None
+        self._last_held = None
+        if auto_start is True:
+            self.start()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))} (consumer_group={self._group})>"
+
+    # -- lifecycle ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Join the group; returns with the first assignment (before it when a listener waits for ``consume()``).
+
+        Raises when it cannot: no broker, unknown topic, login refused, a group that will not have us, or
+        ``rebalance_max_retries`` failed attempts in a row. The consumer is stopped then and may be started again.
+        """
+        with self._consumer._life:
+            if not self._engine.closing:
+                return
+            self._consumer._open()
+            try:
+                self._subscribe()
+                self._setup_membership()
+                self._setup_heartbeat_worker()
+                self._worker = self._engine.handler.spawn("membership", _membership_loop, weakref.ref(self))
+                self._wait_for_first_assignment()
+            except BaseException:
+                self._wind_down(_STOP_TIMEOUT, "start failed")
+                raise
+            if self._options.auto_commit_enable:
+                self._committer.start()
+
+    def _subscribe(self) -> None:
+        subscription = self._engine.subscription
+        with self._engine.lock:
+            subscription.unsubscribe()
+            if self._choice.pattern is not None:
+                subscription.subscribe(pattern=self._choice.pattern)
+                subscription.update_pattern_subscription(self._engine.cluster.snapshot)
+            else:
+                subscription.subscribe(topics=self._choice.names)
+
+    def _setup_membership(self) -> None:
+        engine = self._engine
+        if engine.link is None:
+            raise err.IllegalStateError("a managed consumer needs a group")
+        negotiation = Negotiation(self._assignors, self._options.client_rack)
+        machine = Membership(self._membership_config(), self._protocols(negotiation), random.random, engine.handler.now)
+        self._owner = GroupOwner(
+            self._consumer,
+            negotiation,
+            ListenerCalls(self._listener, engine, self._group_options.rebalance_timeout_ms),
+            PostRebalance(self, self._group_options.post_rebalance_callback),
+            drain_ms=self._group_options.revoke_drain_ms,
+            rebalance_timeout_ms=self._group_options.rebalance_timeout_ms,
+        )
+        member = GroupMember(machine, engine.link, engine.handler, self._owner)
+        self._member = self._owner.member = member
+        self._committer.identity = lambda: member.generation
+        self._committer.on_expelled = member.fence
+        self._committer.instance_id = self._group_options.group_instance_id
+        engine.positions.on_metadata = self._owner.metadata_changed
+
+    def _membership_config(self) -> MembershipConfig:
+        options = self._group_options
+        return MembershipConfig(
+            group_id=self._group or "",
+            session_timeout_ms=options.session_timeout_ms,
+            rebalance_timeout_ms=options.rebalance_timeout_ms,
+            heartbeat_interval_ms=options.heartbeat_interval_ms,
+            retry_backoff_max_ms=max(100, options.rebalance_backoff_ms),
+            group_instance_id=options.group_instance_id,
+        )
+
+    def _protocols(self, negotiation: Negotiation) -> Callable[[], list[tuple[str, bytes]]]:
+        engine, me = self._engine, weakref.ref(self)
+
+        def protocols() -> list[tuple[str, bytes]]:
+            consumer = me()
+            member = None if consumer is None else consumer._member
+            generation = -1 if member is None else member.generation.id
+            with engine.lock:
+                topics = set(engine.subscription.subscription or ())
+                owned = engine.subscription.assigned_partitions()
+            return negotiation.protocols(topics, owned, generation)
+
+        return protocols
+
+    def _wait_for_first_assignment(self) -> None:
+        engine, owner, member = self._engine, self._owner, self._member
+        if owner is None or member is None:
+            return
+        with engine.lock:
+            while not owner.assignments and not engine.tasks_waiting:
+                if engine.error is not None:
+                    raise engine.error
+                if engine.closing or engine.stopping or engine.stop_wanted:
+                    raise err.ConsumerStoppedException("the consumer was stopped while it was starting")
+                problem = member.machine.last_error
+                if problem is not None and member.machine.failures > self._group_options.rebalance_max_retries:
+                    raise problem
+                engine.lock.wait(0.2)
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Stop: commit what is finished (``auto_commit_enable``), call the listener, leave the group, end the workers.
+
+        Idempotent, from any thread and from a signal handler; never raises. ``timeout`` in seconds (default 5).
+        """
+        handler = self._engine.handler
+        if self._engine.inside == handler.ident():
+            self._consumer._ask_for_stop()
+            return
+        if self._member is not None and self._member.polling_in == handler.ident():
+            handler.spawn("stopper", self.stop, timeout)  # a callback on the membership worker cannot wait for itself
+            return
+        with self._consumer._life:
+            if not self._engine.closing:
+                self._wind_down(_STOP_TIMEOUT if timeout is None else timeout, "consumer stopped")
+
+    def _wind_down(self, timeout: float, reason: str) -> None:
+        engine, member = self._engine, self._member
+        if not engine.in_own_process():
+            return
+        with engine.lock:
+            engine.stopping = True
+            engine.lock.notify_all()
+        if member is not None:
+            member.interrupt()
+        if self._worker is not None:
+            self._worker.join(timeout)
+            self._worker = None
+        self._say_goodbye(member)
+        self._last_held = self._held(self._assigned())
+        if member is not None:
+            member.leave(reason, timeout)
+        self._consumer._close(timeout)
+        self._member = None
+
+    def _say_goodbye(self, member: GroupMember | None) -> None:
+        """Drain, commit, tell the listener: in the thread that calls ``stop()``."""
+        held = self._assigned()
+        self._engine.hold(held)
+        self._engine.drain(set(held), self._group_options.revoke_drain_ms / 1000.0)
+        joined = member is not None and member.generation.joined and member.state is not MemberState.LOSING
+        if joined and self._options.auto_commit_enable:
+            self._committer.commit_finished(2.0, "stop")
+        if not held or self._listener is None:
+            return
+        try:
+            calls = ListenerCalls(self._listener, self._engine, 0)
+            calls.call_here("on_partitions_revoked" if joined else "on_partitions_lost", held)
+        except Exception:
+            log.exception("group %s: the listener raised during stop()", self._group)
+
+    close = stop
+
+    def __enter__(self) -> Any:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # -- the membership, step by step (pykafka's names) -------------------------------------------------
+
+    def _tick(self) -> bool:
+        """One round of the membership worker; False when it should end."""
+        member = self._member
+        if member is None or self._engine.closing or self._engine.stopping:
+            return False
+        self._update_member_assignment()
+        member.wait(_TICK)
+        return True
+
+    def _update_member_assignment(self) -> None:
+        """Go through a rebalance if one is wanted: give up, join, sync, take over."""
+        if self._member is not None:
+            self._member.poll(_TICK)
+
+    def _join_group(self) -> Mapping[str, bytes]:
+        """Go as far as a completed JoinGroup; for the leader the members' metadata by id, otherwise empty."""
+        return {} if self._member is None else self._member.join()
+
+    def _sync_group(self, group_assignments: Mapping[str, bytes]) -> None:
+        """Go as far as a completed SyncGroup; the leader's ``group_assignments`` are assignment blobs by member id."""
+        if self._member is not None:
+            self._member.sync(group_assignments)
+
+    def _setup_heartbeat_worker(self) -> None:
+        """Start the heartbeat worker."""
+        if self._member is not None:
+            self._member.start()
+
+    def _build_default_error_handlers(self) -> dict[int, Callable[[], None]]:
+        """What to do on each error code of the group APIs."""
+        member = self._member
+
+        def rejoin(code: int) -> Callable[[], None]:
+            return lambda: None if member is None else member.request_rejoin(str(err.error_for_code(code)))
+
+        def expelled(code: int) -> Callable[[], None]:
+            return lambda: None if member is None else member.fence(err.error_for_code(code), member.generation)
+
+        def coordinator(code: int) -> Callable[[], None]:
+            link = self._engine.link
+            return lambda: None if link is None else link.lost(str(err.error_for_code(code)))
+
+        handlers = {code: coordinator(code) for code in (14, 15, 16)}
+        handlers.update({code: expelled(code) for code in (22, 25, 82)})
+        handlers[27] = rejoin(27)
+        return handlers
+
+    def _handle_error(self, error_code: int) -> None:
+        """Do what an error code of a group API asks for; raises the typed error of a code that nothing heals."""
+        handler = self._build_default_error_handlers().get(error_code)
+        if handler is not None:
+            handler()
+        elif error_code and not err.error_for_code(error_code).retriable:
+            raise err.error_for_code(error_code)
+
+    # -- what a user may ask ---------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> Any:
+        """The topic (a list, or the pattern, where several were given)."""
+        return self._consumer.topic
+
+    @property
+    def consumer_id(self) -> bytes:
+        """The member id that the coordinator gave us (empty before the join)."""
+        return self._generation.member_id.encode()
+
+    @property
+    def generation_id(self) -> int:
+        """The group's current generation as we know it, -1 outside of one."""
+        return self._generation.id
+
+    @property
+    def _generation(self) -> Generation:
+        member = self._member
+        return Generation(-1, "") if member is None else member.generation
+
+    @property
+    def held_offsets(self) -> dict[Any, int] | None:
+        """The offset *last consumed* by partition, -2 where nothing was; None before the first assignment."""
+        if self._owner is None:
+            return None
+        return super().held_offsets
+
+    def health(self) -> dict[str, Any]:
+        """Everything an operator asks first, as plain values; never blocks on a broker."""
+        member, broker = self._member, None if self._engine.link is None else self._engine.link.broker
+        return {
+            **super().health(),
+            "group": self._group,
+            "state": "stopped" if member is None else member.state.value,
+            "member_id": self._generation.member_id,
+            "generation": self._generation.id,
+            "coordinator": None if broker is None else broker.address,
+            "heartbeat_age_s": None if member is None else member.heartbeat_age(),
+        }
+
+
+def _membership_loop(me: weakref.ref[BalancedConsumer]) -> None:
+    """The membership worker: holds its consumer only while it works."""
+    while True:
+        consumer = me()
+        if consumer is None:
+            return
+        engine = consumer._engine
+        try:
+            if not consumer._tick():
+                return
+        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+            engine.fail(error)
+            return
+        del consumer

@@ -1,0 +1,351 @@
+"""What both consumers offer over their engine: consuming, offsets in pykafka's and in Kafka's convention, health."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple
+
+from managedconsumer import errors as err
+from managedconsumer.compat.accept import TopicChoice, accept_partition
+from managedconsumer.config import ConsumerOptions
+from managedconsumer.offset_convention import held_from_position, target_of
+from managedconsumer.runtime.committer import Committer
+from managedconsumer.runtime.engine import Engine
+from managedconsumer.structs import OffsetAndMetadata, OffsetResetStrategy, OffsetType, TopicPartition
+from managedconsumer.wire.records import Message
+
+log = logging.getLogger(__name__)
+
+# How long (seconds) a call that needs a broker's answer tries before it raises.
+_PATIENCE = 30.0
+# How often a consume() that was given an event to watch looks at it (seconds).
+_EVENT_SLICE = 0.02
+
+
+class OffsetFetchPartitionResponse(NamedTuple):
+    """pykafka's answer of ``fetch_offsets``: ``offset`` is the *next* offset, -1 when nothing is committed."""
+
+    offset: int
+    metadata: bytes
+    err: int
+
+
+class ConsumerAPI:
+    """Methods common to SimpleConsumer and ManagedBalancedConsumer. Thread-safe unless a method says otherwise."""
+
+    _engine: Engine
+    _committer: Committer
+    _options: ConsumerOptions
+    _choice: TopicChoice
+    _group: str | None
+    _last_held: dict[Any, int] | None
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Stop this consumer."""
+        raise NotImplementedError
+
+    # -- consuming ------------------------------------------------------------------------------------
+
+    def consume(self, block: bool = True, unblock_event: Any = None) -> Message | None:
+        """The next message, or None after ``consumer_timeout_ms`` without one (at once with ``block=False``).
+
+        Coming back for the next message tells the consumer that the last one is finished. Several threads may call.
+        Raises what ended the consumer, ConsumerStoppedException when it is not running, an exception of a callback
+        once, CorruptRecordError and the deserializer's exceptions as ``on_error`` decides.
+        """
+        timeout_ms = self._options.consumer_timeout_ms
+        timeout = 0.0 if not block else None if timeout_ms < 0 else timeout_ms / 1000.0
+        if unblock_event is None:
+            return self._consume(timeout)
+        return self._consume_until(timeout, unblock_event)
+
+    def _consume_until(self, timeout: float | None, event: Any) -> Message | None:
+        now = self._engine.handler.now
+        end = None if timeout is None else now() + timeout
+        while not event.is_set():
+            left = _EVENT_SLICE if end is None else min(_EVENT_SLICE, end - now())
+            message = self._consume(max(0.0, left))
+            if message is not None or (end is not None and now() >= end):
+                return message
+        return None
+
+    def _consume(self, timeout: float | None) -> Message | None:
+        while True:
+            try:
+                message = self._engine.next_message(timeout)
+            except err.CorruptRecordError as error:
+                self._decide_corrupt(error)
+                continue
+            if message is None:
+                self._finish_stop()
+                return None
+            if self._options.deserializer is None or self._deserialize(message):
+                return message
+
+    def consume_batch(self, max_messages: int = 500, timeout_ms: int = 1000) -> list[Message]:
+        """What is there, up to ``max_messages``, as soon as there is one; empty after ``timeout_ms`` (-1: wait for ever).
+
+        All of the batch is in hand until the next call.
+        """
+        timeout = None if timeout_ms < 0 else timeout_ms / 1000.0
+        while True:
+            try:
+                messages = self._engine.next_batch(max_messages, timeout)
+            except err.CorruptRecordError as error:
+                self._decide_corrupt(error)
+                continue
+            if not messages:
+                self._finish_stop()
+            if self._options.deserializer is None:
+                return messages
+            return self._deserialize_all(messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages until ``consume()`` gives None; may be iterated again."""
+        while True:
+            message = self.consume(block=True)
+            if message is None:
+                return
+            yield message
+
+    def _finish_stop(self) -> None:
+        """A signal handler or a callback asked for a stop while this thread was consuming: do it now."""
+        if self._engine.stop_wanted:
+            self.stop()
+            raise err.ConsumerStoppedException("the consumer was stopped")
+
+    def _deserialize(self, message: Message) -> bool:
+        """Apply the deserializer; False: skip the message. Raising leaves the position before it."""
+        deserializer = self._options.deserializer
+        if deserializer is None:
+            return True
+        try:
+            message.value, message.partition_key = deserializer(message.value, message.partition_key)
+        except Exception as error:
+            if self._decide(error, message) == "skip":
+                return False
+            self._engine.push_back(message)
+            raise
+        return True
+
+    def _deserialize_all(self, messages: list[Message]) -> list[Message]:
+        good = []
+        for index, message in enumerate(messages):
+            try:
+                if self._deserialize(message):
+                    good.append(message)
+            except Exception:
+                self._engine.return_messages(messages[index:])
+                if not good:
+                    raise
+                break
+        return good
+
+    def _decide_corrupt(self, error: err.CorruptRecordError) -> None:
+        if self._decide(error, None) != "skip":
+            raise error
+        log.warning("skipped: %s", error)
+        self._engine.skip_corrupt(TopicPartition(error.topic, error.partition))
+
+    def _decide(self, error: BaseException, message: Message | None) -> str:
+        policy = self._options.on_error
+        return policy(error, message) if callable(policy) else policy
+
+    # -- keys and partitions --------------------------------------------------------------------------
+
+    def _key(self, tp: TopicPartition) -> Any:
+        """Dicts are keyed by partition id with one topic (pykafka), by TopicPartition with several."""
+        return tp.partition if self._choice.single else tp
+
+    def _accept(self, partition: Any) -> TopicPartition:
+        return accept_partition(partition, self._choice.names)
+
+    def _assigned(self) -> list[TopicPartition]:
+        with self._engine.lock:
+            return sorted(self._engine.subscription.assignment)
+
+    @property
+    def partitions(self) -> dict[Any, Any]:
+        """The assigned partitions: ``{id: Partition}`` (``{TopicPartition: Partition}`` with several topics)."""
+        with self._engine.lock:
+            return {self._key(tp): queue.context.partition for tp, queue in sorted(self._engine.buffer.queues.items())}
+
+    @property
+    def held_offsets(self) -> dict[Any, int] | None:
+        """The offset *last consumed* of each partition, -2 where nothing was; readable after ``stop()`` too."""
+        with self._engine.lock:
+            if self._engine.closing and self._last_held is not None:
+                return dict(self._last_held)
+            return self._held(self._assigned())
+
+    def _held(self, tps: Iterable[TopicPartition]) -> dict[Any, int]:
+        return {self._key(tp): held_from_position(self._engine.position(tp)) for tp in tps}
+
+    # -- commits --------------------------------------------------------------------------------------
+
+    def commit_offsets(self, partition_offsets: Any = None) -> None:
+        """Commit now, and raise if it did not happen.
+
+        ``None``: what was handed out, this thread's message in hand included. Otherwise ``[(partition, next), ...]`` or
+        ``{partition: next}`` with the *next* offset of each. Raises CommitFailedError when the group has moved on.
+        """
+        if self._group is None:
+            raise err.IllegalStateError("consumer_group is not set: there is no group to commit offsets to")
+        self._require_running()
+        if partition_offsets is None:
+            offsets: Mapping[TopicPartition, OffsetAndMetadata] = self._committer.held()
+        else:
+            offsets = {tp: self._next_offset(tp, value) for tp, value in self._pairs(partition_offsets)}
+        if offsets:
+            self._committer.commit(
+                offsets, self._options.offsets_commit_max_retries, self._options.offsets_channel_backoff_ms
+            )
+
+    def _next_offset(self, tp: TopicPartition, value: Any) -> OffsetAndMetadata:
+        if isinstance(value, OffsetAndMetadata):
+            return value
+        kind, number = target_of(value, f"commit_offsets, {tp.topic}-{tp.partition}")
+        if kind != "seek":
+            raise ValueError(f"commit_offsets, {tp.topic}-{tp.partition}: {value!r} is no offset to commit (0 or more)")
+        return OffsetAndMetadata(number - 1)
+
+    def _pairs(self, partition_offsets: Any) -> list[tuple[TopicPartition, Any]]:
+        items = partition_offsets.items() if isinstance(partition_offsets, Mapping) else partition_offsets
+        return [(self._accept(partition), value) for partition, value in items]
+
+    def _require_running(self) -> None:
+        self._engine.check_process()
+        if self._engine.error is not None:
+            raise self._engine.error
+        if self._engine.closing:
+            raise err.ConsumerStoppedException("the consumer is not running: call start() first")
+
+    def fetch_offsets(self) -> list[tuple[Any, OffsetFetchPartitionResponse]]:
+        """The group's committed (*next*) offsets; with ``reset_offset_on_fetch`` they become the positions too."""
+        self._require_running()
+        tps = self._assigned()
+        found = self._engine.offsets.committed(tps, _PATIENCE, lambda: self._engine.closing)
+        if self._options.reset_offset_on_fetch:
+            self._engine.seek({tp: entry.offset for tp, entry in found.items() if entry.offset >= 0})
+            policy = self._default_reset()
+            self._engine.reset({tp: policy for tp, entry in found.items() if entry.offset < 0})
+        return [
+            (self._key(tp), OffsetFetchPartitionResponse(e.offset, e.metadata.encode(), e.error_code))
+            for tp, e in sorted(found.items())
+        ]
+
+    def _default_reset(self) -> int:
+        return OffsetType.LATEST if self._options.auto_offset_reset == "latest" else OffsetType.EARLIEST
+
+    # -- positions ------------------------------------------------------------------------------------
+
+    def reset_offsets(self, partition_offsets: Any = None) -> None:
+        """Move positions: ``[(partition, last consumed), ...]`` or a dict, with -2, -1 or a datetime for look-ups.
+
+        ``None``: every partition to ``auto_offset_reset``. A datetime gives the first message at or after it, the end
+        if there is none. Nothing is committed by it. Raises what a look-up raises; then no position has changed.
+        """
+        self._require_running()
+        if partition_offsets is None:
+            pairs: list[tuple[TopicPartition, Any]] = [(tp, self._default_reset()) for tp in self._assigned()]
+        else:
+            pairs = self._pairs(partition_offsets)
+        self.apply_targets({tp: target_of(v, f"reset_offsets, {tp.topic}-{tp.partition}") for tp, v in pairs})
+
+    def raise_later(self, error: BaseException) -> None:
+        """Raise ``error`` once, from the next call that consumes."""
+        self._engine.raise_later(error)
+
+    def apply_targets(self, wanted: Mapping[Any, tuple[str, int]]) -> None:
+        """Move positions to what :func:`~managedconsumer.offset_convention.target_of` made of the user's values."""
+        targets = {self._accept(key): target for key, target in wanted.items()}
+        held = set(self._assigned())
+        foreign = [tp for tp in targets if tp not in held]
+        if foreign:
+            raise err.KafkaException(f"partition {foreign[0]} is not held by this consumer; it holds {sorted(held)}")
+        seeks = {tp: number for tp, (kind, number) in targets.items() if kind == "seek"}
+        lookups = {tp: number for tp, (kind, number) in targets.items() if kind == "lookup"}
+        seeks.update(self._look_up(lookups))
+        self._engine.seek(seeks)
+
+    def _look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        if not wanted:
+            return {}
+        closing = self._engine
+        answers = closing.offsets.list_offsets(wanted, _PATIENCE, lambda: closing.closing)
+        beyond = [tp for tp, a in answers.items() if a.error is None and a.offset < 0]
+        if beyond:  # a time after the last message: the end of the log
+            latest = {tp: int(OffsetType.LATEST) for tp in beyond}
+            answers.update(closing.offsets.list_offsets(latest, _PATIENCE, lambda: closing.closing))
+        for tp, answer in answers.items():
+            if answer.error is not None:
+                raise answer.error
+            if answer.offset < 0:
+                raise err.OffsetRequestFailedError(f"{tp.topic}-{tp.partition}: the broker knows no offset")
+        return {tp: answer.offset for tp, answer in answers.items()}
+
+    def seek(self, partition: Any, next_offset: int) -> None:
+        """Read on from ``next_offset`` (Kafka's convention). Raises for a partition that is not held."""
+        self._require_running()
+        self._engine.seek({self._accept(partition): next_offset})
+
+    def position(self, partition: Any) -> int:
+        """The *next* offset that will be handed out; looks it up if it is not known yet (blocks)."""
+        self._require_running()
+        tp = self._accept(partition)
+        position = self._engine.position(tp)
+        if position is None:
+            self._engine.positions.resolve(_PATIENCE)
+            position = self._engine.position(tp)
+        if position is None:
+            raise err.OffsetRequestFailedError(f"{tp.topic}-{tp.partition}: no position yet: {self._engine.trouble}")
+        return position
+
+    def committed(self, partition: Any) -> int | None:
+        """The group's committed *next* offset of a partition, None if there is none (asks the coordinator)."""
+        self._require_running()
+        tp = self._accept(partition)
+        found = self._engine.offsets.committed([tp], _PATIENCE, lambda: self._engine.closing)
+        offset = found[tp].offset if tp in found else -1
+        return None if offset < 0 else offset
+
+    def pause(self, *partitions: Any) -> None:
+        """Stop fetching and handing out partitions (none named: all); positions stay."""
+        self._set_paused(partitions, True)
+
+    def resume(self, *partitions: Any) -> None:
+        """Undo :meth:`pause`."""
+        self._set_paused(partitions, False)
+
+    def _set_paused(self, partitions: tuple[Any, ...], paused: bool) -> None:
+        self._require_running()
+        tps = [self._accept(p) for p in partitions] if partitions else self._assigned()
+        self._engine.set_paused(tps, paused)
+
+    def lag(self) -> dict[Any, int]:
+        """Messages between each partition's position and the end of its log (asks the brokers)."""
+        self._require_running()
+        tps = self._assigned()
+        ends = self._engine.offsets.list_offsets(dict.fromkeys(tps, OffsetResetStrategy.LATEST), _PATIENCE)
+        lags = {}
+        for tp, end in ends.items():
+            if end.error is not None:
+                raise end.error
+            position = self._engine.position(tp)
+            lags[self._key(tp)] = max(0, end.offset - (position or 0))
+        return lags
+
+    def health(self) -> dict[str, Any]:
+        """What an operator wants to know, as plain values; never blocks on a broker."""
+        engine = self._engine
+        with engine.lock:
+            return {
+                "running": not engine.closing and engine.error is None,
+                "error": None if engine.error is None else str(engine.error),
+                "trouble": engine.trouble,
+                "partitions": {str(self._key(tp)): engine.position(tp) for tp in self._assigned()},
+                "queued_messages": engine.buffer.records,
+                "queued_bytes": engine.buffer.nbytes,
+                "fetchers": engine.fetchers.alive(),
+                "handed_out": engine.dispenser.handed_out,
+            }

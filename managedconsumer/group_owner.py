@@ -1,0 +1,213 @@
+"""Who holds the partitions of a managed consumer: carries out what the membership asks for, in the right order.
+
+Order of a rebalance: stop handing out what is to be given up, wait for the messages in hand, commit what is finished
+(if commits are automatic), revoked-callback, join, sync, positions from committed offsets, assigned-callback, first
+fetch. Retained partitions keep their buffer and position.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Callable, Collection, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.coordinator import events as ev
+from managedconsumer.coordinator.negotiation import Negotiation
+from managedconsumer.runtime.callbacks import CallbackNotDelivered, ListenerCalls
+from managedconsumer.runtime.member import GroupMember
+from managedconsumer.simpleconsumer import SimpleConsumer
+from managedconsumer.structs import ClusterSnapshot, TopicPartition
+
+log = logging.getLogger(__name__)
+
+# The commit at a rebalance may take this share of the time that the group grants for the rebalance, and at most (s).
+_COMMIT_SHARE, _COMMIT_LONGEST = 0.3, 5.0
+_POSITIONS_PATIENCE = 60.0
+
+PostRebalance = Callable[[dict[Any, int], dict[Any, int]], None]
+
+
+class GroupOwner:
+    """Implements :class:`managedconsumer.runtime.member.Owner`; used by the membership worker only."""
+
+    def __init__(
+        self,
+        consumer: SimpleConsumer,
+        negotiation: Negotiation,
+        listener: ListenerCalls,
+        post_rebalance: PostRebalance,
+        *,
+        drain_ms: int,
+        rebalance_timeout_ms: int,
+    ) -> None:
+        self._consumer = consumer
+        self._engine = consumer._engine
+        self._negotiation = negotiation
+        self._listener = listener
+        self._post_rebalance = post_rebalance
+        self._drain = drain_ms / 1000.0
+        self._commit_seconds = min(_COMMIT_LONGEST, _COMMIT_SHARE * rebalance_timeout_ms / 1000.0)
+        self._reset_on_start = consumer._options.reset_offset_on_start
+        self._led: dict[str, set[int]] | None = None
+        self._retry_noted: str | None = None
+        self.member: GroupMember
+        self.assignments = 0
+
+    # -- what the membership asks ----------------------------------------------------------------------
+
+    def prepare_join(self, event: ev.PrepareJoin) -> bool:
+        """Before a join: under an eager assignor everything is given up, though its buffer is kept for now."""
+        held = self._consumer._assigned()
+        if self._negotiation.cooperative:
+            return bool(held)
+        self._give_up(held, event.generation.joined)
+        return False
+
+    def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
+        """Compute the group's assignment from fresh metadata of every topic that a member subscribes to."""
+        topics = self._negotiation.topics_of(event)
+        with self._engine.lock:
+            self._engine.subscription.group_subscribe(topics)
+        snapshot = self._engine.cluster.refresh_until(topics, _POSITIONS_PATIENCE)
+        self._led = self._partition_counts(snapshot, topics)
+        return self._negotiation.assign(event, snapshot)
+
+    def take_over(self, event: ev.Assigned) -> str | None:
+        """Our share is here."""
+        engine, generation = self._engine, event.generation
+        if not event.is_leader:
+            self._led = None
+        share = self._negotiation.accept(generation.protocol, event.assignment, generation.id)
+        share = self._subscribed(share)
+        before = self._consumer._assigned()
+        old = self._consumer._held(before)
+        rejoin = self._reconcile(event, before, share)
+        new = engine.take_over(share, retain=True)
+        reset = self._reset_on_start
+        try:
+            self._consumer._find_positions(new, reset=reset, interrupted=lambda: not self._current(generation))
+        except err.FATAL_LOCAL_ERRORS:
+            raise
+        except err.KafkaException as error:
+            if not self._current(generation):
+                return None
+            if not getattr(error, "retriable", False):
+                raise
+            engine.note_trouble(f"committed offsets cannot be had yet: {error}")
+            return "committed offsets could not be fetched"
+        self._reset_on_start = False
+        self._announce(new if self._negotiation.cooperative else share, old, share, generation)
+        engine.release(share)
+        self.assignments += 1
+        engine.trouble = None
+        return rejoin
+
+    def drop(self, event: ev.MembershipLost) -> None:
+        """The membership is lost: the user hears of it, nothing is committed."""
+        lost = self._consumer._assigned()
+        if lost:
+            self._listener.call("on_partitions_lost", lost, lambda: True)
+        self._engine.drop(lost)
+
+    def fence(self, event: ev.MembershipLost) -> None:
+        """At once: nothing of the lost partitions is handed out from here on."""
+        self._engine.hold(self._consumer._assigned())
+
+    def observe(self, event: ev.Event) -> None:
+        """Log what happens; wake whoever waits for it."""
+        group = self._engine.group_id
+        if isinstance(event, ev.Transition):
+            log.info(
+                "group %s: member %s generation %d: %s -> %s (%s)",
+                group,
+                event.generation.member_id or "(new)",
+                event.generation.id,
+                event.old.value,
+                event.new.value,
+                event.reason,
+            )
+        elif isinstance(event, ev.Retrying):
+            self._engine.note_trouble(f"cannot join yet: {event.error}")
+        elif isinstance(event, ev.MembershipLost):
+            self._engine.note_trouble(f"membership lost: {event.error}")
+        with self._engine.lock:
+            self._engine.lock.notify_all()
+
+    # -- steps ----------------------------------------------------------------------------------------
+
+    def _give_up(self, tps: Collection[TopicPartition], joined: bool) -> None:
+        """Drain, commit, tell the user; the generation is still valid while this runs."""
+        generation = self.member.generation
+        self._engine.hold(tps)
+        self._engine.drain(set(tps), self._drain)
+        if not joined or not self._current(generation):
+            return
+        if self._engine.options.auto_commit_enable and tps:
+            self._consumer._committer.commit_finished(self._commit_seconds, "rebalance")
+        self._call("on_partitions_revoked", tps)
+
+    def _reconcile(self, event: ev.Assigned, before: list[TopicPartition], share: list[TopicPartition]) -> str | None:
+        """Let go of what we held and do not hold any more."""
+        if not self._negotiation.cooperative:
+            gone = before if not event.continuous else [tp for tp in before if tp not in share]
+            self._engine.drop(gone)
+            return None
+        gone = [tp for tp in before if tp not in share]
+        if not gone:
+            return None
+        self._give_up(gone, True)
+        self._engine.drop(gone)
+        return f"gave up {len(gone)} partitions"
+
+    def _announce(
+        self,
+        assigned: list[TopicPartition],
+        old: dict[Any, int],
+        share: list[TopicPartition],
+        generation: Any,
+    ) -> None:
+        self._call("on_partitions_assigned", assigned)
+        if self._current(generation):
+            self._post_rebalance(old, self._consumer._held(share))
+
+    def _call(self, method: str, tps: Collection[TopicPartition]) -> None:
+        generation = self.member.generation
+        try:
+            self._listener.call(method, tps, lambda: self._current(generation))
+        except CallbackNotDelivered as error:
+            log.warning("group %s: %s", self._engine.group_id, error)
+            self.member.fence(error, generation)
+
+    def _current(self, generation: Any) -> bool:
+        return not self._engine.closing and not self._engine.stopping and self.member.current(generation)
+
+    def _subscribed(self, share: list[TopicPartition]) -> list[TopicPartition]:
+        """What of our share we can read; a leader of another program may assign topics that we never asked for."""
+        with self._engine.lock:
+            wanted = self._engine.subscription.subscription or set()
+            good = [tp for tp in share if tp.topic in wanted or self._engine.subscription.matches(tp.topic)]
+        for tp in share:
+            if tp not in good:
+                log.error(
+                    "group %s: ignoring %s-%d: the leader assigned a topic that we did not subscribe to",
+                    self._engine.group_id,
+                    *tp,
+                )
+        return good
+
+    # -- metadata -------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _partition_counts(snapshot: ClusterSnapshot, topics: Collection[str]) -> dict[str, set[int]]:
+        return {topic: snapshot.partitions_for_topic(topic) or set() for topic in topics}
+
+    def metadata_changed(self) -> None:
+        """Called after each metadata refresh: the leader starts a rebalance when partitions were added or removed."""
+        led = self._led
+        if led is None:
+            return
+        now = self._partition_counts(self._engine.cluster.snapshot, list(led))
+        changed = sorted(topic for topic in led if led[topic] != now[topic])
+        if changed:
+            self._led = None
+            self.member.request_rejoin(f"partitions of {', '.join(changed)} changed")

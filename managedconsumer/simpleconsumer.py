@@ -1,0 +1,256 @@
+"""SimpleConsumer: reads partitions of its own choice, commits to a group if it is given one. pykafka's API.
+
+It has no group membership; a :class:`~managedconsumer.ManagedBalancedConsumer` holds one of these and tells it which
+partitions to read.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import Any, Iterable
+
+from managedconsumer import errors as err
+from managedconsumer.compat import registry
+from managedconsumer.compat.accept import accept_cluster, accept_partition, accept_topic
+from managedconsumer.compat.objects import Cluster as PublicCluster
+from managedconsumer.config import ConsumerOptions, check_group
+from managedconsumer.consumer_api import ConsumerAPI
+from managedconsumer.runtime.committer import Committer
+from managedconsumer.runtime.engine import Engine
+from managedconsumer.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+# What stop() grants each worker to end, and the last commit to get through (seconds).
+_STOP_TIMEOUT = 5.0
+_START_PATIENCE = 30.0
+
+
+def abandon(engine: Engine) -> None:
+    """The consumer was collected without ``stop()``: let its workers end. No lock, no I/O: this runs inside the GC."""
+    engine.closing = True
+
+
+class SimpleConsumer(ConsumerAPI):
+    """Reads all (or the given) partitions of a topic from one process."""
+
+    def __init__(
+        self,
+        topic: Any,
+        cluster: Any,
+        consumer_group: Any = None,
+        partitions: Iterable[Any] | None = None,
+        fetch_message_max_bytes: int = 1024 * 1024,
+        num_consumer_fetchers: int = 1,
+        auto_commit_enable: bool = False,
+        auto_commit_interval_ms: int = 60 * 1000,
+        queued_max_messages: int = 2000,
+        fetch_min_bytes: int = 1,
+        fetch_error_backoff_ms: int = 500,
+        fetch_wait_max_ms: int = 100,
+        offsets_channel_backoff_ms: int = 1000,
+        offsets_commit_max_retries: int = 5,
+        auto_offset_reset: Any = -2,
+        consumer_timeout_ms: int = -1,
+        auto_start: bool = True,
+        reset_offset_on_start: bool = False,
+        compacted_topic: bool = False,
+        generation_id: int = -1,
+        consumer_id: Any = b"",
+        deserializer: Any = None,
+        reset_offset_on_fetch: bool = True,
+        *,
+        use_greenlets: bool | None = None,
+        **more: Any,
+    ) -> None:
+        """Every option is described in ``docs/options.rst``; ``generation_id`` and ``consumer_id`` are unused.
+
+        Raises TypeError or ConfigurationError for bad arguments; with ``auto_start`` whatever :meth:`start` raises.
+        """
+        options = ConsumerOptions(
+            fetch_message_max_bytes=fetch_message_max_bytes,
+            num_consumer_fetchers=num_consumer_fetchers,
+            auto_commit_enable=auto_commit_enable,
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            queued_max_messages=queued_max_messages,
+            fetch_min_bytes=fetch_min_bytes,
+            fetch_error_backoff_ms=fetch_error_backoff_ms,
+            fetch_wait_max_ms=fetch_wait_max_ms,
+            offsets_channel_backoff_ms=offsets_channel_backoff_ms,
+            offsets_commit_max_retries=offsets_commit_max_retries,
+            auto_offset_reset=auto_offset_reset,
+            consumer_timeout_ms=consumer_timeout_ms,
+            reset_offset_on_start=reset_offset_on_start,
+            compacted_topic=compacted_topic,
+            deserializer=deserializer,
+            reset_offset_on_fetch=reset_offset_on_fetch,
+            **more,
+        )
+        self._group = check_group(consumer_group, required=False)
+        if auto_commit_enable and self._group is None:
+            raise err.ConfigurationError("auto_commit_enable=True needs a consumer_group to commit to")
+        self._setup(topic, cluster, options, use_greenlets)
+        chosen = None if partitions is None else list(partitions)
+        self._chosen = None if chosen is None else [accept_partition(p, self._choice.names) for p in chosen]
+        self._managed = False
+        if auto_start is True:
+            self.start()
+
+    @classmethod
+    def _held_by(cls, topic: Any, cluster: Any, group: str, options: ConsumerOptions, greenlets: bool | None) -> Any:
+        """One that a managed consumer owns: same machinery, but its partitions come from the group."""
+        self = cls.__new__(cls)
+        self._group, self._chosen, self._managed = group, None, True
+        self._setup(topic, cluster, options, greenlets)
+        return self
+
+    def _setup(self, topic: Any, cluster: Any, options: ConsumerOptions, use_greenlets: bool | None) -> None:
+        self._options = options
+        self._choice = accept_topic(topic)
+        self._cluster = accept_cluster(cluster, use_greenlets)
+        self._engine = Engine(self._cluster, options, self._group)
+        self._committer = Committer(self._engine)
+        self._public_cluster = PublicCluster(self._cluster)
+        self._topic_given = topic
+        self._last_held: dict[Any, int] | None = None
+        self._life = self._engine.handler.RLock()
+        self._engine.partition_object = self._public_cluster.partition
+        self._finalizer = weakref.finalize(self, abandon, self._engine)
+
+    def __repr__(self) -> str:
+        group = "" if self._group is None else f" (consumer_group={self._group})"
+        return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))}{group}>"
+
+    @property
+    def topic(self) -> Any:
+        """The topic this consumer reads (a list of them, or the pattern, where it was given one)."""
+        if self._choice.single:
+            given = self._topic_given
+            return given if hasattr(given, "partitions") else self._public_cluster.topic(self._choice.names[0])
+        return self._choice.pattern or [self._public_cluster.topic(name) for name in self._choice.names]
+
+    # -- lifecycle ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start reading. Raises when it cannot: no broker, unknown topic, login refused, no offsets to be had."""
+        with self._life:
+            if not self._engine.closing:
+                return
+            self._open()
+            try:
+                self._assign_all()
+            except BaseException:
+                self._close(_STOP_TIMEOUT)
+                raise
+            if self._options.auto_commit_enable:
+                self._committer.start()
+
+    def _open(self) -> None:
+        """Workers up, topics known. Raises UnknownTopicOrPartition for a topic that does not exist."""
+        self._engine.open()
+        try:
+            names = self._choice.names
+            snapshot = self._cluster.refresh(names if self._choice.pattern is None else None)
+            for name in names:
+                info = snapshot.topics.get(name)
+                if info is not None and info.error_code not in (0, 3, 5):
+                    raise err.error_for_code(info.error_code, f"topic {name!r}")
+                if snapshot.partitions_for_topic(name) is None:
+                    raise err.UnknownTopicOrPartition(
+                        f"topic {name!r} does not exist on {self._cluster!r}: create it, or correct its name"
+                    )
+        except BaseException:
+            self._close(_STOP_TIMEOUT)
+            raise
+
+    def _assign_all(self) -> None:
+        engine = self._engine
+        tps = self._chosen
+        if tps is None:
+            tps = [
+                TopicPartition(name, number)
+                for name in self._topic_names()
+                for number in sorted(self._cluster.snapshot.partitions_for_topic(name) or ())
+            ]
+        new = engine.take_over(tps, retain=False, manual=True)
+        self._find_positions(new, reset=self._options.reset_offset_on_start)
+        engine.release(new)
+
+    def _topic_names(self) -> list[str]:
+        pattern = self._choice.pattern
+        if pattern is None:
+            return self._choice.names
+        topics = self._cluster.snapshot.topics.values()
+        return sorted(t.name for t in topics if pattern.match(t.name) and not t.is_internal)
+
+    def _find_positions(self, tps: list[TopicPartition], *, reset: bool, interrupted: Any = None) -> None:
+        """Positions from the group's committed offsets, or by ``auto_offset_reset`` where there are none."""
+        engine = self._engine
+        stop = interrupted or (lambda: engine.closing)
+        committed: dict[TopicPartition, int] = {}
+        if self._group is not None and not reset and tps:
+            found = engine.offsets.committed(tps, _START_PATIENCE, stop)
+            committed = {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
+        missing = [tp for tp in tps if tp not in committed]
+        if missing and self._options.auto_offset_reset == "none":
+            raise err.NoOffsetForPartitionError(
+                f"nothing is committed for {missing} in group {self._group!r} and auto_offset_reset is 'none': commit "
+                "or seek to an offset first, or choose 'earliest' or 'latest'"
+            )
+        with engine.lock:
+            if engine.closing:
+                return
+            engine.seek({tp: offset for tp, offset in committed.items() if engine.subscription.is_assigned(tp)})
+            for tp, offset in committed.items():
+                if engine.subscription.is_assigned(tp):
+                    engine.subscription.partition_state(tp).committed = offset
+            policy = self._default_reset()
+            engine.reset({tp: policy for tp in missing if engine.subscription.is_assigned(tp)})
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Stop: what is finished is committed (with ``auto_commit_enable``), workers end, sockets close.
+
+        Idempotent, from any thread and from a signal handler; never raises. ``timeout`` in seconds (default 5).
+        """
+        if self._engine.inside == self._engine.handler.ident():
+            self._ask_for_stop()
+            return
+        with self._life:
+            if not self._engine.closing:
+                self._wind_down(_STOP_TIMEOUT if timeout is None else timeout)
+
+    def _ask_for_stop(self) -> None:
+        """This thread is inside ``consume()`` (signal handler): let it come out first, it then stops."""
+        with self._engine.lock:
+            self._engine.stop_wanted = True
+            self._engine.lock.notify_all()
+
+    def _wind_down(self, timeout: float) -> None:
+        engine = self._engine
+        tps = self._assigned()
+        with engine.lock:
+            engine.stopping = True
+            engine.lock.notify_all()
+        engine.hold(tps)
+        if self._options.auto_commit_enable:
+            self._committer.commit_finished(timeout, "stop")
+        self._close(timeout)
+
+    def _close(self, timeout: float) -> None:
+        with self._engine.lock:
+            self._last_held = self._held(self._assigned())
+        self._engine.close(timeout)
+        self._committer.join(timeout)
+
+    close = stop
+
+    def __enter__(self) -> Any:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+registry.simple_consumer = SimpleConsumer
