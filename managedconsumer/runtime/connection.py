@@ -342,12 +342,14 @@ class Connection:
 
     def _fail(self, error: BaseException, what: str, pending: _Pending | None = None) -> None:
         """Close the connection: its stream is in an unknown state.  Raises what the error means, if not plain."""
-        closed_here = self._hold.closed
-        self.close()
-        meaning = self._closed(what) if closed_here and isinstance(error, (OSError, ValueError)) else None
-        meaning = meaning or self._meaning(error, what, pending)
-        if meaning is not None:
-            raise meaning from error
+        try:
+            if self._hold.closed and isinstance(error, (OSError, ValueError)):
+                raise self._closed(what) from error
+            meaning = self._meaning(error, what, pending)
+            if meaning is not None:
+                raise (self._closed(what) if self._hold.closed else meaning) from error
+        finally:
+            self.close()
 
     def _closed(self, what: str) -> errors.KafkaException:
         return errors.SocketDisconnectedError(f"the connection to {self.address} was closed {what}")
@@ -360,7 +362,11 @@ class Connection:
             waited = self._handler.now() - pending.sent_at
             return diagnose.timed_out(self.address, pending.api.name, waited, "request_timeout_ms")
         if diagnose.is_end_of_stream(error):
-            return diagnose.hung_up(self.address, what, error, self._hint(pending))
+            if self._login_wanted():
+                return diagnose.login_wanted(self.address, self.settings.security)
+            early = pending is not None and not self.broker_ranges
+            hint = diagnose.hint_for_first_request(self.settings.security) if early else ""
+            return diagnose.hung_up(self.address, what, error, hint)
         if diagnose.is_tls_error(error):
             return diagnose.tls_failed(self.address, self.host, error, self.settings.security)
         if isinstance(error, OSError):
@@ -371,7 +377,8 @@ class Connection:
             return type(error)(f"broker {self.address}: {error}")
         return None
 
-    def _hint(self, pending: _Pending | None) -> str:
-        if not self.broker_ranges:
-            return diagnose.hint_for_first_request(self.settings.security) if pending else ""
-        return "" if self._answers else diagnose.hint_after_versions(self.settings.security)
+    def _login_wanted(self) -> bool:
+        """Brokers tell their versions to anyone, and hang up on the next request when they want a login."""
+        if not self.broker_ranges or self._answers or self.settings.security.uses_sasl:
+            return False
+        return opening.login_wanted(self._handler, self.host, self.port, self.settings, self._hold)

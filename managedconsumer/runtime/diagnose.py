@@ -161,13 +161,12 @@ def hint_for_first_request(security: Security) -> str:
     return ". The likely causes: " + "; ".join(causes)
 
 
-def hint_after_versions(security: Security) -> str:
-    """Why a broker may answer the first request and hang up on the second."""
-    if security.uses_sasl:
-        return ""
+def login_wanted(address: str, security: Security) -> errors.KafkaException:
+    """The listener wants a login, and we have none."""
     other = "SASL_SSL" if security.uses_tls else "SASL_PLAINTEXT"
-    return (
-        f". A listener that wants a login does that: if it is one, set security_protocol={other!r} and a sasl_mechanism"
+    return errors.ProtocolMismatchError(
+        f"the listener at {address} wants a SASL login, and security_protocol is {security.security_protocol}. Set "
+        f"security_protocol={other!r} and a sasl_mechanism, or use the port of a listener without SASL"
     )
 
 

@@ -18,6 +18,7 @@ import threading
 import time
 from typing import Any, Callable, TypeVar
 
+from managedconsumer.errors import MissingPackageError
 from managedconsumer.runtime import net, primitives
 
 __all__ = ["GEventHandler", "Handler", "ThreadingHandler", "default_handler"]
@@ -314,11 +315,11 @@ class GEventHandler(Handler):
     name = "gevent"
 
     def __init__(self) -> None:
-        """Raises ImportError that names the extra when gevent is missing."""
+        """Raises MissingPackageError (an ImportError) that names the extra when gevent is missing."""
         try:
             import gevent  # noqa: F401
         except ImportError as error:
-            raise ImportError(
+            raise MissingPackageError(
                 "use_greenlets=True needs gevent, which is not installed: pip install 'managedconsumer[gevent]'"
             ) from error
 

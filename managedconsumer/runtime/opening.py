@@ -42,8 +42,14 @@ def open_socket(
     except (OSError, ValueError) as error:
         if hold.closed:
             raise ConnectionAbortedError("closed while connecting") from error
-        hold.sock.close()
         raise _failure(handler, host, port, settings, hold, error, limit) from error
+
+
+def login_wanted(handler: Handler, host: str, port: int, settings: ConnectionSettings, hold: net.SocketHold) -> bool:
+    """Why a broker hung up on a client without SASL: whether its listener wants a login."""
+    tls = settings.security.uses_tls
+    answer = _ask_aside(handler, host, port, settings, hold, schemas.SASL_HANDSHAKE, {"mechanism": "PLAIN"}, tls)
+    return bool(answer and answer["mechanisms"])
 
 
 def _shake_hands(handler: Handler, sock: Any, context: Any, host: str, hold: net.SocketHold, deadline: float) -> Any:
@@ -88,20 +94,45 @@ def _failure(
 def _speaks_kafka_in_clear(
     handler: Handler, host: str, port: int, settings: ConnectionSettings, hold: net.SocketHold
 ) -> bool:
-    """Ask for versions on a second connection, without TLS and without any secret."""
-    api = schemas.API_VERSIONS
+    return _ask_aside(handler, host, port, settings, hold, schemas.API_VERSIONS, {}, tls=False) is not None
+
+
+def _ask_aside(
+    handler: Handler,
+    host: str,
+    port: int,
+    settings: ConnectionSettings,
+    hold: net.SocketHold,
+    api: schemas.Api,
+    body: dict[str, Any],
+    tls: bool,
+) -> dict[str, Any] | None:
+    """Ask one harmless question, without any secret, on a second connection in place of the one in ``hold``.
+
+    Sent in version 0, which every broker understands, or refuses in that version's form.
+    """
+    hold.sock.close()
     deadline = handler.now() + _PROBE_S
     try:
         sock = net.dial(handler, host, port, _PROBE_S, hold=hold, source_address=settings.source_address)
+        if tls:
+            sock = _shake_hands(handler, sock, settings.security.tls_context(), host, hold, deadline)
         try:
-            transport = make_transport(handler, sock)
-            transport.send(framing.encode_frame(api, 0, 1, settings.client_id, api.encode(0, {})), deadline)
-            frame = transport.receive_frame(
-                lambda size: framing.check_frame_size(size, MAX_EARLY_FRAME_BYTES), deadline
-            )
-            return framing.parse_response_header(api, 0, frame)[0] == 1
+            hold.enter()
+            try:
+                transport = make_transport(handler, sock)
+                transport.send(framing.encode_frame(api, 0, 1, settings.client_id, api.encode(0, body)), deadline)
+                frame = transport.receive_frame(_early_size, deadline)
+            finally:
+                hold.leave()
         finally:
             sock.close()
-    except (OSError, errors.ProtocolError) as error:
-        log.debug("%s:%s does not answer in clear either: %s", host, port, error)
-        return False
+        found, answer = framing.parse_response_header(api, 0, frame)
+        return api.decode(0, answer) if found == 1 else None
+    except (OSError, ValueError, errors.ProtocolError) as error:
+        log.debug("%s:%s does not tell why it hung up: %s", host, port, error)
+        return None
+
+
+def _early_size(header: bytes) -> int:
+    return framing.check_frame_size(header, MAX_EARLY_FRAME_BYTES)

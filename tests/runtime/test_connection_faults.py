@@ -149,15 +149,32 @@ def test_hanging_up_on_the_first_request_lists_the_causes(new_connection: Connec
     assert "older than Kafka 0.10" in text
 
 
-def test_hanging_up_on_the_second_request_hints_at_a_login(new_connection: Connect) -> None:
+def test_hanging_up_on_the_second_request_is_looked_into(new_connection: Connect, stopwatch: Stopwatch) -> None:
+    """Only a listener that wants a login is an error for good."""
+
     def script(peer: Peer) -> None:
-        peer.greet()
-        peer.read()
+        if peer.number == 0:
+            peer.greet()
+            peer.read()
+        else:
+            peer.answer(schemas.SASL_HANDSHAKE, {"error_code": 33, "mechanisms": ["SCRAM-SHA-256"]})
 
     with scripted(script) as broker:
-        assert "security_protocol='SASL_PLAINTEXT'" in fails(
-            new_connection(broker.port), errors.SocketDisconnectedError
-        )
+        text = fails(new_connection(broker.port), errors.ProtocolMismatchError)
+        assert "wants a SASL login" in text
+        assert "security_protocol='SASL_PLAINTEXT'" in text
+
+    def no_login(peer: Peer) -> None:
+        if peer.number == 0:
+            peer.greet()
+            peer.read()
+        else:
+            peer.answer(schemas.SASL_HANDSHAKE, {"error_code": 34, "mechanisms": []})
+
+    with scripted(no_login) as broker:
+        text = fails(new_connection(broker.port), errors.SocketDisconnectedError)
+        assert "ended the connection without a word, while Heartbeat" in text
+    assert stopwatch.seconds < 1
 
 
 def test_a_broker_that_is_too_old_is_named_with_its_versions(new_connection: Connect) -> None:
