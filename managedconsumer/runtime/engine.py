@@ -312,7 +312,9 @@ class Engine:
     def drop(self, tps: Collection[TopicPartition]) -> None:
         """Give partitions up for good: nothing of them reaches the user any more."""
         with self.lock:
-            gone = set(tps)
+            gone = set(tps) & self.subscription.assignment.keys()
+            if not gone:
+                return
             self.dispenser.forget(gone)
             self.buffer.drop(gone)
             keep = [tp for tp in self.subscription.assignment if tp not in gone]
