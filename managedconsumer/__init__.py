@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from managedconsumer._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from managedconsumer.balancedconsumer import BalancedConsumer as BalancedConsumer
     from managedconsumer.compat.client import KafkaClient as KafkaClient
     from managedconsumer.compat.patch import patch_pykafka as patch_pykafka
     from managedconsumer.listeners import AsyncConsumerRebalanceListener as AsyncConsumerRebalanceListener
     from managedconsumer.listeners import ConsumerRebalanceListener as ConsumerRebalanceListener
-    from managedconsumer.managedbalancedconsumer import BalancedConsumer as BalancedConsumer
     from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer as ManagedBalancedConsumer
     from managedconsumer.partition_state import TopicPartitionState as TopicPartitionState
     from managedconsumer.simpleconsumer import SimpleConsumer as SimpleConsumer
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncConsumerRebalanceListener": "listeners",
-    "BalancedConsumer": "managedbalancedconsumer",
+    "BalancedConsumer": "balancedconsumer",
     "ConsumerRebalanceListener": "listeners",
     "KafkaClient": "compat.client",
     "ManagedBalancedConsumer": "managedbalancedconsumer",

@@ -1,0 +1,167 @@
+"""What users pass as cluster, topic and partition: pykafka's objects, ours, or plain values, as the core's own.
+
+pykafka's classes are recognised by their attributes: it is never imported here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+from managedconsumer import errors as err
+from managedconsumer.compat import naming
+from managedconsumer.compat.client import KafkaClient, parse_source
+from managedconsumer.compat.cluster import Cluster as CompatCluster
+from managedconsumer.compat.handlers import handler_like
+from managedconsumer.compat.tls import security_of
+from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.connection import ConnectionSettings
+from managedconsumer.structs import TopicPartition
+from managedconsumer.subscription_input import checked_pattern
+
+_LONGEST_CONNECT_MS = 10_000
+
+
+@dataclass(frozen=True)
+class TopicChoice:
+    """What to consume: ``names``, or all that match ``pattern``; ``single``: one topic, named as pykafka does it."""
+
+    names: list[str]
+    pattern: re.Pattern[str] | None
+    single: bool
+
+
+def accept_cluster(cluster: Any, use_greenlets: bool | None = None) -> Cluster:
+    """A cluster of the consumer's own: same brokers, settings and kind of waiting; what it opens it closes.
+
+    Takes our Cluster or KafkaClient, pykafka's, or ``"host:port,..."``; TypeError otherwise.  ``use_greenlets``
+    overrides how the given cluster waits.
+    """
+    if isinstance(cluster, KafkaClient):
+        cluster = cluster.cluster
+    if isinstance(cluster, CompatCluster):
+        cluster = cluster.runtime
+    if isinstance(cluster, Cluster):
+        return cluster.clone(handler_like(cluster.handler, use_greenlets))
+    if isinstance(cluster, (str, bytes)):
+        return Cluster(parse_bootstrap(cluster), handler_like(None, use_greenlets))
+    theirs = _pykafka_cluster(cluster)
+    if theirs is not None:
+        return _from_pykafka(theirs, use_greenlets)
+    raise TypeError(
+        f"cluster is a {type(cluster).__name__}: a KafkaClient or its .cluster (managedconsumer's or pykafka's), or "
+        "the brokers as 'host:port[,host:port...]' is needed"
+    )
+
+
+def _pykafka_cluster(given: Any) -> Any:
+    """pykafka's Cluster, or that of its KafkaClient; None for anything else."""
+    for candidate in (given, getattr(given, "cluster", None)):
+        if hasattr(candidate, "_seed_hosts") and hasattr(candidate, "handler") and hasattr(candidate, "brokers"):
+            return candidate
+    return None
+
+
+def _from_pykafka(theirs: Any, use_greenlets: bool | None) -> Cluster:
+    if getattr(theirs, "_zookeeper_connect", None) is not None:
+        # Its seeds are ZooKeeper's addresses; the brokers that it found there are what we can use.
+        found = theirs.brokers.values()
+        seeds = [(naming.to_text(broker.host, "broker host"), int(broker.port)) for broker in found]
+    else:
+        seeds = parse_bootstrap(re.sub(r"(:\d+)/[^,]*", r"\1", naming.to_text(theirs._seed_hosts, "hosts")))  # noqa: SLF001
+    if not seeds:
+        raise err.NoBrokersAvailableError("the pykafka cluster knows no broker: pass hosts= to its KafkaClient")
+    timeout = int(getattr(theirs, "_socket_timeout_ms", 30_000))
+    settings = ConnectionSettings(
+        connect_timeout_ms=max(1, min(_LONGEST_CONNECT_MS, timeout)),
+        request_timeout_ms=max(1, timeout),
+        security=security_of(getattr(theirs, "_ssl_config", None)),
+        source_address=parse_source(getattr(theirs, "_source_address", "")),
+    )
+    return Cluster(seeds, handler_like(theirs.handler, use_greenlets), settings)
+
+
+def accept_topic(topic: Any) -> TopicChoice:
+    """One topic (Topic object, str, bytes), a list, tuple or set of them, or a compiled pattern.
+
+    Raises TypeError, ConfigurationError (empty, no legal name), UnicodeException (not ASCII).
+    """
+    if isinstance(topic, re.Pattern):
+        return TopicChoice([], checked_pattern(topic), single=False)
+    if isinstance(topic, (list, tuple, set, frozenset)):
+        if not topic:
+            raise err.ConfigurationError("topic is empty: at least one topic is needed")
+        names = dict.fromkeys(_topic_name(item) for item in topic)
+        return TopicChoice(sorted(names) if isinstance(topic, (set, frozenset)) else list(names), None, single=False)
+    return TopicChoice([_topic_name(topic)], None, single=True)
+
+
+def _topic_name(topic: Any) -> str:
+    if isinstance(topic, (str, bytes)):
+        return naming.checked_name(topic)
+    name = naming.name_of(topic)
+    if name is None:
+        raise TypeError(
+            f"topic is a {type(topic).__name__}: a Topic (managedconsumer's or pykafka's), its name (str or bytes), "
+            "a list of these, or a pattern made by re.compile() is needed"
+        )
+    return naming.checked_name(name)
+
+
+def accept_partition(
+    partition: Any, names: Iterable[str], known: Collection[TopicPartition] | None = None
+) -> TopicPartition:
+    """The partition that is meant, of one of the topics ``names``: a Partition object (ours or pykafka's), its number
+    (where there is one topic), a TopicPartition, or ``(topic, number)``.
+
+    No ``names`` at all (a pattern's consumer) means any topic.  ``known``: the partitions there are, if that is to be
+    checked.  Raises TypeError, or KafkaException for a partition
+    that is not ours.
+    """
+    topics = list(names)
+    tp = _partition_key(partition, topics)
+    if topics and tp.topic not in topics:
+        raise err.KafkaException(
+            f"unknown partition {tp.partition} of topic {tp.topic!r}: this consumer reads {_listed(topics)}"
+        )
+    if tp.partition < 0 or (known is not None and tp not in known):
+        there = sorted(entry.partition for entry in known or () if entry.topic == tp.topic)
+        raise err.KafkaException(
+            f"unknown partition {tp.partition} of topic {tp.topic!r}"
+            + (f": this consumer has {there}" if known is not None else ": partitions are numbered from 0")
+        )
+    return tp
+
+
+def _partition_key(partition: Any, topics: list[str]) -> TopicPartition:
+    if _is_number(partition):
+        if len(topics) != 1:
+            raise TypeError(
+                f"partition {partition} of which topic? This consumer reads {_listed(topics)}: pass a TopicPartition"
+            )
+        return TopicPartition(topics[0], int(partition))
+    if isinstance(partition, tuple) and len(partition) == 2:
+        topic, number = partition
+        if isinstance(topic, (str, bytes)) and _is_number(number):
+            return TopicPartition(naming.to_text(topic, "topic name"), int(number))
+    key = naming.key_of(partition)
+    if key is None:
+        raise TypeError(
+            f"{partition!r} is no partition: a Partition (managedconsumer's or pykafka's), its number, TopicPartition "
+            "or (topic, number) is needed"
+        )
+    return TopicPartition(*key)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _listed(topics: list[str]) -> str:
+    if not topics:
+        return "no topic of its own"
+    shown = ", ".join(topics[:10]) + (", ..." if len(topics) > 10 else "")
+    return f"topic{'s' if len(topics) > 1 else ''} {shown}"

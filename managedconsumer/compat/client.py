@@ -1,0 +1,167 @@
+"""KafkaClient: pykafka's entrance, with its arguments, on today's protocol."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+from managedconsumer import errors as err
+from managedconsumer.compat import naming
+from managedconsumer.compat.cluster import Cluster, TopicDict
+from managedconsumer.compat.parts import Broker
+from managedconsumer.compat.tls import choose_security
+from managedconsumer.config import check_int
+from managedconsumer.runtime.cluster import Cluster as RuntimeCluster
+from managedconsumer.runtime.cluster import parse_bootstrap
+from managedconsumer.runtime.connection import ConnectionSettings
+from managedconsumer.runtime.handlers import default_handler
+from managedconsumer.runtime.security import Security
+
+_LONGEST_CONNECT_MS = 10_000
+_VERSION = re.compile(r"\d+(\.\d+){1,3}")
+
+
+class _Default(str):
+    """A default that can be told from the same text given by the user."""
+
+    __slots__ = ()
+
+
+DEFAULT_HOSTS = _Default("127.0.0.1:9092")
+
+
+class KafkaClient:
+    """A cluster's brokers and topics.  Thread-safe; consumers made from its topics have connections of their own.
+
+    :param hosts: ``host:port[,host:port...]`` of some brokers; the rest are found through them
+    :param zookeeper_hosts: ignored with a DeprecationWarning: clients have no use for ZooKeeper any more
+    :param socket_timeout_ms: how long to wait for a connection and for an answer
+    :param offsets_channel_socket_timeout_ms: accepted for pykafka's sake, without effect
+    :param use_greenlets: wait by gevent's greenlets instead of threads; consumers made from here do so too
+    :param exclude_internal_topics: hide topics whose names start with two underscores
+    :param source_address: ``host`` or ``host:port`` to connect from
+    :param ssl_config: an SslConfig, pykafka's or ours, or an ``ssl.SSLContext``
+    :param broker_version: ignored: each broker is asked what it speaks
+    :param security: TLS and SASL settings; or give its fields (``sasl_mechanism=...``, ``ssl_cafile=...``) right here
+    :param metadata_max_age_ms: how old what is known of topics may get before it is asked for again
+    :param client_id: told to the brokers with every request; appears in their logs and quotas
+
+    Connects at once; raises NoBrokersAvailableError (which lists what was tried and why it failed), TlsError,
+    SaslAuthenticationError, ProtocolMismatchError, UnsupportedBrokerError; TypeError or ConfigurationError for bad
+    arguments.
+    """
+
+    def __init__(
+        self,
+        hosts: str | bytes = DEFAULT_HOSTS,
+        zookeeper_hosts: Any = None,
+        socket_timeout_ms: int = 30 * 1000,
+        offsets_channel_socket_timeout_ms: int = 10 * 1000,
+        use_greenlets: bool = False,
+        exclude_internal_topics: bool = True,
+        source_address: str = "",
+        ssl_config: Any = None,
+        broker_version: str | None = None,
+        *,
+        security: Security | None = None,
+        metadata_max_age_ms: int = 30 * 1000,
+        client_id: str | bytes = "managedconsumer",
+        **security_options: Any,
+    ) -> None:
+        if zookeeper_hosts is not None:
+            _warn_of_zookeeper(hosts, zookeeper_hosts)
+        _check_version(broker_version)
+        check_int("offsets_channel_socket_timeout_ms", offsets_channel_socket_timeout_ms, 1, "ms")
+        timeout = check_int("socket_timeout_ms", socket_timeout_ms, 1, "ms")
+        seeds = parse_bootstrap(_without_paths(hosts))
+        settings = ConnectionSettings(
+            client_id=naming.to_text(client_id, "client_id"),
+            # All addresses get their turn within the socket timeout.
+            connect_timeout_ms=max(1, min(_LONGEST_CONNECT_MS, timeout // len(seeds))),
+            request_timeout_ms=timeout,
+            security=choose_security(ssl_config, security, security_options),
+            source_address=parse_source(source_address),
+        )
+        self._runtime = RuntimeCluster(
+            seeds,
+            default_handler(bool(use_greenlets)),
+            settings,
+            metadata_max_age_ms=check_int("metadata_max_age_ms", metadata_max_age_ms, 1, "ms"),
+        )
+        try:
+            self._runtime.refresh()
+        except BaseException:
+            self._runtime.close()
+            raise
+        self.cluster = Cluster(
+            self._runtime, owned=True, exclude_internal_topics=exclude_internal_topics, socket_timeout_ms=timeout
+        )
+
+    @property
+    def brokers(self) -> dict[int, Broker]:
+        """The known brokers by id."""
+        return self.cluster.brokers
+
+    @property
+    def topics(self) -> TopicDict:
+        """The topics by name (str or bytes); looking a missing one up creates it where the broker allows that."""
+        return self.cluster.topics
+
+    def update_cluster(self) -> None:
+        """Ask for the metadata of all brokers and topics.  Waits; raises NoBrokersAvailableError."""
+        self.cluster.update()
+
+    def close(self) -> None:
+        """Close the client's connections; its consumers are not concerned.  A later call connects again."""
+        self.cluster.close()
+
+    def __enter__(self) -> KafkaClient:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        seeds = ",".join(f"{host}:{port}" for host, port in self._runtime.bootstrap)
+        return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))} (hosts={seeds})>"
+
+
+def _warn_of_zookeeper(hosts: Any, zookeeper_hosts: Any) -> None:
+    if isinstance(hosts, _Default):
+        raise err.ConfigurationError(
+            f"zookeeper_hosts={zookeeper_hosts!r}: brokers are not looked up in ZooKeeper any more (Kafka 4 has none); "
+            "give the address of a broker, as in hosts='kafka1:9092'"
+        )
+    warnings.warn(
+        "zookeeper_hosts is ignored: the brokers in hosts= tell all that is needed", DeprecationWarning, stacklevel=3
+    )
+
+
+def _check_version(broker_version: Any) -> None:
+    """Programs written for pykafka pass all sorts of versions; only what cannot be meant as one is worth a word."""
+    if broker_version is not None and not (isinstance(broker_version, str) and _VERSION.fullmatch(broker_version)):
+        warnings.warn(
+            f"broker_version={broker_version!r} is no version number (and ignored: each broker is asked what it speaks)",
+            stacklevel=3,
+        )
+
+
+def _without_paths(hosts: Any) -> Any:
+    """pykafka lets a ZooKeeper-like ``/path`` follow the port."""
+    if isinstance(hosts, bytes):
+        hosts = naming.to_text(hosts, "hosts")
+    return re.sub(r"(:\d+)/[^,]*", r"\1", hosts) if isinstance(hosts, str) else hosts
+
+
+def parse_source(address: Any) -> tuple[str, int] | None:
+    """pykafka's ``source_address``: ``""``, ``"host"`` or ``"host:port"``."""
+    if not address:
+        return None
+    text = naming.to_text(address, "source_address")
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        return text.strip("[]"), 0
+    if not port.isdigit() or int(port) > 65535:
+        raise err.ConfigurationError(f"source_address={text!r}: 'host' or 'host:port' is needed")
+    return host.strip("[]"), int(port)

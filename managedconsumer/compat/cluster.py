@@ -1,0 +1,239 @@
+"""Cluster and its dict of topics, with pykafka's attributes over our own metadata and connections."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import Any, Iterable, Iterator, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
+from managedconsumer.compat import groups, naming
+from managedconsumer.compat.handlers import CompatHandler
+from managedconsumer.compat.missing import MISSING, HiddenTopicError, IllegalTopicError
+from managedconsumer.compat.parts import Broker, OffsetPartitionResponse, Topic
+from managedconsumer.compat.view import View
+from managedconsumer.fetch.resets import OffsetAnswer
+from managedconsumer.runtime import cluster as runtime
+from managedconsumer.runtime.offsets import OffsetClient
+from managedconsumer.structs import ClusterSnapshot, OffsetType, TopicInfo, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_LEADER_NOT_AVAILABLE = 5
+_UNKNOWN_TOPIC = 3
+# A KRaft broker answers UNKNOWN_TOPIC_OR_PARTITION while it creates the topic, and also when it will not (seconds).
+_CREATION_PATIENCE = 2.0
+_UPDATE_PATIENCE = 3.0
+_POLL = 0.05
+
+
+class TopicDict(Mapping[bytes, Topic]):
+    """``client.topics``: names (bytes) to topics.  Takes str and bytes; looking a missing topic up creates it.
+
+    ``in``, ``get``, ``len`` and iteration show what the last metadata said, and never wait.
+    """
+
+    def __init__(self, cluster: Cluster, exclude_internal_topics: bool) -> None:
+        # A strong reference, so that KafkaClient(...).topics["t"] works as one expression.
+        self._cluster = cluster
+        self._exclude_internal_topics = exclude_internal_topics
+
+    def __getitem__(self, key: str | bytes) -> Topic:
+        """The topic; creates it where the broker is configured to (``auto.create.topics.enable``), and then waits.
+
+        Raises an error that is a KeyError and Kafka's own (UnknownTopicOrPartition, InvalidTopic,
+        TopicAuthorizationFailed) for a topic that cannot be had; UnicodeException for a name that is not ASCII.
+        """
+        name = naming.to_text(key, "topic name")
+        if self._hides(name):
+            raise HiddenTopicError(f"topic {name!r} is internal to Kafka and hidden: set exclude_internal_topics=False")
+        if not _exists(self._cluster.snapshot.topics.get(name)):
+            self._cluster.obtain(name)
+        return self._cluster.topic(name)
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            return self._visible(naming.to_text(key, "topic name"))
+        except (TypeError, err.UnicodeException):
+            return False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter([name.encode() for name in self._cluster.snapshot.topics if self._visible(name)])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def get(self, key: str | bytes, default: Any = None) -> Any:
+        """The topic if the metadata knows it, else ``default``; creates nothing."""
+        return self._cluster.topic(naming.to_text(key, "topic name")) if key in self else default
+
+    def values(self) -> list[Topic]:  # type: ignore[override]
+        """All topics, in a list as in pykafka."""
+        return [self._cluster.topic(name.decode()) for name in self]
+
+    def _hides(self, name: str) -> bool:
+        return self._exclude_internal_topics and name.startswith("__")
+
+    def _visible(self, name: str) -> bool:
+        return not self._hides(name) and _exists(self._cluster.snapshot.topics.get(name))
+
+    def __repr__(self) -> str:
+        return f"<topics {[name.decode() for name in self]}>"
+
+
+def _exists(info: TopicInfo | None) -> bool:
+    return info is not None and info.error_code not in MISSING
+
+
+def _ready(info: TopicInfo | None) -> bool:
+    """Whether a topic that was just created can be used."""
+    return (
+        info is not None
+        and not info.error_code
+        and bool(info.partitions)
+        and all(partition.leader >= 0 for partition in info.partitions.values())
+    )
+
+
+class Cluster(View):
+    """pykafka's Cluster: brokers, topics, metadata updates.  Thread-safe.
+
+    Made by :class:`~managedconsumer.KafkaClient`, or over a consumer's own cluster: then it shows what the consumer
+    knows, and asks brokers by connections of its own, which work after the consumer has stopped, too.
+    """
+
+    def __init__(
+        self,
+        over: runtime.Cluster,
+        *,
+        owned: bool = False,
+        exclude_internal_topics: bool = True,
+        socket_timeout_ms: int = 30 * 1000,
+    ) -> None:
+        super().__init__()
+        self.runtime = over
+        self._patience = socket_timeout_ms / 1000.0
+        self._asking = over if owned else over.clone()
+        self._offsets = OffsetClient(self._asking, None, None, 0)
+        self._fresh_at: dict[str, float] = {}
+        self._topic_dict = TopicDict(self, exclude_internal_topics)
+        self._handler = CompatHandler(over.handler)
+        # An abandoned client's idle connections are closed; nothing is sent.
+        finalizer = weakref.finalize(self, self._asking.close)
+        finalizer.atexit = False
+
+    @property
+    def snapshot(self) -> ClusterSnapshot:
+        """The newest metadata, whoever asked for it."""
+        return max(self.runtime, self._asking, key=lambda cluster: cluster.refreshed_at).snapshot
+
+    @property
+    def topics(self) -> TopicDict:
+        """The topics by name."""
+        return self._topic_dict
+
+    @property
+    def handler(self) -> CompatHandler:
+        """Threads or greenlets, with the vocabulary of pykafka's handlers."""
+        return self._handler
+
+    def update(self) -> None:
+        """Ask for the metadata of all brokers and topics.  Waits; raises NoBrokersAvailableError."""
+        self._asking.refresh_until(None, min(self._patience, _UPDATE_PATIENCE))
+
+    def close(self) -> None:
+        """Close the connections; consumers have their own.  A later call connects again."""
+        self._offsets.close()
+        self._asking.close()
+        self._asking.reopen()
+
+    # -- topics -----------------------------------------------------------------------------------------------------
+
+    def obtain(self, name: str) -> None:
+        """Make sure that a topic is in the metadata; may create it.  Raises what :meth:`TopicDict.__getitem__` does."""
+        if not naming.is_legal(name):
+            raise IllegalTopicError(f"{name!r} is no legal topic name: 1 to 249 of a-z A-Z 0-9 . _ - are allowed")
+        if _exists(self._look_at(name)):
+            return
+        log.warning("Topic %s not found. Attempting to auto-create topic %s", name, name)
+        now = self._asking.handler.now
+        patience = Deadline(now(), _CREATION_PATIENCE)
+        deadline = Deadline(now(), self._patience)
+        while True:
+            info = self._look_at(name, auto_create=True)
+            if _ready(info):
+                log.info("Topic %s successfully auto-created.", name)
+                return
+            code = _UNKNOWN_TOPIC if info is None else info.error_code
+            over = deadline if code in (0, _LEADER_NOT_AVAILABLE) else patience
+            if code not in (0, _LEADER_NOT_AVAILABLE, _UNKNOWN_TOPIC) or over.expired(now()):
+                break
+            self._asking.handler.sleep(_POLL)
+        raise _cannot_be_had(name, code)
+
+    def _look_at(self, name: str, *, auto_create: bool = False) -> TopicInfo | None:
+        self._catch_up()
+        info = self._asking.refresh((name,), auto_create=auto_create).topics.get(name)
+        self._fresh_at[name] = self._asking.handler.now()
+        return info
+
+    def _catch_up(self) -> None:
+        """What is asked for next is merged into the newest metadata."""
+        self._asking.snapshot = self.snapshot
+
+    def update_topic(self, name: str) -> None:
+        self._look_at(name)
+
+    def freshen(self, name: str) -> None:
+        checked = self._fresh_at.get(name, self._asking.refreshed_at)
+        if self._asking.handler.now() - checked >= self._asking.metadata_max_age:
+            self._look_at(name)
+
+    # -- offsets ----------------------------------------------------------------------------------------------------
+
+    def offsets_at(
+        self, keys: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, OffsetPartitionResponse]:
+        wanted = list(keys)
+        self._catch_up()
+        answers = self._offsets.list_offsets(dict.fromkeys(wanted, timestamp), self._patience)
+        beyond = [tp for tp, answer in answers.items() if answer.error is None and answer.offset < 0]
+        if beyond and timestamp >= 0:  # all messages are older: where the next one goes
+            answers.update(self._offsets.list_offsets(dict.fromkeys(beyond, OffsetType.LATEST), self._patience))
+        return {tp: _as_response(answers[tp]) for tp in wanted}
+
+    # -- groups -----------------------------------------------------------------------------------------------------
+
+    def get_group_coordinator(self, consumer_group: Any) -> Broker | None:
+        """The broker that runs a consumer group.  Waits; raises the broker's error."""
+        return Broker(
+            groups.find_coordinator(self._asking, naming.to_text(consumer_group, "consumer_group"), self._patience)
+        )
+
+    def get_managed_group_descriptions(self) -> dict[bytes, groups.DescribeGroupResponse]:
+        """Every group of the classic protocol in the cluster, by its name (bytes).  Waits; asks each broker."""
+        return groups.describe_all(self._asking)
+
+    def __repr__(self) -> str:
+        seeds = ",".join(f"{host}:{port}" for host, port in self.runtime.bootstrap)
+        return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))} (hosts={seeds})>"
+
+
+def _as_response(answer: OffsetAnswer) -> OffsetPartitionResponse:
+    if answer.error is not None:
+        return OffsetPartitionResponse([], answer.error.code)
+    return OffsetPartitionResponse([answer.offset] if answer.offset >= 0 else [], 0)
+
+
+def _cannot_be_had(name: str, code: int) -> err.KafkaException:
+    if code in (0, _LEADER_NOT_AVAILABLE):
+        return err.error_for_code(_LEADER_NOT_AVAILABLE, f"topic {name!r} was created, but has no leader yet")
+    if code == _UNKNOWN_TOPIC:
+        return MISSING[code](
+            f"topic {name!r} does not exist and the broker did not create it: create it, or check the name "
+            "(client.topics lists what there is)"
+        )
+    error = MISSING.get(code)
+    text = f"topic {name!r} cannot be had"
+    return error(text) if error is not None else err.error_for_code(code, text)

@@ -1,0 +1,129 @@
+"""Consumer groups as pykafka's ``Cluster.get_managed_group_descriptions`` describes them."""
+
+from __future__ import annotations
+
+import logging
+from random import random
+from typing import Any, Mapping, NamedTuple
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Backoff, Deadline
+from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
+from managedconsumer.runtime.cluster import Cluster
+from managedconsumer.structs import BrokerInfo
+from managedconsumer.wire import schemas
+
+log = logging.getLogger(__name__)
+
+_CLASSIC = ("", "classic")
+
+
+class MemberMetadata(NamedTuple):
+    """What a member asked for."""
+
+    version: int
+    topic_names: list[bytes]
+    user_data: bytes
+
+
+class MemberAssignment(NamedTuple):
+    """What a member was given: ``partition_assignment`` is ``((topic, (number, ...)), ...)``."""
+
+    version: int
+    partition_assignment: tuple[tuple[bytes, tuple[int, ...]], ...]
+
+
+class GroupMember(NamedTuple):
+    """A member; ids and host are bytes, as in pykafka."""
+
+    member_id: bytes
+    client_id: bytes
+    client_host: bytes
+    member_metadata: MemberMetadata
+    member_assignment: MemberAssignment
+
+
+class DescribeGroupResponse(NamedTuple):
+    """A group; ``members`` by member id."""
+
+    error_code: int
+    group_id: bytes
+    state: bytes
+    protocol_type: bytes
+    protocol: bytes
+    members: dict[bytes, GroupMember]
+
+
+def find_coordinator(cluster: Cluster, group: str, patience: float) -> BrokerInfo:
+    """The broker that runs the group; retries what may pass for ``patience`` seconds, then raises."""
+    now = cluster.handler.now
+    deadline, backoff = Deadline(now(), patience), Backoff(0.05, 1.0, random)
+    while True:
+        try:
+            return cluster.find_coordinator(group)
+        except err.ProtocolClientError as error:
+            if not error.retriable or deadline.expired(now()):
+                raise
+        cluster.handler.sleep(min(backoff.fail(now()), deadline.remaining(now()) or 0.0))
+
+
+def describe_all(cluster: Cluster) -> dict[bytes, DescribeGroupResponse]:
+    """Every classic group; each broker is asked for those that it coordinates."""
+    found: dict[bytes, DescribeGroupResponse] = {}
+    for node in sorted(cluster.refresh(()).brokers):
+        connection = cluster.connect(node)
+        try:
+            listed = connection.request(schemas.LIST_GROUPS, {"states_filter": [], "types_filter": []})
+            if listed["error_code"]:
+                raise err.error_for_code(listed["error_code"], f"broker {node} does not list its groups")
+            names = [g["group_id"] for g in listed["groups"] if g.get("group_type", "").lower() in _CLASSIC]
+            if names:
+                answer = connection.request(schemas.DESCRIBE_GROUPS, {"groups": names})
+                for entry in answer["groups"]:
+                    group = _group(entry)
+                    found[group.group_id] = group
+        finally:
+            connection.close()
+    return found
+
+
+def _group(entry: Mapping[str, Any]) -> DescribeGroupResponse:
+    members = [_member(member) for member in entry["members"]]
+    return DescribeGroupResponse(
+        entry["error_code"],
+        entry["group_id"].encode(),
+        entry["group_state"].encode(),
+        entry["protocol_type"].encode(),
+        entry["protocol_data"].encode(),
+        {member.member_id: member for member in members},
+    )
+
+
+def _member(entry: Mapping[str, Any]) -> GroupMember:
+    return GroupMember(
+        entry["member_id"].encode(),
+        entry["client_id"].encode(),
+        entry["client_host"].encode(),
+        _metadata(bytes(entry["member_metadata"]), entry["member_id"]),
+        _assignment(bytes(entry["member_assignment"]), entry["member_id"]),
+    )
+
+
+def _metadata(blob: bytes, member: str) -> MemberMetadata:
+    """Other clients' blobs are not ours to trust: what cannot be read counts as empty."""
+    if blob:
+        try:
+            read = ConsumerProtocolMemberMetadata.decode(blob)
+            return MemberMetadata(read.version, [name.encode() for name in read.subscription], read.user_data or b"")
+        except err.MalformedResponseError as error:
+            log.warning("member %s: %s", member, error)
+    return MemberMetadata(0, [], b"")
+
+
+def _assignment(blob: bytes, member: str) -> MemberAssignment:
+    try:
+        read = ConsumerProtocolMemberAssignment.decode(blob)
+    except err.MalformedResponseError as error:
+        log.warning("member %s: %s", member, error)
+        return MemberAssignment(0, ())
+    return MemberAssignment(read.version, tuple((name.encode(), tuple(numbers)) for name, numbers in read.assignment))

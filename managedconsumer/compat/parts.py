@@ -1,0 +1,268 @@
+"""Broker, Partition and Topic: what pykafka's users hold in their hands, as views of the cluster's metadata.
+
+They keep no metadata themselves: every attribute is looked up in the newest snapshot, so nothing gets stale and all of
+them can be used from any thread.  Attributes never wait; the methods that ask a broker say so.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from managedconsumer import errors as err
+from managedconsumer.compat import naming, registry
+from managedconsumer.config import check_int
+from managedconsumer.offset_convention import target_of
+from managedconsumer.structs import BrokerInfo, OffsetType, PartitionInfo, TopicInfo, TopicPartition
+
+if TYPE_CHECKING:
+    from managedconsumer.compat.view import View
+
+_NO_PRODUCER = (
+    "managedconsumer only consumes. To write to topic {}, use confluent-kafka (confluent_kafka.Producer) or "
+    "kafka-python (kafka.KafkaProducer); both work beside it in one process"
+)
+
+
+class OffsetPartitionResponse(NamedTuple):
+    """One partition's answer (pykafka's tuple): ``offset`` lists at most one offset, ``err`` is 0 or Kafka's code."""
+
+    offset: list[int]
+    err: int
+
+
+class ProducerUnavailableError(err.KafkaException, NotImplementedError):
+    """pykafka's Topic can produce; this package only consumes."""
+
+
+def timestamp_of(when: Any) -> int:
+    """-1, -2 or milliseconds since 1970 from what ``fetch_offset_limits`` takes; naive datetimes are UTC."""
+    if isinstance(when, dt.datetime):
+        return target_of(when, "offsets_before")[1]
+    allowed = "a datetime, milliseconds since 1970, OffsetType.EARLIEST (-2) or OffsetType.LATEST (-1) is needed"
+    if isinstance(when, bool) or not isinstance(when, Integral):
+        raise TypeError(f"offsets_before={when!r} is a {type(when).__name__}: {allowed}")
+    if when < OffsetType.EARLIEST:
+        raise err.ConfigurationError(f"offsets_before={when!r}: {allowed}")
+    return int(when)
+
+
+class Broker:
+    """A broker as the metadata names it.  Immutable; equal brokers have the same id and address."""
+
+    __slots__ = ("_info",)
+
+    def __init__(self, info: BrokerInfo) -> None:
+        self._info = info
+
+    @property
+    def id(self) -> int:
+        """The broker's number in its cluster."""
+        return self._info.node_id
+
+    @property
+    def host(self) -> bytes:
+        """The host that clients are told to connect to; bytes, as in pykafka."""
+        return self._info.host.encode()
+
+    @property
+    def port(self) -> int:
+        """The port."""
+        return self._info.port
+
+    @property
+    def rack(self) -> str | None:
+        """The broker's rack (``broker.rack``), or None."""
+        return self._info.rack
+
+    def __eq__(self, other: object) -> bool:
+        return self._info == other._info if isinstance(other, Broker) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._info)
+
+    def __repr__(self) -> str:
+        cls = type(self)
+        return (
+            f"<{cls.__module__}.{cls.__name__} at {hex(id(self))} (host={self.host!r}, port={self.port}, id={self.id})>"
+        )
+
+
+class Partition:
+    """A partition of a topic.  Equal to any Partition, pykafka's too, of the same topic name and number."""
+
+    __slots__ = ("__weakref__", "_id", "_topic")
+
+    def __init__(self, topic: Topic, id_: int) -> None:
+        self._topic = topic
+        self._id = id_
+
+    @property
+    def id(self) -> int:
+        """The partition's number in its topic."""
+        return self._id
+
+    @property
+    def topic(self) -> Topic:
+        """The topic it belongs to."""
+        return self._topic
+
+    @property
+    def key(self) -> TopicPartition:
+        """Topic name and number."""
+        return TopicPartition(self._topic.text, self._id)
+
+    @property
+    def leader(self) -> Broker | None:
+        """The broker that leads it now, or None while there is none."""
+        info = self._info
+        return None if info is None else self._topic.view.broker(info.leader)
+
+    @property
+    def replicas(self) -> list[Broker]:
+        """The brokers that hold a copy and are up, the preferred leader first."""
+        return self._brokers(self._info.replicas if self._info else ())
+
+    @property
+    def isr(self) -> list[Broker]:
+        """The brokers whose copy is up to date."""
+        return self._brokers(self._info.isr if self._info else ())
+
+    @property
+    def _info(self) -> PartitionInfo | None:
+        return self._topic.view.snapshot.partition(self.key)
+
+    def _brokers(self, ids: tuple[int, ...]) -> list[Broker]:
+        found = (self._topic.view.broker(node) for node in ids)
+        return [broker for broker in found if broker is not None]
+
+    def fetch_offset_limit(self, offsets_before: Any, max_offsets: int = 1) -> list[int]:
+        """The offset that :meth:`Topic.fetch_offset_limits` gives, in a list.  Waits; raises the broker's error."""
+        timestamp = timestamp_of(offsets_before)
+        check_int("max_offsets", max_offsets)
+        offset, code = self._topic.view.offsets_at([self.key], timestamp)[self.key]
+        if code:
+            raise err.error_for_code(code, f"no offset for partition {self.id} of topic {self._topic.text}")
+        return offset
+
+    def latest_available_offset(self) -> int:
+        """The offset that the next message written will get.  Waits for the leader's answer."""
+        return self.fetch_offset_limit(OffsetType.LATEST)[0]
+
+    def earliest_available_offset(self) -> int:
+        """The offset of the oldest message that is still there.  Waits for the leader's answer."""
+        return self.fetch_offset_limit(OffsetType.EARLIEST)[0]
+
+    def __lt__(self, other: Any) -> bool:
+        theirs = naming.key_of(other)
+        return NotImplemented if theirs is None else (self._id, self._topic.text) < (theirs[1], theirs[0])
+
+    def __eq__(self, other: object) -> bool:
+        theirs = naming.key_of(other)
+        return NotImplemented if theirs is None else (self._topic.text, self._id) == theirs
+
+    def __hash__(self) -> int:
+        return hash((self._topic.text, self._id))
+
+    def __repr__(self) -> str:
+        cls = type(self)
+        return f"<{cls.__module__}.{cls.__name__} at {hex(id(self))} (topic={self._topic.text}, id={self._id})>"
+
+
+class Topic:
+    """A topic.  Equal to any Topic, pykafka's too, of the same name."""
+
+    def __init__(self, name: str | bytes, view: View) -> None:
+        self._text = naming.to_text(name, "topic name")
+        self._view = view
+        self._seen: TopicInfo | None = None
+        self._partitions: dict[int, Partition] = {}
+
+    @property
+    def name(self) -> bytes:
+        """The topic's name; bytes, as in pykafka."""
+        return self._text.encode()
+
+    @property
+    def text(self) -> str:
+        """The topic's name as str."""
+        return self._text
+
+    @property
+    def view(self) -> View:
+        """The cluster it is looked up in."""
+        return self._view
+
+    @property
+    def partitions(self) -> dict[int, Partition]:
+        """The known partitions by number; a new dict after each change, with the same Partition objects."""
+        info = self._view.snapshot.topics.get(self._text)
+        if info is not self._seen:
+            known = self._partitions
+            numbers = sorted(info.partitions) if info is not None else []
+            self._partitions = {number: known.get(number) or Partition(self, number) for number in numbers}
+            self._seen = info
+        return self._partitions
+
+    # -- offsets ----------------------------------------------------------------------------------------------------
+
+    def fetch_offset_limits(self, offsets_before: Any, max_offsets: int = 1) -> dict[int, OffsetPartitionResponse]:
+        """For each partition the first offset whose message is not older than ``offsets_before``.  Waits.
+
+        ``offsets_before``: a datetime (naive: UTC), milliseconds since 1970, or OffsetType.EARLIEST or LATEST.  Where
+        all messages are older, the offset of the next message to come.  pykafka's answer was only as fine as the log's
+        segments (Kafka 4 dropped that request) and listed up to ``max_offsets`` of them; now there is one.
+
+        A partition whose leader gave no answer within the client's ``socket_timeout_ms`` has an empty list and the
+        error's code.
+        """
+        timestamp = timestamp_of(offsets_before)
+        check_int("max_offsets", max_offsets)
+        self._view.freshen(self._text)
+        keys = [partition.key for partition in self.partitions.values()]
+        return {key.partition: answer for key, answer in self._view.offsets_at(keys, timestamp).items()}
+
+    def latest_available_offsets(self) -> dict[int, OffsetPartitionResponse]:
+        """For each partition the offset that the next message written will get.  Waits."""
+        return self.fetch_offset_limits(OffsetType.LATEST)
+
+    def earliest_available_offsets(self) -> dict[int, OffsetPartitionResponse]:
+        """For each partition the offset of the oldest message that is still there.  Waits."""
+        return self.fetch_offset_limits(OffsetType.EARLIEST)
+
+    def update(self, metadata: Any = None) -> None:  # noqa: ARG002 (pykafka passes its own metadata object)
+        """Ask for the topic's metadata now.  Waits; raises NoBrokersAvailableError."""
+        self._view.update_topic(self._text)
+
+    # -- consumers --------------------------------------------------------------------------------------------------
+
+    def get_simple_consumer(self, consumer_group: Any = None, use_rdkafka: bool = False, **kwargs: Any) -> Any:
+        """A :class:`~managedconsumer.SimpleConsumer` of this topic; it has connections of its own."""
+        return registry.make_simple_consumer(self, self._view, consumer_group, use_rdkafka, kwargs)
+
+    def get_balanced_consumer(self, consumer_group: Any, managed: bool = False, **kwargs: Any) -> Any:
+        """A :class:`~managedconsumer.ManagedBalancedConsumer` of this topic; it has connections of its own.
+
+        ``managed=False`` meant ZooKeeper in pykafka: a DeprecationWarning now, and the same consumer.
+        """
+        return registry.make_balanced_consumer(self, self._view, consumer_group, managed, kwargs)
+
+    def get_producer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+        """Not here: raises an error that names packages which produce."""
+        raise ProducerUnavailableError(_NO_PRODUCER.format(self._text))
+
+    def get_sync_producer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+        """Not here, see :meth:`get_producer`."""
+        raise ProducerUnavailableError(_NO_PRODUCER.format(self._text))
+
+    def __eq__(self, other: object) -> bool:
+        theirs = naming.name_of(other)
+        return NotImplemented if theirs is None else self._text == theirs
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        cls = type(self)
+        return f"<{cls.__module__}.{cls.__name__} at {hex(id(self))} (name={self.name!r})>"

@@ -1,0 +1,112 @@
+"""What users say about security, in pykafka's words or ours, as one ``managedconsumer.runtime.security.Security``."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from typing import Any, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.runtime.security import Security
+
+log = logging.getLogger(__name__)
+
+_OPTIONS = frozenset(field.name for field in dataclasses.fields(Security))
+
+
+class SslConfig:
+    """pykafka's TLS settings.  The certificate must name the host we connect to, which pykafka did not check.
+
+    :param cafile: PEM file of the authorities to trust
+    :param certfile: our own certificate (PEM), for brokers that ask for one
+    :param keyfile: its key, if that is in a file of its own
+    :param password: the key's password
+    :param check_hostname: False turns the check of the host's name off; a warning is logged
+    """
+
+    def __init__(
+        self,
+        cafile: str | os.PathLike[str] | None,
+        certfile: str | os.PathLike[str] | None = None,
+        keyfile: str | os.PathLike[str] | None = None,
+        password: str | bytes = b"",
+        *,
+        check_hostname: bool = True,
+    ) -> None:
+        self.cafile = cafile
+        self.certfile = certfile
+        self.keyfile = keyfile
+        self.password = password
+        self.check_hostname = check_hostname
+
+    def __repr__(self) -> str:
+        return f"SslConfig(cafile={self.cafile!r}, certfile={self.certfile!r}, keyfile={self.keyfile!r})"
+
+
+def security_of(ssl_config: Any) -> Security:
+    """The settings of an SslConfig (pykafka's or ours) or an ``ssl.SSLContext``; None means no TLS.
+
+    pykafka's SslConfig turns the check of the host's name off and has no switch for it.  Here it is on; set an
+    attribute ``check_hostname = False`` on the object to turn it off.
+    """
+    if ssl_config is None:
+        return Security()
+    if hasattr(ssl_config, "wrap_socket") and hasattr(ssl_config, "verify_mode"):
+        return Security(security_protocol="SSL", ssl_context=ssl_config)
+    if not hasattr(ssl_config, "cafile"):
+        raise TypeError(
+            f"ssl_config is a {type(ssl_config).__name__}: an SslConfig (with cafile, certfile, keyfile, password) or "
+            "an ssl.SSLContext is needed"
+        )
+    _warn_if_replaced(getattr(ssl_config, "_wrap_socket", None))
+    password = ssl_config.password or None
+    if isinstance(password, (bytes, bytearray)):
+        password = bytes(password).decode()
+    return Security(
+        security_protocol="SSL",
+        ssl_cafile=ssl_config.cafile or None,
+        ssl_certfile=ssl_config.certfile or None,
+        ssl_keyfile=ssl_config.keyfile or None,
+        ssl_password=password if ssl_config.certfile else None,
+        ssl_check_hostname=bool(getattr(ssl_config, "check_hostname", True)),
+    )
+
+
+def _warn_if_replaced(wrap: Any) -> None:
+    """pykafka's documentation shows how to replace its wrapping function; we don't call that."""
+    if wrap is not None and not hasattr(getattr(wrap, "__self__", None), "verify_mode"):
+        log.warning(
+            "the ssl_config's own _wrap_socket is not used: its cafile, certfile and keyfile are, with the host's name "
+            "checked; pass an ssl.SSLContext as ssl_config for anything else"
+        )
+
+
+def choose_security(ssl_config: Any, security: Security | None, options: Mapping[str, Any]) -> Security:
+    """One of the three ways to say it: pykafka's ``ssl_config``, a Security, or Security's fields as keywords.
+
+    Without ``security_protocol`` it follows from the fields; a login alone means SASL_SSL, so that a password is never
+    sent in clear by mistake.
+    """
+    unknown = sorted(set(options) - _OPTIONS)
+    if unknown:
+        raise TypeError(f"unknown argument {', '.join(unknown)}; security is set by {', '.join(sorted(_OPTIONS))}")
+    if security is not None and not isinstance(security, Security):
+        raise TypeError(
+            f"security is a {type(security).__name__}: a managedconsumer.runtime.security.Security is needed"
+        )
+    given = [name for name, value in (("ssl_config", ssl_config), ("security", security)) if value is not None]
+    if len(given) + bool(options) > 1:
+        raise err.ConfigurationError(
+            f"security is set twice, by {' and '.join([*given, *sorted(options)])}: use one of ssl_config, security, "
+            "or the separate ssl_... and sasl_... arguments"
+        )
+    if security is not None:
+        return security
+    if not options:
+        return security_of(ssl_config)
+    if options.get("security_protocol") is not None:
+        return Security(**options)
+    uses_sasl = any(name.startswith("sasl_") and value is not None for name, value in options.items())
+    rest = {name: value for name, value in options.items() if name != "security_protocol"}
+    return Security(security_protocol="SASL_SSL" if uses_sasl else "SSL", **rest)
