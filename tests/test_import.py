@@ -1,0 +1,37 @@
+"""What ``import managedconsumer`` costs: it happens in every Spark worker and every short script."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+HEAVY = ["asyncio", "confluent_kafka", "cramjam", "gevent", "isal", "pyarrow", "pykafka", "pyspark", "ssl", "numpy"]
+
+CODE = """
+import json, sys, time
+before = time.process_time()
+import managedconsumer
+cost = time.process_time() - before
+print(json.dumps({"cpu": cost, "modules": sorted(sys.modules)}))
+"""
+
+
+def measured() -> dict[str, object]:
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=60)
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_importing_is_cheap_and_loads_nothing_heavy() -> None:
+    runs = [measured() for _ in range(5)]
+    modules = runs[0]["modules"]
+    assert isinstance(modules, list)
+    assert not set(HEAVY) & {name.split(".")[0] for name in modules}
+    assert min(run["cpu"] for run in runs) < 0.06  # type: ignore[type-var]
+
+
+def test_every_public_name_is_there() -> None:
+    code = "import managedconsumer as m; [getattr(m, name) for name in m.__all__]; print(len(dir(m)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
