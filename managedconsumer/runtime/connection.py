@@ -72,6 +72,8 @@ class Connection:
         """Api key -> lowest and highest version that the broker speaks; empty before :meth:`connect`."""
         self.throttled_until = 0.0
         """Until when (handler's clock) the broker will not look at our requests (KIP-219)."""
+        self.login_due_at: float | None = None
+        """When (handler's clock) the session needs to be renewed; None: never (KIP-368)."""
         self._handler = handler
         self._pid = os.getpid()
         self._hold = net.SocketHold(handler)
@@ -81,7 +83,6 @@ class Connection:
         self._max_frame_bytes = opening.MAX_EARLY_FRAME_BYTES
         self._ready = False
         self._connect_limit_s = self.settings.connect_timeout_ms / 1000
-        self._reauthenticate_at: float | None = None
         self._answers = 0
 
     def __repr__(self) -> str:
@@ -184,9 +185,9 @@ class Connection:
         started = self._handler.now()
         lifetime = login.log_in(ask, self.settings.security, self._handler, self.address)
         if lifetime is None:
-            self._reauthenticate_at = None
+            self.login_due_at = None
         else:
-            self._reauthenticate_at = started + lifetime * random.uniform(*_REAUTHENTICATE_AT)
+            self.login_due_at = started + lifetime * random.uniform(*_REAUTHENTICATE_AT)
 
     # -- requests -----------------------------------------------------------------------------------------------
 
@@ -197,7 +198,7 @@ class Connection:
     @property
     def needs_login(self) -> bool:
         """Whether the session is about to end; the next :meth:`send` with nothing under way logs in again."""
-        return self._reauthenticate_at is not None and self._handler.now() >= self._reauthenticate_at
+        return self.login_due_at is not None and self._handler.now() >= self.login_due_at
 
     def request(
         self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: float | None = None, version: int | None = None

@@ -20,6 +20,7 @@ from typing import Any, Callable, TypeVar
 
 from managedconsumer.errors import MissingPackageError
 from managedconsumer.runtime import net, primitives
+from managedconsumer.runtime.greenlets import GreenCondition, GreenWorker
 
 __all__ = ["GEventHandler", "Handler", "ThreadingHandler", "default_handler"]
 
@@ -34,6 +35,25 @@ def _hub_threadpool() -> Any:
     if monkey is None or not monkey.is_module_patched("threading"):
         return None
     return sys.modules["gevent"].get_hub().threadpool
+
+
+def _in_pool(pool: Any, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
+    """``fn(*args)`` in one of gevent's native threads.
+
+    An exception travels as a result: gevent prints the ones that leave a pool's function, with its arguments.
+    """
+
+    def quiet() -> tuple[T | None, Exception | None]:
+        try:
+            return fn(*args), None
+        except Exception as error:  # noqa: BLE001 (raised again below, in the caller)
+            return None, error
+
+    result, error = pool.apply(quiet)
+    if error is not None:
+        raise error
+    answer: T = result
+    return answer
 
 
 class Handler(abc.ABC):
@@ -202,10 +222,7 @@ class ThreadingHandler(Handler):
 
     def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
         pool = _hub_threadpool()
-        if pool is None:
-            return fn(*args)
-        result: T = pool.apply(fn, args)
-        return result
+        return fn(*args) if pool is None else _in_pool(pool, fn, args)
 
     def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
         import socket
@@ -216,97 +233,6 @@ class ThreadingHandler(Handler):
         import socket
 
         return socket.socket(family, kind, proto)
-
-
-class _GreenWorker:
-    """A greenlet."""
-
-    __slots__ = ("_greenlet", "_name", "_run")
-
-    def __init__(self, name: str, run: _Run) -> None:
-        import gevent
-
-        self._name = name
-        self._run = run
-        self._greenlet: Any = gevent.Greenlet(run)
-        self._greenlet.name = name
-        self._greenlet.start()
-
-    @property
-    def name(self) -> str:
-        """``managedconsumer.<name>``."""
-        return self._name
-
-    @property
-    def exception(self) -> BaseException | None:
-        """What ended the worker, or None."""
-        return self._run.exception
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for the end; returns at once when called by the worker itself."""
-        import gevent
-
-        if self._greenlet is not gevent.getcurrent():
-            self._greenlet.join(timeout)
-
-    def is_alive(self) -> bool:
-        """True until the function has returned."""
-        return not self._greenlet.ready()
-
-    def __repr__(self) -> str:
-        return f"<worker {self.name} {'running' if self.is_alive() else 'ended'}>"
-
-
-class _GreenCondition:
-    """``threading.Condition`` for greenlets; the standard one would wait on a native lock and stop the hub."""
-
-    __slots__ = ("__weakref__", "_lock", "_waiters", "acquire", "release")
-
-    def __init__(self, lock: Any) -> None:
-        self._lock = lock
-        self._waiters: list[Any] = []
-        self.acquire: Callable[..., bool] = lock.acquire
-        self.release: Callable[[], None] = lock.release
-
-    def __enter__(self) -> Any:
-        return self._lock.__enter__()
-
-    def __exit__(self, *details: Any) -> Any:
-        return self._lock.__exit__(*details)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Give the lock back, wait for a notification, take the lock again; False when the time ran out."""
-        from gevent.event import Event
-
-        waiter = Event()
-        self._waiters.append(waiter)
-        # A reentrant lock must be let go of completely, however often its owner took it.
-        release, restore = getattr(self._lock, "_release_save", None), getattr(self._lock, "_acquire_restore", None)
-        depth = release() if release is not None else self._lock.release()
-        notified = False
-        try:
-            notified = bool(waiter.wait(timeout))
-        finally:
-            if restore is not None:
-                restore(depth)
-            else:
-                self._lock.acquire()
-            if not notified:
-                # The notification may have come between the time-out and the lock: then it counts.
-                notified = waiter.is_set()
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
-        return notified
-
-    def notify(self, n: int = 1) -> None:
-        """Wake up to ``n`` waiters; call it with the lock held."""
-        woken, self._waiters = self._waiters[:n], self._waiters[n:]
-        for waiter in woken:
-            waiter.set()
-
-    def notify_all(self) -> None:
-        """Wake every waiter; call it with the lock held."""
-        self.notify(len(self._waiters))
 
 
 class GEventHandler(Handler):
@@ -342,7 +268,7 @@ class GEventHandler(Handler):
         return lock
 
     def Condition(self, lock: Any = None) -> primitives.Condition:
-        return _GreenCondition(self.RLock() if lock is None else lock)
+        return GreenCondition(self.RLock() if lock is None else lock)
 
     def Semaphore(self, n: int = 1) -> primitives.Semaphore:
         from gevent.lock import Semaphore
@@ -363,7 +289,7 @@ class GEventHandler(Handler):
         gevent.sleep(seconds)
 
     def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
-        return _GreenWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
+        return GreenWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
 
     def ident(self) -> int:
         import gevent
@@ -373,8 +299,7 @@ class GEventHandler(Handler):
     def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
         import gevent
 
-        result: T = gevent.get_hub().threadpool.apply(fn, args)
-        return result
+        return _in_pool(gevent.get_hub().threadpool, fn, args)
 
     def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
         from gevent import socket

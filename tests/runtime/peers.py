@@ -96,8 +96,8 @@ class ScriptedBroker:
             peer = Peer(sock, len(self.peers))
             self.peers.append(peer)
             thread = threading.Thread(target=self._serve, args=(peer,), daemon=True)
-            self._threads.append(thread)
             thread.start()
+            self._threads.append(thread)
 
     def _serve(self, peer: Peer) -> None:
         try:

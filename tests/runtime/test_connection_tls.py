@@ -302,7 +302,7 @@ def test_tls_in_a_monkey_patched_process(authority: Authority, name: str) -> Non
         ticker = gevent.spawn(tick)
         for security in (Security("SSL", ssl_cafile={str(authority.cafile)!r}), Security("SSL", ssl_context=early)):
             connection = Connection("localhost", int(sys.argv[1]), handler, ConnectionSettings(
-                security=security, request_timeout_ms=300))
+                security=security, request_timeout_ms=400))
             connection.connect()
             assert net.is_green(connection._hold.sock)
             body = {HEARTBEAT!r}
@@ -315,7 +315,7 @@ def test_tls_in_a_monkey_patched_process(authority: Authority, name: str) -> Non
                 raise AssertionError
         ticker.kill()
         gap = max(b - a for a, b in zip(ticks, ticks[1:]))
-        assert gap < 0.1, gap
+        assert gap < 0.3, gap
         print("fine")
     """
 

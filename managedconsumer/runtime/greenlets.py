@@ -1,0 +1,102 @@
+"""A worker and a condition made of greenlets: what gevent does not offer in the form that the handlers promise."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Protocol
+
+
+class _Runnable(Protocol):
+    exception: BaseException | None
+
+    def __call__(self) -> None: ...
+
+
+class GreenWorker:
+    """A greenlet."""
+
+    __slots__ = ("_greenlet", "_name", "_run")
+
+    def __init__(self, name: str, run: _Runnable) -> None:
+        import gevent
+
+        self._name = name
+        self._run = run
+        self._greenlet: Any = gevent.Greenlet(run)
+        self._greenlet.name = name
+        self._greenlet.start()
+
+    @property
+    def name(self) -> str:
+        """``managedconsumer.<name>``."""
+        return self._name
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What ended the worker, or None."""
+        return self._run.exception
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end; returns at once when called by the worker itself."""
+        import gevent
+
+        if self._greenlet is not gevent.getcurrent():
+            self._greenlet.join(timeout)
+
+    def is_alive(self) -> bool:
+        """True until the function has returned."""
+        return not self._greenlet.ready()
+
+    def __repr__(self) -> str:
+        return f"<worker {self.name} {'running' if self.is_alive() else 'ended'}>"
+
+
+class GreenCondition:
+    """``threading.Condition`` for greenlets; the standard one would wait on a native lock and stop the hub."""
+
+    __slots__ = ("__weakref__", "_lock", "_waiters", "acquire", "release")
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self._waiters: list[Any] = []
+        self.acquire: Callable[..., bool] = lock.acquire
+        self.release: Callable[[], None] = lock.release
+
+    def __enter__(self) -> Any:
+        return self._lock.__enter__()
+
+    def __exit__(self, *details: Any) -> Any:
+        return self._lock.__exit__(*details)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Give the lock back, wait for a notification, take the lock again; False when the time ran out."""
+        from gevent.event import Event
+
+        waiter = Event()
+        self._waiters.append(waiter)
+        # A reentrant lock must be let go of completely, however often its owner took it.
+        release, restore = getattr(self._lock, "_release_save", None), getattr(self._lock, "_acquire_restore", None)
+        depth = release() if release is not None else self._lock.release()
+        notified = False
+        try:
+            notified = bool(waiter.wait(timeout))
+        finally:
+            if restore is not None:
+                restore(depth)
+            else:
+                self._lock.acquire()
+            if not notified:
+                # The notification may have come between the time-out and the lock: then it counts.
+                notified = waiter.is_set()
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+        return notified
+
+    def notify(self, n: int = 1) -> None:
+        """Wake up to ``n`` waiters; call it with the lock held."""
+        woken, self._waiters = self._waiters[:n], self._waiters[n:]
+        for waiter in woken:
+            waiter.set()
+
+    def notify_all(self) -> None:
+        """Wake every waiter; call it with the lock held."""
+        self.notify(len(self._waiters))
