@@ -142,7 +142,7 @@ def _check_version(broker_version: Any) -> None:
     """Programs written for pykafka pass all sorts of versions; only what cannot be meant as one is worth a word."""
     if broker_version is not None and not (isinstance(broker_version, str) and _VERSION.fullmatch(broker_version)):
         warnings.warn(
-            f"broker_version={broker_version!r} is no version number (and ignored: each broker is asked what it speaks)",
+            f"broker_version={broker_version!r} is no version number; it is ignored, the brokers tell theirs",
             stacklevel=3,
         )
 

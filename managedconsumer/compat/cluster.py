@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _LEADER_NOT_AVAILABLE = 5
 _UNKNOWN_TOPIC = 3
 # A KRaft broker answers UNKNOWN_TOPIC_OR_PARTITION while it creates the topic, and also when it will not (seconds).
-_CREATION_PATIENCE = 2.0
+_CREATION_PATIENCE = 3.0
 _UPDATE_PATIENCE = 3.0
 _POLL = 0.05
 

@@ -66,6 +66,6 @@ def _topic_class() -> Any:
             reason = (
                 "it needs pkg_resources, which setuptools has no longer since version 81: pip install 'setuptools<81'"
             )
-        elif getattr(error, "name", None) == "pykafka":
+        elif getattr(error, "name", None) in ("pykafka", "pykafka.topic"):
             reason = "it is not installed: pip install 'managedconsumer[pykafka]'"
         raise err.MissingPackageError(f"patch_pykafka() is for programs that use pykafka, and {reason}") from error
