@@ -18,7 +18,7 @@ from typing import Any, Final, Mapping, NamedTuple
 
 from managedconsumer import errors
 from managedconsumer._version import __version__
-from managedconsumer.runtime import diagnose, login, net, opening
+from managedconsumer.runtime import diagnose, net, opening
 from managedconsumer.runtime.handlers import Handler
 from managedconsumer.runtime.settings import ConnectionSettings
 from managedconsumer.runtime.transport import Transport, make_transport
@@ -114,6 +114,8 @@ class Connection:
             self._transport = make_transport(self._handler, sock, self.settings.buffer_factory)
             self._negotiate(deadline)
             if self.settings.security.uses_sasl:
+                from managedconsumer.runtime import login  # few log in
+
                 login.warn_if_readable(self.settings.security, self.address, str(sock.getpeername()[0]))
                 self._log_in(deadline)
             self.version(schemas.METADATA)
@@ -176,6 +178,8 @@ class Connection:
         )
 
     def _log_in(self, deadline: float) -> None:
+        from managedconsumer.runtime import login
+
         def ask(api: schemas.Api, body: Mapping[str, Any]) -> dict[str, Any]:
             version = self.version(api)
             pending = self._transmit(api, version, body, deadline)

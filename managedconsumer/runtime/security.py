@@ -8,7 +8,6 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, Final, Mapping
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.runtime import sasl
 
 if TYPE_CHECKING:
     import ssl
@@ -101,6 +100,8 @@ class Security:
                 raise ConfigurationError(f"{field} is given without ssl_certfile")
 
     def _check_sasl(self) -> None:
+        from managedconsumer.runtime import sasl  # not at the top: hashing takes 7 ms to import, and few log in
+
         if self.sasl_mechanism not in sasl.MECHANISMS:
             raise ConfigurationError(
                 f"sasl_mechanism is {self.sasl_mechanism!r}; allowed are {', '.join(sasl.MECHANISMS)}"
