@@ -8,26 +8,23 @@ user's code does), *commits*, *positions*, and a *fetcher* for each broker.
 from __future__ import annotations
 
 import logging
-import random
 import warnings
 import weakref
 from typing import Any, Callable, Mapping
 
 from managedconsumer import errors as err
-from managedconsumer.compat.membership import RangeProtocol, accept_assignors
+from managedconsumer.compat.membership import RangeProtocol
 from managedconsumer.config import ConsumerOptions, GroupOptions, check_group
 from managedconsumer.consumer_api import ConsumerAPI
-from managedconsumer.coordinator.membership import Membership
-from managedconsumer.coordinator.negotiation import Negotiation
-from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.coordinator.states import MemberState
+from managedconsumer.group_machine import CLASSIC, CONSUMER, build_machine, check_assignors, negotiation_for
 from managedconsumer.group_owner import GroupOwner
 from managedconsumer.listeners import check_listener
 from managedconsumer.post_rebalance import PostRebalance
 from managedconsumer.runtime.callbacks import ListenerCalls
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.simpleconsumer import SimpleConsumer
-from managedconsumer.structs import Generation, OffsetType
+from managedconsumer.structs import NO_GENERATION, Generation, OffsetType
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +36,8 @@ _TICK = 0.5
 class BalancedConsumer(ConsumerAPI):
     """A member of a consumer group. Thread-safe.
 
-    Constructed directly it takes pykafka's arguments for ZooKeeper, which Kafka 4 does not have: they are accepted with a
-    DeprecationWarning, and the group protocol is used as in :class:`~managedconsumer.ManagedBalancedConsumer`.
+    Constructed directly it takes pykafka's arguments for ZooKeeper, which Kafka 4 does not have: they are accepted with
+    a DeprecationWarning, and the group protocol is used as in :class:`~managedconsumer.ManagedBalancedConsumer`.
     """
 
     def __init__(
@@ -133,7 +130,8 @@ class BalancedConsumer(ConsumerAPI):
         self._options = ConsumerOptions(**options)
         self._listener = check_listener(listener)
         self._membership_protocol = membership_protocol
-        self._assignors = accept_assignors(membership_protocol)
+        self._protocol = self._group_options.group_protocol
+        self._assignors = check_assignors(self._protocol, membership_protocol)
         self._metrics = metrics
         if use_rdkafka:
             raise err.MissingPackageError("use_rdkafka=True is not built yet: leave it out")
@@ -188,8 +186,16 @@ class BalancedConsumer(ConsumerAPI):
         engine = self._engine
         if engine.link is None:
             raise err.IllegalStateError("a managed consumer needs a group")
-        negotiation = Negotiation(self._assignors, self._options.client_rack)
-        machine = Membership(self._membership_config(), self._protocols(negotiation), random.random, engine.handler.now)
+        negotiation = negotiation_for(self._protocol, self._assignors, self._options.client_rack)
+        me = weakref.ref(self)
+
+        def generation() -> Generation:
+            consumer = me()
+            return NO_GENERATION if consumer is None else consumer._generation
+
+        chosen = self._membership_protocol
+        assignor = chosen if isinstance(chosen, str) and self._protocol == CONSUMER else None
+        machine = build_machine(self._protocol, engine, self._group_options, negotiation, assignor, generation)
         self._owner = GroupOwner(
             self._consumer,
             negotiation,
@@ -204,31 +210,6 @@ class BalancedConsumer(ConsumerAPI):
         self._committer.on_expelled = member.fence
         self._committer.instance_id = self._group_options.group_instance_id
         engine.positions.on_metadata = self._owner.metadata_changed
-
-    def _membership_config(self) -> MembershipConfig:
-        options = self._group_options
-        return MembershipConfig(
-            group_id=self._group or "",
-            session_timeout_ms=options.session_timeout_ms,
-            rebalance_timeout_ms=options.rebalance_timeout_ms,
-            heartbeat_interval_ms=options.heartbeat_interval_ms,
-            retry_backoff_max_ms=max(100, options.rebalance_backoff_ms),
-            group_instance_id=options.group_instance_id,
-        )
-
-    def _protocols(self, negotiation: Negotiation) -> Callable[[], list[tuple[str, bytes]]]:
-        engine, me = self._engine, weakref.ref(self)
-
-        def protocols() -> list[tuple[str, bytes]]:
-            consumer = me()
-            member = None if consumer is None else consumer._member
-            generation = -1 if member is None else member.generation.id
-            with engine.lock:
-                topics = set(engine.subscription.subscription or ())
-                owned = engine.subscription.assigned_partitions()
-            return negotiation.protocols(topics, owned, generation)
-
-        return protocols
 
     def _wait_for_first_assignment(self) -> None:
         engine, owner, member = self._engine, self._owner, self._member
@@ -312,9 +293,24 @@ class BalancedConsumer(ConsumerAPI):
         member = self._member
         if member is None or self._engine.closing or self._engine.stopping:
             return False
-        self._update_member_assignment()
+        try:
+            self._update_member_assignment()
+        except (err.UnsupportedVersion, err.UnsupportedBrokerError) as error:
+            if self._protocol != CONSUMER:
+                raise
+            self._fall_back(member, error)
+            return True
         member.wait(_TICK)
         return True
+
+    def _fall_back(self, member: GroupMember, error: err.KafkaException) -> None:
+        """The broker does not speak KIP-848 (Kafka 3.9 even advertises it and then refuses): classic from here on."""
+        log.warning("group %s: group_protocol='consumer' is refused, using 'classic': %s", self._group, error)
+        member.interrupt()
+        member.leave("group protocol not supported", 0.5)
+        self._protocol = CLASSIC
+        self._setup_membership()
+        self._setup_heartbeat_worker()
 
     def _update_member_assignment(self) -> None:
         """Go through a rebalance if one is wanted: give up, join, sync, take over."""
@@ -382,7 +378,7 @@ class BalancedConsumer(ConsumerAPI):
     @property
     def _generation(self) -> Generation:
         member = self._member
-        return Generation(-1, "") if member is None else member.generation
+        return NO_GENERATION if member is None else member.generation
 
     @property
     def held_offsets(self) -> dict[Any, int] | None:

@@ -83,7 +83,7 @@ class ConsumerAPI:
                 return message
 
     def consume_batch(self, max_messages: int = 500, timeout_ms: int = 1000) -> list[Message]:
-        """What is there, up to ``max_messages``, as soon as there is one; empty after ``timeout_ms`` (-1: wait for ever).
+        """What is there, up to ``max_messages``, as soon as there is one; empty after ``timeout_ms`` (-1: never).
 
         All of the batch is in hand until the next call.
         """

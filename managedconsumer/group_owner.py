@@ -77,8 +77,7 @@ class GroupOwner:
         engine, generation = self._engine, event.generation
         if not event.is_leader:
             self._led = None
-        share = self._negotiation.accept(generation.protocol, event.assignment, generation.id)
-        share = self._subscribed(share)
+        share, unresolved = self._resolve(event)
         before = self._consumer._assigned()
         old = self._consumer._held(before)
         rejoin = self._reconcile(event, before, share)
@@ -100,7 +99,7 @@ class GroupOwner:
         engine.release(share)
         self.assignments += 1
         engine.trouble = None
-        return rejoin
+        return "topics of the assignment are not in the metadata yet" if unresolved else rejoin
 
     def drop(self, event: ev.MembershipLost) -> None:
         """The membership is lost: the user hears of it, nothing is committed."""
@@ -133,6 +132,14 @@ class GroupOwner:
         with self._engine.lock:
             self._engine.lock.notify_all()
 
+    def _resolve(self, event: ev.Assigned) -> tuple[list[TopicPartition], bool]:
+        """Our share, and whether some of it cannot be named yet."""
+        share, unknown = self._negotiation.accept(event, self._engine.cluster.snapshot)
+        if unknown:
+            self._engine.refresh_metadata()
+            share, unknown = self._negotiation.accept(event, self._engine.cluster.snapshot)
+        return self._subscribed(share), bool(unknown)
+
     # -- steps ----------------------------------------------------------------------------------------
 
     def _give_up(self, tps: Collection[TopicPartition], joined: bool) -> None:
@@ -148,7 +155,7 @@ class GroupOwner:
 
     def _reconcile(self, event: ev.Assigned, before: list[TopicPartition], share: list[TopicPartition]) -> str | None:
         """Let go of what we held and do not hold any more."""
-        if not self._negotiation.cooperative:
+        if event.target is None and not self._negotiation.cooperative:
             gone = before if not event.continuous else [tp for tp in before if tp not in share]
             self._engine.drop(gone)
             return None
@@ -157,7 +164,8 @@ class GroupOwner:
             return None
         self._give_up(gone, True)
         self._engine.drop(gone)
-        return f"gave up {len(gone)} partitions"
+        # KIP-429: what was given up can be assigned in a second round. The KIP-848 broker needs no asking.
+        return None if event.target is not None else f"gave up {len(gone)} partitions"
 
     def _announce(
         self,
@@ -202,7 +210,12 @@ class GroupOwner:
         return {topic: snapshot.partitions_for_topic(topic) or set() for topic in topics}
 
     def metadata_changed(self) -> None:
-        """Called after each metadata refresh: the leader starts a rebalance when partitions were added or removed."""
+        """Called after each metadata refresh: new topics for a pattern, new partitions for a leader."""
+        engine = self._engine
+        with engine.lock:
+            changed_topics = engine.subscription.update_pattern_subscription(engine.cluster.snapshot)
+        if changed_topics:
+            self.member.request_rejoin("the topics that match the pattern changed")
         led = self._led
         if led is None:
             return

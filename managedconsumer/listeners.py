@@ -17,7 +17,7 @@ class ConsumerRebalanceListener(ABC):
 
     Every member of the group has been through ``on_partitions_revoked`` before any goes through
     ``on_partitions_assigned``, so what one saves in the former the next owner finds in the latter. Heartbeats go on
-    while a callback runs. An exception surfaces, once and as itself, from the call in which the callback runs; the rebalance
+    while a callback runs. An exception surfaces, once and as itself, from the call in which it runs; the rebalance
     counts as done and the callback is not repeated. (Contract: Java's ``ConsumerRebalanceListener``, KIP-429.)
     """
 

@@ -23,7 +23,9 @@ class Verdict(Enum):
     FATAL = "fatal"
 
 
-_EXPELLED = frozenset({22, 25, 82, 110, 113})
+_EXPELLED = frozenset({22, 25, 82, 110})
+#: STALE_MEMBER_EPOCH (KIP-848): the epoch went on while the commit was on its way; the next try has the new one.
+_STALE_EPOCH = 113
 _COORDINATOR = frozenset({15, 16})
 _REBALANCING = 27
 
@@ -76,6 +78,8 @@ def classify(code: int) -> Verdict:
         return Verdict.FIND_COORDINATOR
     if code == _REBALANCING:
         return Verdict.REJOINING
+    if code == _STALE_EPOCH:
+        return Verdict.RETRY
     return Verdict.RETRY if err.error_for_code(code).retriable else Verdict.FATAL
 
 

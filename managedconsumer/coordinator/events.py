@@ -69,13 +69,15 @@ class Assigned:
     """Our assignment is here: take it over, then call ``reconciled``.
 
     ``continuous`` is True when this generation directly follows the one that we held as the same member, so
-    that nobody else can have owned our former partitions in between.
+    that nobody else can have owned our former partitions in between. ``target`` is set under KIP-848, where the broker
+    assigns by topic id: ``((topic id, (partition, ...)), ...)``.
     """
 
     generation: Generation
     assignment: bytes
     is_leader: bool
     continuous: bool
+    target: tuple[tuple[bytes, tuple[int, ...]], ...] | None = None
 
 
 @dataclass(frozen=True)

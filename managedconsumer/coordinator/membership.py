@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Callable, Mapping, Sequence
 
 from managedconsumer import errors as err
-from managedconsumer.clock import Backoff, monotonic
+from managedconsumer.clock import monotonic
 from managedconsumer.coordinator import requests
 from managedconsumer.coordinator.events import (
     Assigned,
@@ -22,16 +22,13 @@ from managedconsumer.coordinator.events import (
     Elected,
     Event,
     GroupMemberInfo,
-    MembershipFailed,
-    MembershipLost,
     PrepareJoin,
     Request,
-    Retrying,
-    Transition,
 )
 from managedconsumer.coordinator.heartbeat import Heartbeat
+from managedconsumer.coordinator.machine import Machine, backoff_of
 from managedconsumer.coordinator.requests import MembershipConfig
-from managedconsumer.coordinator.states import IN_GROUP, MemberState, check_transition
+from managedconsumer.coordinator.states import IN_GROUP, MemberState
 from managedconsumer.structs import NO_GENERATION, Generation
 from managedconsumer.wire import schemas
 
@@ -47,7 +44,7 @@ _LOADING, _REBALANCING, _MEMBER_ID_REQUIRED, _FENCED = 14, 27, 79, 82
 _UNKNOWN_MEMBER = 25
 
 
-class Membership:
+class Membership(Machine):
     """One member of a classic group."""
 
     def __init__(
@@ -58,46 +55,32 @@ class Membership:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """``protocols`` is asked at each join for the assignors we offer, best first, with our metadata for each."""
-        self.config = config
-        self.state = _S.UNJOINED
-        self.generation: Generation = NO_GENERATION
-        self.leader_id = ""
-        self.error: BaseException | None = None
-        self.last_error: BaseException | None = None
-        self.rejoin_reason: str | None = "first join"
-        self.heartbeat = Heartbeat(
+        heartbeat = Heartbeat(
             session_timeout_ms=config.session_timeout_ms,
             heartbeat_interval_ms=config.heartbeat_interval_ms,
             clock=clock,
         )
+        backoff = backoff_of(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
+        super().__init__(config.group_id, heartbeat, backoff)
+        self.config = config
+        self.leader_id = ""
         self._protocols = protocols
-        self._backoff = Backoff(config.retry_backoff_ms / 1000.0, config.retry_backoff_max_ms / 1000.0, random)
-        self._stamp = 0
         self._in_flight: Request | None = None
         self._beat_in_flight: Request | None = None
         self._assignments: Mapping[str, bytes] | None = None
         self._previous = NO_GENERATION
         self._holding = False
-        self._fatal: BaseException | None = None
-        self._leave_reason = ""
-        self._events: list[Event] = []
 
     # -- what the driver asks -------------------------------------------------------------------------
-
-    @property
-    def member_id(self) -> str:
-        """The id that the coordinator gave us, or an empty string."""
-        return self.generation.member_id
 
     @property
     def is_leader(self) -> bool:
         """True when we compute this generation's assignment."""
         return bool(self.leader_id) and self.leader_id == self.generation.member_id
 
-    @property
-    def failures(self) -> int:
-        """Failed attempts to join since the last success."""
-        return self._backoff.failures
+    def is_current(self, generation: Generation) -> bool:
+        """True while we are in ``generation``."""
+        return self.generation == generation
 
     def need_rejoin(self) -> bool:
         """True when a rebalance has to be gone through before everything is as it should be."""
@@ -109,20 +92,6 @@ class Membership:
             reason = self.rejoin_reason
             self._move(_S.REVOKING, reason)
             self._emit(PrepareJoin(reason, self.generation))
-        return self._drain()
-
-    def check_session(self, now: float) -> list[Event]:
-        """Notice a session that has run out: after a freeze of the process, or a coordinator that fell silent."""
-        if self.state in IN_GROUP and self.heartbeat.session_expired(now):
-            error = err.SessionExpiredError(self.config.group_id, self.config.session_timeout_ms)
-            # The id is kept: if the coordinator still knows it, the group need not wait for our ghost to expire.
-            self._lose(error, "session timed out", keep_member_id=True)
-        return self._drain()
-
-    def abort(self, error: BaseException) -> list[Event]:
-        """The owner cannot go on (an error of its own, or of the user's that ends the consumer)."""
-        if self.state not in (_S.LEAVING, _S.LEFT, _S.FAILED):
-            self._fail(error)
         return self._drain()
 
     def next_request(self, now: float) -> Request | None:
@@ -189,7 +158,7 @@ class Membership:
         if not (current or (beat and self.state in IN_GROUP)):
             return self._drain()
         if isinstance(error, err.FATAL_LOCAL_ERRORS):
-            self._end(error)
+            self._end_with(error)
         elif current and self.state is _S.LEAVING:
             self._move(_S.LEFT, f"leave not answered: {error}")
         else:
@@ -229,16 +198,6 @@ class Membership:
             self._move(_S.STABLE, "assignment taken over")
             if rejoin is not None:
                 self.request_rejoin(rejoin)
-        return self._drain()
-
-    def forgotten(self) -> list[Event]:
-        """The owner has dropped the partitions of a lost membership."""
-        if self.state is _S.LOSING:
-            self._holding = False
-            if self._fatal is not None:
-                self._fail(self._fatal)
-            else:
-                self._move(_S.UNJOINED, "partitions dropped")
         return self._drain()
 
     def leave(self, reason: str) -> list[Event]:
@@ -319,7 +278,7 @@ class Membership:
     def _on_join_error(self, code: int, now: float) -> None:
         error = err.error_for_code(code)
         if code in _FATAL:
-            self._end(error)
+            self._end_with(error)
             return
         if code in _COORDINATOR_GONE:
             self._emit(CoordinatorLost(str(error)))
@@ -334,7 +293,7 @@ class Membership:
         elif code in _EXPELLED:
             self._lose(err.error_for_code(code), "expelled by the coordinator", keep_member_id=code == 22)
         elif code in _FATAL:
-            self._end(err.error_for_code(code))
+            self._end_with(err.error_for_code(code))
         elif code in _COORDINATOR_GONE:
             self._emit(CoordinatorLost(str(err.error_for_code(code))))
             self.heartbeat.last_send = now - self.heartbeat.interval
@@ -351,7 +310,7 @@ class Membership:
         if generation == self.generation and self.state in IN_GROUP:
             code = getattr(error, "ERROR_CODE", _UNKNOWN_MEMBER)
             if code == _FENCED:
-                self._end(error)
+                self._end_with(error)
             else:
                 self._lose(error, "expelled by the coordinator", keep_member_id=code == 22)
         return self._drain()
@@ -361,46 +320,25 @@ class Membership:
         self._move(_S.PREPARING_REBALANCE, reason)
 
     def _retry_join(self, error: BaseException, now: float) -> None:
-        self.last_error = error
         if self.state is _S.COMPLETING_REBALANCE:
             self._start_join("sync was not answered")
-        delay = self._backoff.fail(now)
-        self._emit(Retrying(error, delay, self._backoff.failures))
+        self._retry(error, now)
+
+    def _end_with(self, error: BaseException) -> None:
+        self._end(error, self._holding or self.state in IN_GROUP)
+
+    def _after_loss(self) -> None:
+        self._holding = False
 
     def _expelled(self, error: BaseException, *, keep_member_id: bool, now: float) -> None:
         """UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION while joining."""
         if self._holding or self.state is _S.COMPLETING_REBALANCE:
             self._lose(error, "expelled while joining", keep_member_id=keep_member_id)
             return
-        self._reset_generation(keep_member_id)
+        self._forget_generation(keep_member_id)
         self._retry_join(error, now)
 
-    def _lose(self, error: BaseException, reason: str, keep_member_id: bool = False) -> None:
-        lost = self.generation
-        self.last_error = error
-        self._void_in_flight()
-        self._move(_S.LOSING, f"{reason}: {error}")
-        self._reset_generation(keep_member_id)
-        self.rejoin_reason = f"rejoin after: {reason}"
-        self._emit(MembershipLost(reason, error, lost))
-
-    def _end(self, error: BaseException) -> None:
-        """An error that cannot heal; partitions, if any, are lost first."""
-        if self._holding or self.state in IN_GROUP:
-            self._fatal = error
-            self._lose(error, "membership ended")
-            self.rejoin_reason = None
-        else:
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        self.error = error
-        self._void_in_flight()
-        self._move(_S.FAILED, str(error))
-        self.rejoin_reason = None
-        self._emit(MembershipFailed(error))
-
-    def _reset_generation(self, keep_member_id: bool) -> None:
+    def _forget_generation(self, keep_member_id: bool) -> None:
         member = self.generation.member_id if keep_member_id else ""
         self.generation = Generation(-1, member)
         self._previous = NO_GENERATION
@@ -415,15 +353,3 @@ class Membership:
 
     def _request(self, api: schemas.Api, body: Mapping[str, Any], timeout: float) -> Request:
         return Request(api, body, timeout, self._stamp, self.generation)
-
-    def _move(self, new: MemberState, reason: str) -> None:
-        check_transition(self.state, new)
-        old, self.state = self.state, new
-        self._emit(Transition(old, new, reason, self.generation))
-
-    def _emit(self, event: Event) -> None:
-        self._events.append(event)
-
-    def _drain(self) -> list[Event]:
-        events, self._events = self._events, []
-        return events

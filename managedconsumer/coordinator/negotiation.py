@@ -6,7 +6,7 @@ import logging
 from typing import Any, Iterable, Mapping, Sequence
 
 from managedconsumer.coordinator.assignors.abstract import RebalanceProtocol
-from managedconsumer.coordinator.events import Elected
+from managedconsumer.coordinator.events import Assigned, Elected
 from managedconsumer.coordinator.protocol import ConsumerProtocol, ConsumerProtocolMemberAssignment
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
@@ -29,18 +29,22 @@ def rebalance_protocol(assignors: Sequence[Any]) -> RebalanceProtocol:
 class Negotiation:
     """The assignors of one member, best first. Not thread-safe: used by whoever drives the membership."""
 
-    def __init__(self, assignors: Sequence[Any], rack: str | None = None) -> None:
-        """``assignors`` as in kafka-python: ``name``, ``version``, ``metadata``, ``assign``, ``on_assignment``."""
+    def __init__(self, assignors: Sequence[Any], rack: str | None = None, *, incremental: bool = False) -> None:
+        """``assignors`` as in kafka-python: ``name``, ``version``, ``metadata``, ``assign``, ``on_assignment``.
+
+        ``incremental``: the broker assigns (KIP-848), which is cooperative by nature.
+        """
         if not assignors:
             raise ConfigurationError("a group member needs at least one assignor")
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self._rack = rack
+        self._incremental = incremental
         self.protocol = rebalance_protocol(assignors)
 
     @property
     def cooperative(self) -> bool:
         """True when partitions that stay are kept through a rebalance."""
-        return self.protocol is RebalanceProtocol.COOPERATIVE
+        return self._incremental or self.protocol is RebalanceProtocol.COOPERATIVE
 
     def protocols(
         self, topics: Iterable[str], owned: Iterable[TopicPartition], generation_id: int
@@ -81,16 +85,30 @@ class Negotiation:
         shares: Mapping[str, ConsumerProtocolMemberAssignment] = assignor.assign(cluster, subscriptions)
         return {member: share.encode() for member, share in shares.items()}
 
-    def accept(self, protocol: str | None, blob: bytes, generation_id: int) -> list[TopicPartition]:
-        """Our own share, sorted; the chosen assignor is told of it."""
-        assignment = ConsumerProtocolMemberAssignment.decode(blob)
-        assignor = self._assignors.get(protocol or "")
+    def accept(self, event: Assigned, cluster: ClusterSnapshot) -> tuple[list[TopicPartition], list[bytes]]:
+        """Our own share, sorted, and the ids of topics that ``cluster`` does not know (KIP-848 only).
+
+        Under the classic protocol the chosen assignor is told of its share.
+        """
+        if event.target is not None:
+            return self._by_name(event.target, cluster)
+        assignment = ConsumerProtocolMemberAssignment.decode(event.assignment)
+        assignor = self._assignors.get(event.generation.protocol or "")
         if assignor is not None:
             assignor.on_assignment(assignment)
             after = getattr(assignor, "on_generation_assignment", None)
             if after is not None:
-                after(generation_id)
-        return sorted(assignment.partitions())
+                after(event.generation.id)
+        return sorted(assignment.partitions()), []
+
+    @staticmethod
+    def _by_name(
+        target: Sequence[tuple[bytes, tuple[int, ...]]], cluster: ClusterSnapshot
+    ) -> tuple[list[TopicPartition], list[bytes]]:
+        names = {info.topic_id: info.name for info in cluster.topics.values() if info.topic_id}
+        known = [(names[topic_id], numbers) for topic_id, numbers in target if topic_id in names]
+        share = [TopicPartition(name, number) for name, numbers in known for number in numbers]
+        return sorted(share), [topic_id for topic_id, _ in target if topic_id not in names]
 
     @staticmethod
     def _decode(event: Elected) -> tuple[dict[str, Any], dict[str, str]]:

@@ -294,13 +294,12 @@ class Engine:
         """Make ``tps`` the assignment; returns those that are new, still on hold and without a position."""
         with self.lock:
             self.dispenser.shelve()
-            before = dict(self.subscription.assignment)
             if manual:
                 self.subscription.assign_from_user(tps)
             else:
                 self.subscription.assign_from_subscribed(tps, retain=retain)
             after = self.subscription.assignment
-            gone = [tp for tp, state in before.items() if after.get(tp) is not state]
+            gone = [queue.tp for queue in self.buffer if after.get(queue.tp) is not queue.state]
             self.dispenser.forget(set(gone))
             self.buffer.drop(gone)
             new = [tp for tp in tps if tp not in self.buffer.queues]
@@ -370,7 +369,8 @@ class Engine:
         """Ask for the metadata of what is assigned, unless another worker just has; trouble is noted, not raised."""
         snapshot = self.cluster.snapshot
         assigned = {tp.topic for tp in self.subscription.assigned_partitions()}
-        topics = assigned | self.subscription.group_subscription()
+        pattern = self.subscription.subscribed_pattern
+        topics = None if pattern is not None else assigned | self.subscription.group_subscription()
         try:
             self.cluster.refresh_if_same(snapshot, topics)
         except err.FATAL_LOCAL_ERRORS as error:

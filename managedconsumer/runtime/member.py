@@ -16,6 +16,7 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.membership import Membership
+from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.handlers import Handler
@@ -54,7 +55,9 @@ class Owner(Protocol):
 class GroupMember:
     """One member of a group: a machine, a link to the coordinator, a heartbeat worker, an owner."""
 
-    def __init__(self, machine: Membership, link: CoordinatorLink, handler: Handler, owner: Owner) -> None:
+    def __init__(
+        self, machine: Membership | ConsumerGroupMembership, link: CoordinatorLink, handler: Handler, owner: Owner
+    ) -> None:
         self.machine = machine
         self._link = link
         self._handler = handler
@@ -86,7 +89,7 @@ class GroupMember:
 
     def current(self, generation: Generation) -> bool:
         """False when the round that ``generation`` belongs to is over, or the member closes."""
-        return not self._closing and self.machine.generation == generation
+        return not self._closing and self.machine.is_current(generation)
 
     def request_rejoin(self, reason: str) -> None:
         """Ask for a rebalance; it happens in the next :meth:`poll`."""
@@ -204,7 +207,7 @@ class GroupMember:
             self._members = {m.member_id: m.metadata for m in event.members}
             assignments = {} if event.skip_assignment else self._owner.elect(event)
             self._feed(lambda: self.machine.provide_assignments(assignments))
-        elif isinstance(event, ev.Assigned) and self.machine.generation == event.generation:
+        elif isinstance(event, ev.Assigned) and self.machine.is_current(event.generation):
             rejoin = self._owner.take_over(event)
             self._feed(lambda: self.machine.reconciled(rejoin))
         elif isinstance(event, ev.MembershipLost):

@@ -1,0 +1,126 @@
+"""What the two membership machines share: state and its moves, events, failures, the end."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Backoff
+from managedconsumer.coordinator.events import Event, MembershipFailed, MembershipLost, Retrying, Transition
+from managedconsumer.coordinator.heartbeat import Heartbeat
+from managedconsumer.coordinator.states import IN_GROUP, MemberState, check_transition
+from managedconsumer.structs import NO_GENERATION, Generation
+
+_S = MemberState
+_OVER = frozenset({_S.LEAVING, _S.LEFT, _S.FAILED})
+
+
+class Machine:
+    """A membership of either protocol. Not thread-safe: the driver holds one lock around every call."""
+
+    def __init__(self, group_id: str, heartbeat: Heartbeat, backoff: Backoff) -> None:
+        self.group_id = group_id
+        self.state = _S.UNJOINED
+        self.generation: Generation = NO_GENERATION
+        self.heartbeat = heartbeat
+        #: What ended the membership, and what the last attempt failed of.
+        self.error: BaseException | None = None
+        self.last_error: BaseException | None = None
+        #: Why a rebalance is wanted; None: it is not.
+        self.rejoin_reason: str | None = "first join"
+        self._backoff = backoff
+        self._fatal: BaseException | None = None
+        self._leave_reason = ""
+        self._stamp = 0
+        self._events: list[Event] = []
+
+    @property
+    def member_id(self) -> str:
+        """Our id in the group, or an empty string."""
+        return self.generation.member_id
+
+    @property
+    def failures(self) -> int:
+        """Failed attempts since the last success."""
+        return self._backoff.failures
+
+    def check_session(self, now: float) -> list[Event]:
+        """Notice a session that has run out: after a freeze of the process, or a coordinator that fell silent."""
+        if self.generation.joined and self.state in IN_GROUP and self.heartbeat.session_expired(now):
+            error = err.SessionExpiredError(self.group_id, int(self.heartbeat.timeout * 1000))
+            # The id is kept: if the coordinator still knows it, the group need not wait for our ghost to expire.
+            self._lose(error, "session timed out", keep_member_id=True)
+        return self._drain()
+
+    def forgotten(self) -> list[Event]:
+        """The owner has dropped the partitions of a lost membership."""
+        if self.state is _S.LOSING:
+            self._after_loss()
+            if self._fatal is not None:
+                self._fail(self._fatal)
+            else:
+                self._move(_S.UNJOINED, "partitions dropped")
+        return self._drain()
+
+    def abort(self, error: BaseException) -> list[Event]:
+        """The owner cannot go on (an error of its own)."""
+        if self.state not in _OVER:
+            self._fail(error)
+        return self._drain()
+
+    def _after_loss(self) -> None:
+        """Hook: the partitions are gone."""
+
+    def _forget_generation(self, keep_member_id: bool) -> None:
+        raise NotImplementedError
+
+    def _void_in_flight(self) -> None:
+        raise NotImplementedError
+
+    def _lose(self, error: BaseException, reason: str, keep_member_id: bool = False) -> None:
+        """Out of the group, and partitions to drop."""
+        lost = self.generation
+        self.last_error = error
+        self._void_in_flight()
+        self._move(_S.LOSING, f"{reason}: {error}")
+        self._forget_generation(keep_member_id)
+        self.rejoin_reason = f"rejoin after: {reason}"
+        self._emit(MembershipLost(reason, error, lost))
+
+    def _end(self, error: BaseException, holding: bool) -> None:
+        """An error that cannot heal; partitions, if any, are lost first."""
+        if holding:
+            self._fatal = error
+            self._lose(error, "membership ended")
+            self.rejoin_reason = None
+        else:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.error = error
+        self._void_in_flight()
+        self._move(_S.FAILED, str(error))
+        self.rejoin_reason = None
+        self._emit(MembershipFailed(error))
+
+    def _retry(self, error: BaseException, now: float) -> None:
+        self.last_error = error
+        delay = self._backoff.fail(now)
+        self._emit(Retrying(error, delay, self._backoff.failures))
+
+    def _move(self, new: MemberState, reason: str) -> None:
+        check_transition(self.state, new)
+        old, self.state = self.state, new
+        self._emit(Transition(old, new, reason, self.generation))
+
+    def _emit(self, event: Event) -> None:
+        self._events.append(event)
+
+    def _drain(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+
+def backoff_of(base_ms: int, cap_ms: int, random: Callable[[], float]) -> Backoff:
+    """The back-off between attempts, from milliseconds."""
+    return Backoff(base_ms / 1000.0, cap_ms / 1000.0, random)

@@ -1,0 +1,331 @@
+"""The mind of a member under the consumer group protocol of KIP-848: one heartbeat says and learns everything.
+
+The same shape as :class:`~managedconsumer.coordinator.membership.Membership`, so one driver serves both. The broker
+assigns; a member's part is to carry its assignment out and to tell, in the next heartbeat, what it owns. Partitions
+that stay are never touched, and the group never stops for a join.
+
+Not thread-safe: the driver holds one lock around every call.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping, Sequence
+
+from managedconsumer import errors as err
+from managedconsumer.clock import monotonic
+from managedconsumer.coordinator.events import (
+    Assigned,
+    CoordinatorLost,
+    Event,
+    PrepareJoin,
+    Request,
+)
+from managedconsumer.coordinator.heartbeat import Heartbeat
+from managedconsumer.coordinator.machine import Machine, backoff_of
+from managedconsumer.coordinator.states import MemberState
+from managedconsumer.structs import NO_GENERATION, Generation
+from managedconsumer.wire import schemas
+
+_S = MemberState
+
+#: Topic ids and partition numbers, as the heartbeat carries them.
+Target = tuple[tuple[bytes, tuple[int, ...]], ...]
+
+_COORDINATOR_GONE = frozenset({15, 16})
+#: UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH.
+_EXPELLED = frozenset({25, 110})
+#: Loading, request timed out and their like pass; these do not.
+_FATAL = frozenset({23, 24, 29, 30, 35, 42, 81, 82, 111, 112, 128})
+#: States in which heartbeats are sent.
+_BEATING = frozenset({_S.PREPARING_REBALANCE, _S.ASSIGNING, _S.STABLE})
+_JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_STATIC_EPOCH = 0, -1, -2
+
+
+@dataclass(frozen=True)
+class ConsumerGroupConfig:
+    """What a KIP-848 member tells the coordinator; times in milliseconds."""
+
+    group_id: str
+    session_timeout_ms: int = 45000
+    rebalance_timeout_ms: int = 300000
+    request_timeout_ms: int = 30000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 2000
+    group_instance_id: str | None = None
+    rack: str | None = None
+    server_assignor: str | None = None
+
+
+class ConsumerGroupMembership(Machine):
+    """One member of a KIP-848 group."""
+
+    def __init__(
+        self,
+        config: ConsumerGroupConfig,
+        topics: Callable[[], Sequence[str]],
+        random: Callable[[], float],
+        clock: Callable[[], float] = monotonic,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        """``topics`` is asked before each heartbeat for the names that the member subscribes to."""
+        # The broker decides on the interval; this one lasts until its first answer.
+        heartbeat = Heartbeat(
+            session_timeout_ms=config.session_timeout_ms,
+            heartbeat_interval_ms=min(3000, config.session_timeout_ms // 2),
+            clock=clock,
+        )
+        backoff = backoff_of(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
+        super().__init__(config.group_id, heartbeat, backoff)
+        self.config = config
+        self.is_leader = False
+        self._topics = topics
+        self._new_id = new_id
+        self._in_flight: Request | None = None
+        self._leave_in_flight: Request | None = None
+        self._target: Target | None = None
+        self._carried: Target | None = None
+        self._owned: Target = ()
+        self._told_owned: Target | None = None
+        self._told_topics: tuple[str, ...] | None = None
+
+    # -- what the driver asks -------------------------------------------------------------------------
+
+    def is_current(self, generation: Generation) -> bool:
+        """True while the membership that ``generation`` belongs to lasts; epochs may have gone on since."""
+        return self.generation.joined and self.generation.member_id == generation.member_id
+
+    def need_rejoin(self) -> bool:
+        """True while something is left to do before everything is as it should be."""
+        return self.state is not _S.STABLE
+
+    def poll(self) -> list[Event]:
+        """Start to join if that is wanted."""
+        if self.state is _S.UNJOINED and self.rejoin_reason is not None:
+            self._move(_S.REVOKING, self.rejoin_reason)
+            self._emit(PrepareJoin(self.rejoin_reason, self.generation))
+        elif self.state is _S.STABLE:
+            self._reconcile()
+        return self._drain()
+
+    def next_request(self, _now: float) -> Request | None:
+        """The last heartbeat, with which a member leaves; everything else is :meth:`next_heartbeat`."""
+        if self.state is not _S.LEAVING or self._leave_in_flight is not None:
+            return None
+        epoch = _LEAVE_EPOCH if self.config.group_instance_id is None else _LEAVE_STATIC_EPOCH
+        body = {**self._identity(), "member_epoch": epoch}
+        self._leave_in_flight = Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, 2.0, self._stamp, self.generation)
+        return self._leave_in_flight
+
+    def next_heartbeat(self, now: float) -> Request | None:
+        """The heartbeat that is due: by time, or at once when there is something to tell."""
+        if self.state not in _BEATING or self._in_flight is not None or not self._backoff.ready(now):
+            return None
+        joining = self.state is _S.PREPARING_REBALANCE
+        topics = tuple(sorted(self._topics()))
+        news = joining or self._owned != self._told_owned or topics != self._told_topics
+        if not news and not self.heartbeat.should_heartbeat(now):
+            return None
+        self.heartbeat.sent_heartbeat(now)
+        body = self._body(joining, topics)
+        timeout = min(self.config.request_timeout_ms, self.config.session_timeout_ms) / 1000.0
+        self._in_flight = Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, timeout, self._stamp, self.generation)
+        self._told_topics, self._told_owned = topics, self._owned
+        return self._in_flight
+
+    def next_deadline(self, now: float) -> float | None:
+        """When one of the ``next_`` calls or :meth:`check_session` may have something new; None: not by time."""
+        if self.state not in _BEATING or self._in_flight is not None:
+            return None
+        if self.state is _S.PREPARING_REBALANCE or self._owned != self._told_owned:
+            return max(now, self._backoff.retry_at)
+        return max(self._backoff.retry_at, now + self.heartbeat.ttl(now))
+
+    # -- what the driver feeds back -------------------------------------------------------------------
+
+    def receive(self, request: Request, response: Mapping[str, Any], now: float) -> list[Event]:
+        """Take the answer to ``request``; an answer to an outdated one changes nothing."""
+        if request is self._leave_in_flight:
+            self._leave_in_flight = None
+            self._move(_S.LEFT, self._leave_reason)
+            self.generation = NO_GENERATION
+        elif request is self._in_flight:
+            self._in_flight = None
+            if request.stamp == self._stamp and self.state in _BEATING:
+                self._on_answer(response, now)
+        return self._drain()
+
+    def failed(self, request: Request, error: BaseException, now: float) -> list[Event]:
+        """The answer to ``request`` will not come."""
+        if request is self._leave_in_flight:
+            self._leave_in_flight = None
+            self._move(_S.LEFT, f"leave not answered: {error}")
+        elif request is self._in_flight:
+            self._in_flight = None
+            self._forget_told()
+            if isinstance(error, err.FATAL_LOCAL_ERRORS):
+                self._end_with(error)
+            else:
+                self._emit(CoordinatorLost(str(error)))
+                self._retry(error, now)
+        return self._drain()
+
+    # -- what the owner answers -----------------------------------------------------------------------
+
+    def request_rejoin(self, reason: str) -> None:
+        """The subscription changed (the next heartbeat tells), or an assignment has to be looked at again."""
+        if self.state is _S.UNJOINED:
+            self.rejoin_reason = self.rejoin_reason or reason
+        elif self.state is _S.STABLE:
+            self._told_topics = None
+
+    def prepared(self, holding: bool) -> list[Event]:
+        """The owner is ready to join (it never holds anything then)."""
+        if self.state is _S.REVOKING:
+            if not self.generation.member_id:
+                self.generation = Generation(-1, self._new_id())
+            self._owned = ()
+            self._forget_told()
+            self._move(_S.PREPARING_REBALANCE, "owner is ready" if not holding else "owner holds partitions")
+        return self._drain()
+
+    def provide_assignments(self, _assignments: Mapping[str, bytes]) -> list[Event]:
+        """The broker assigns: nothing to provide."""
+        return self._drain()
+
+    def reconciled(self, rejoin: str | None = None) -> list[Event]:
+        """The owner has carried the assignment out; ``rejoin``: not all of it yet, ask again."""
+        if self.state is _S.ASSIGNING:
+            if rejoin is None and self._carried is not None:
+                self._owned = self._carried
+            else:
+                self._target = self._target or self._carried
+            self._carried = None
+            self.rejoin_reason = None
+            self._move(_S.STABLE, rejoin or "assignment taken over")
+        return self._drain()
+
+    def leave(self, reason: str) -> list[Event]:
+        """Leave the group; a static member says that it will be back."""
+        if self.state not in (_S.LEAVING, _S.LEFT, _S.FAILED):
+            self._void_in_flight()
+            self._leave_reason = reason
+            in_group = self.generation.joined and self.state is not _S.LOSING
+            self._move(_S.LEAVING if in_group else _S.LEFT, reason)
+        self.rejoin_reason = None
+        return self._drain()
+
+    def fence(self, error: BaseException, generation: Generation) -> list[Event]:
+        """Another API told us that we are out of the group."""
+        if self.is_current(generation) and self.state in _BEATING:
+            self._lose(error, "expelled by the coordinator")
+        return self._drain()
+
+    # -- the heartbeat ---------------------------------------------------------------------------------
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "group_id": self.config.group_id,
+            "member_id": self.generation.member_id,
+            "instance_id": self.config.group_instance_id,
+        }
+
+    def _body(self, joining: bool, topics: tuple[str, ...]) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            **self._identity(),
+            "member_epoch": _JOIN_EPOCH if joining else self.generation.id,
+            "rack_id": None,
+            "rebalance_timeout_ms": -1,
+            "subscribed_topic_names": None,
+            "server_assignor": None,
+            "topic_partitions": None,
+        }
+        if joining:
+            body["rack_id"] = self.config.rack
+            body["server_assignor"] = self.config.server_assignor
+            body["rebalance_timeout_ms"] = self.config.rebalance_timeout_ms
+        if joining or topics != self._told_topics:
+            body["subscribed_topic_names"] = list(topics)
+        if joining or self._owned != self._told_owned:
+            body["topic_partitions"] = [
+                {"topic_id": topic_id, "partitions": list(numbers)} for topic_id, numbers in self._owned
+            ]
+        return body
+
+    def _on_answer(self, response: Mapping[str, Any], now: float) -> None:
+        code = response["error_code"]
+        if code == 0:
+            self._on_good_answer(response, now)
+            return
+        error = err.error_for_code(code, response.get("error_message"))
+        self._forget_told()
+        if code in _EXPELLED:
+            self._expelled(error, now)
+        elif code in _FATAL:
+            self._end_with(error)
+        else:
+            if code in _COORDINATOR_GONE:
+                self._emit(CoordinatorLost(str(error)))
+            self._retry(error, now)
+
+    def _on_good_answer(self, response: Mapping[str, Any], now: float) -> None:
+        self._backoff.succeed()
+        self.heartbeat.received_heartbeat(now)
+        interval = response["heartbeat_interval_ms"] / 1000.0
+        if interval > 0:
+            self.heartbeat.interval = interval
+        joined = self.generation.id < 0
+        member = response["member_id"] or self.generation.member_id
+        self.generation = Generation(response["member_epoch"], member)
+        if response["assignment"] is not None:
+            self._target = _target(response["assignment"]["topic_partitions"])
+        if self.state is _S.PREPARING_REBALANCE:
+            self.rejoin_reason = None
+            self.heartbeat.last_reset = now
+            self._move(_S.COMPLETING_REBALANCE, "joined" if joined else "joined again")
+            if self._target is None:
+                self._target = ()
+            self._take_target("first assignment")
+        elif self.state is _S.STABLE:
+            self._reconcile()
+
+    def _reconcile(self) -> None:
+        """A target that differs from what we own has to be carried out."""
+        if self._target is not None and self._target != self._owned:
+            self._take_target("new assignment")
+
+    def _take_target(self, reason: str) -> None:
+        self._carried, self._target = self._target, None
+        self._move(_S.ASSIGNING, reason)
+        self._emit(Assigned(self.generation, b"", False, True, self._carried))
+
+    # -- moves ----------------------------------------------------------------------------------------
+
+    def _expelled(self, error: BaseException, now: float) -> None:
+        if self.state is _S.PREPARING_REBALANCE:
+            self.generation = Generation(-1, self._new_id())
+            self._retry(error, now)
+        else:
+            self._lose(error, "expelled by the coordinator")
+
+    def _forget_generation(self, keep_member_id: bool) -> None:  # noqa: ARG002 - the id is always kept
+        # Epoch 0 under the same id: the coordinator replaces what it still holds of us.
+        self.generation = Generation(-1, self.generation.member_id)
+        self._target, self._carried, self._owned = None, None, ()
+
+    def _end_with(self, error: BaseException) -> None:
+        self._end(error, self.generation.joined and self.state in (_S.ASSIGNING, _S.STABLE))
+
+    def _forget_told(self) -> None:
+        """Whether the coordinator has heard the last news is not known: tell everything again."""
+        self._told_topics = self._told_owned = None
+
+    def _void_in_flight(self) -> None:
+        self._stamp += 1
+        self._in_flight = None
+        self._forget_told()
+
+
+def _target(entries: Sequence[Mapping[str, Any]]) -> Target:
+    return tuple(sorted((bytes(e["topic_id"]), tuple(sorted(e["partitions"]))) for e in entries if e["partitions"]))

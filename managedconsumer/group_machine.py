@@ -1,0 +1,90 @@
+"""Builds the membership machine that the options ask for: the classic protocol, or KIP-848's."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Callable
+
+from managedconsumer.compat.membership import accept_assignors
+from managedconsumer.config import GroupOptions
+from managedconsumer.coordinator.membership import Membership
+from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
+from managedconsumer.coordinator.negotiation import Negotiation
+from managedconsumer.coordinator.requests import MembershipConfig
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.runtime.engine import Engine
+from managedconsumer.structs import Generation
+
+Machine = Membership | ConsumerGroupMembership
+
+CLASSIC, CONSUMER = "classic", "consumer"
+#: The assignors that run in the broker under KIP-848.
+SERVER_ASSIGNORS = ("uniform", "range")
+
+
+def check_assignors(protocol: str, chosen: Any) -> list[Any]:
+    """The classic assignors for ``membership_protocol``; under KIP-848 a str names the broker's own assignor."""
+    if protocol == CONSUMER and isinstance(chosen, str):
+        if chosen not in SERVER_ASSIGNORS:
+            raise ConfigurationError(
+                f"membership_protocol={chosen!r}: with group_protocol='consumer' the broker assigns; it knows "
+                f"{' and '.join(map(repr, SERVER_ASSIGNORS))}"
+            )
+        return accept_assignors("range")
+    return accept_assignors(chosen)
+
+
+def negotiation_for(protocol: str, assignors: list[Any], rack: str | None) -> Negotiation:
+    """The negotiation that goes with a machine of ``protocol``."""
+    return Negotiation(assignors, rack, incremental=protocol == CONSUMER)
+
+
+def build_machine(
+    protocol: str,
+    engine: Engine,
+    options: GroupOptions,
+    negotiation: Negotiation,
+    server_assignor: str | None,
+    generation: Callable[[], Generation],
+) -> Machine:
+    """A machine for one life of a member; it reads the subscription under the engine's lock."""
+    group, now = engine.group_id or "", engine.handler.now
+    longest = max(100, options.rebalance_backoff_ms)
+
+    def topics() -> list[str]:
+        with engine.lock:
+            return sorted(engine.subscription.subscription or ())
+
+    def protocols() -> list[tuple[str, bytes]]:
+        with engine.lock:
+            owned = engine.subscription.assigned_partitions()
+        return negotiation.protocols(topics(), owned, generation().id)
+
+    if protocol == CONSUMER:
+        return ConsumerGroupMembership(
+            ConsumerGroupConfig(
+                group,
+                options.session_timeout_ms,
+                options.rebalance_timeout_ms,
+                retry_backoff_max_ms=longest,
+                group_instance_id=options.group_instance_id,
+                rack=engine.options.client_rack,
+                server_assignor=server_assignor,
+            ),
+            topics,
+            random.random,
+            now,
+        )
+    return Membership(
+        MembershipConfig(
+            group,
+            session_timeout_ms=options.session_timeout_ms,
+            rebalance_timeout_ms=options.rebalance_timeout_ms,
+            heartbeat_interval_ms=options.heartbeat_interval_ms,
+            retry_backoff_max_ms=longest,
+            group_instance_id=options.group_instance_id,
+        ),
+        protocols,
+        random.random,
+        now,
+    )
