@@ -96,9 +96,11 @@ class ConsumerAPI:
                 continue
             if not messages:
                 self._finish_stop()
-            if self._options.deserializer is None:
                 return messages
-            return self._deserialize_all(messages)
+            if self._options.deserializer is not None:
+                messages = self._deserialize_all(messages)
+            if messages:
+                return messages
 
     def __iter__(self) -> Iterator[Message]:
         """Messages until ``consume()`` gives None; may be iterated again."""
@@ -116,6 +118,13 @@ class ConsumerAPI:
 
     def _deserialize(self, message: Message) -> bool:
         """Apply the deserializer; False: skip the message. Raising leaves the position before it."""
+        try:
+            return self._apply_deserializer(message)
+        except BaseException:
+            self._engine.push_back([message])
+            raise
+
+    def _apply_deserializer(self, message: Message) -> bool:
         deserializer = self._options.deserializer
         if deserializer is None:
             return True
@@ -124,20 +133,22 @@ class ConsumerAPI:
         except Exception as error:
             if self._decide(error, message) == "skip":
                 return False
-            self._engine.push_back(message)
             raise
         return True
 
     def _deserialize_all(self, messages: list[Message]) -> list[Message]:
+        """What comes before the first that cannot be used; raises where that is nothing."""
         good = []
         for index, message in enumerate(messages):
             try:
-                if self._deserialize(message):
+                if self._apply_deserializer(message):
                     good.append(message)
-            except Exception:
-                self._engine.return_messages(messages[index:])
+            except BaseException as error:
+                self._engine.push_back(messages[index:])
                 if not good:
                     raise
+                if not isinstance(error, Exception):  # Ctrl-C: what is good is delivered first
+                    self._engine.raise_later(error)
                 break
         return good
 

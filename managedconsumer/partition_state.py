@@ -160,7 +160,7 @@ class TopicPartitionState:
 
     def seek(self, offset: int, leader_epoch: int = -1) -> None:
         """Set the next offset, whatever the state; ends a pending reset.  Raises ValueError for a negative offset."""
-        offset = _checked_offset(offset)
+        offset = checked_offset(offset)
         self._move(FetchState.FETCHING)
         self.reset_strategy = None
         self.leader_epoch = leader_epoch
@@ -179,15 +179,16 @@ class TopicPartitionState:
         return self.active and not self.paused and not self.held and self.has_valid_position
 
 
-def _checked_offset(offset: int) -> int:
+def checked_offset(offset: int, what: str = "") -> int:
+    """``offset`` as an int of 0 or more; TypeError, or ValueError, with ``what`` in front of the text."""
     if isinstance(offset, bool):
-        raise TypeError(f"offset must be an int, not {offset!r}")
+        raise TypeError(f"{what}offset must be an int, not {offset!r}")
     try:
         number = index(offset)
     except TypeError:
-        raise TypeError(f"offset must be an int, not {offset!r}") from None
+        raise TypeError(f"{what}offset must be an int, not {offset!r}") from None
     if number < 0:
         raise ValueError(
-            f"offset must be 0 or more, not {number} (for the log's beginning or end, reset the partition)"
+            f"{what}offset must be 0 or more, not {number} (for the log's beginning or end, reset the partition)"
         )
     return number

@@ -60,10 +60,21 @@ class PartitionQueue:
         return freed
 
     def push(self, chunk: RecordChunk) -> None:
-        """Append a chunk that was fetched at ``fetch_offset``."""
-        self.fetch_offset = chunk.next_fetch_offset
+        """Append a chunk that was fetched at ``fetch_offset``.
+
+        Behind a damaged batch nothing is fetched before somebody has decided about it: the broker would send the same
+        batch again and again.
+        """
+        self.fetch_offset = -1 if chunk.corrupt else chunk.next_fetch_offset
         self._count(chunk, 1)
         self.chunks.append(chunk)
+
+    @property
+    def frontier(self) -> int | None:
+        """Where the chunks that wait here begin, or the next fetch; None when neither is known."""
+        if self.chunks:
+            return self.chunks[0].position
+        return self.fetch_offset if self.fetch_offset >= 0 else None
 
     def unshift(self, chunk: RecordChunk) -> None:
         """Put a chunk back that was taken out and is not used up."""
@@ -90,7 +101,7 @@ class FetchBuffer:
         self.max_bytes = max_bytes
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self._turn: deque[PartitionQueue] = deque()
-        #: How many chunks were taken out so far: when it moves there may be room for more.
+        #: Moves whenever a chunk was taken out or a partition became fetchable again: the fetchers may find work.
         self.pops = 0
 
     def __iter__(self) -> Iterator[PartitionQueue]:
@@ -145,6 +156,12 @@ class FetchBuffer:
             queue.unshift(chunk)
             if queue not in self._turn:
                 (self._turn.append if last else self._turn.appendleft)(queue)
+
+    def used_up(self, queue: PartitionQueue, chunk: RecordChunk) -> None:
+        """``chunk`` was read to its end; behind one with damage fetching goes on only now."""
+        if chunk.corrupt and queue.fetch_offset < 0 and not queue.chunks:
+            queue.fetch_offset = chunk.position
+            self.pops += 1
 
     def pop(self) -> tuple[PartitionQueue, RecordChunk] | None:
         """The next chunk in turn: every partition that has one comes before any comes twice."""

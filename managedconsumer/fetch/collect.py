@@ -10,7 +10,7 @@ Pure and not thread-safe: the consumer's lock is held around every call.
 from __future__ import annotations
 
 from collections import deque
-from typing import Container
+from typing import Container, Sequence
 
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
@@ -63,10 +63,11 @@ class Dispenser:
                 raise
             if found is None:
                 break
-            lowest.setdefault(found[0], found[1].offset)
             messages.append(found[1])
-        if messages:
-            self._hands[who] = tuple(lowest.items())
+            if found[0] not in lowest:
+                # Right now: the end of a chunk settles what is finished, and these are not.
+                lowest[found[0]] = found[1].offset
+                self._hands[who] = tuple(lowest.items())
         return messages
 
     def finish(self, who: int) -> None:
@@ -114,8 +115,9 @@ class Dispenser:
         self._queue = self._chunk = None
         if queue is None or chunk is None or not queue.state.active or not queue.state.has_valid_position:
             return
-        if chunk.active and chunk.position > (queue.state.position or 0):
-            queue.state.position = chunk.position
+        if chunk.active:
+            self._buffer.used_up(queue, chunk)
+            self._reach(queue, chunk.position)
             self._settle(queue)
 
     def _set_aside(self) -> None:
@@ -128,18 +130,30 @@ class Dispenser:
         """Go on behind the batch of ``tp`` that could not be read."""
         queue = self._buffer.queues.get(tp)
         if queue is not None and queue.chunks and queue.state.has_valid_position:
-            queue.chunks[0].skip_corrupt()
-            queue.state.position = queue.chunks[0].position
+            self._reach(queue, queue.chunks[0].skip_corrupt())
             self._settle(queue)
 
     # -- interruptions --------------------------------------------------------------------------------
 
-    def push_back(self, who: int, message: Message) -> None:
-        """The thread ``who`` could not use its message (deserializer): it will be handed out again."""
-        for queue, _ in self._hands.pop(who, ()):
-            if queue.tp == (message.topic, message.partition_id) and queue.state.active:
-                queue.state.position = message.offset
-                self._pushed.append((queue, queue.version, message))
+    def push_back(self, who: int, messages: Sequence[Message]) -> None:
+        """The thread ``who`` could not use these of its messages: they will be handed out again, in their order.
+
+        What it can use of the same batch stays in its hand.
+        """
+        back: dict[TopicPartition, list[Message]] = {}
+        for message in messages:
+            back.setdefault(TopicPartition(message.topic, message.partition_id), []).append(message)
+        kept = []
+        for queue, lowest in self._hands.pop(who, ()):
+            unused = back.get(queue.tp)
+            if unused is None or lowest < unused[0].offset:
+                kept.append((queue, lowest))
+            if unused is not None and queue.state.active and queue.state.has_valid_position:
+                self._pushed.extend((queue, queue.version, message) for message in unused)
+                self._reach(queue, queue.state.position or 0)
+        if kept:
+            self._hands[who] = tuple(kept)
+        self._pushed = deque(sorted(self._pushed, key=lambda item: (item[0].tp, item[2].offset)))
 
     def _next_pushed(self) -> tuple[PartitionQueue, Message] | None:
         for _ in range(len(self._pushed)):
@@ -147,10 +161,16 @@ class Dispenser:
             if queue.version != version or not queue.state.active:
                 continue
             if queue.state.is_fetchable():
-                queue.state.position = message.offset + 1
+                ahead = self._chunk.position if queue is self._queue and self._chunk is not None else queue.frontier
+                self._reach(queue, max(message.offset + 1, ahead or 0))
                 return queue, message
             self._pushed.append((queue, version, message))
         return None
+
+    def _reach(self, queue: PartitionQueue, offset: int) -> None:
+        """The position goes to ``offset``, but not beyond a message that has been pushed back."""
+        waiting = [m.offset for other, version, m in self._pushed if other is queue and version == queue.version]
+        queue.state.position = min([offset, *waiting])
 
     def shelve(self) -> None:
         """Put the current chunk back: its partition may be held, paused or dropped next."""

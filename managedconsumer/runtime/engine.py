@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from typing import Any, Callable, Collection, Iterable, Mapping, TypeVar
+from typing import Any, Callable, Collection, Iterable, Mapping, Sequence, TypeVar
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
@@ -18,6 +18,7 @@ from managedconsumer.config import ConsumerOptions
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.collect import Dispenser
 from managedconsumer.fetch.plan import FetchLimits
+from managedconsumer.partition_state import checked_offset
 from managedconsumer.runtime.cluster import Cluster
 from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.fetch_pool import FetchPool
@@ -223,18 +224,11 @@ class Engine:
             self._tasks.clear()
             return waiting
 
-    def push_back(self, message: Message) -> None:
-        """The calling thread could not use ``message``: it is handed out again, the position stays before it."""
+    def push_back(self, messages: Sequence[Message]) -> None:
+        """The calling thread could not use ``messages``: they are handed out again, the position stays before them."""
         with self.lock:
-            self.dispenser.push_back(self.handler.ident(), message)
-
-    def return_messages(self, messages: list[Message]) -> None:
-        """The tail of a batch could not be used: each partition goes back to the first of its messages in it."""
-        first: dict[TopicPartition, int] = {}
-        for message in messages:
-            first.setdefault(TopicPartition(message.topic, message.partition_id), message.offset)
-        with self.lock:
-            self.seek({tp: offset for tp, offset in first.items() if self.subscription.is_assigned(tp)})
+            self.dispenser.push_back(self.handler.ident(), messages)
+            self.lock.notify_all()
 
     def set_paused(self, tps: Iterable[TopicPartition], paused: bool) -> None:
         """Pause or resume; what was fetched of a paused partition is dropped at once."""
@@ -326,6 +320,9 @@ class Engine:
     def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Set positions (*next* offsets); what was fetched of these partitions is dropped."""
         with self.lock:
+            for tp, offset in offsets.items():  # all or nothing
+                self.subscription.partition_state(tp)
+                checked_offset(offset, f"{tp.topic}-{tp.partition}: ")
             self.dispenser.forget(set(offsets))
             for tp, offset in offsets.items():
                 self.subscription.seek(tp, offset)
@@ -361,6 +358,8 @@ class Engine:
             queue.state.position,
             self.options.auto_offset_reset,
         )
+        # An open chunk must not set the position to its own end later on.
+        self.dispenser.forget({queue.tp})
         self.subscription.need_offset_reset(queue.tp)
         queue.restart()
         self.positions.wake()

@@ -1,0 +1,309 @@
+"""From the buffer to the user: who has what in hand, what is finished, and what is handed out again."""
+
+from __future__ import annotations
+
+import pytest
+
+from managedconsumer.errors import CorruptRecordError
+from managedconsumer.wire.encode import encode_marker
+from tests.fetch.kit import Kit, batch, damaged, tp
+
+A, B, C = 1, 2, 3
+
+
+def test_a_message_is_finished_when_its_thread_comes_back() -> None:
+    kit = Kit()
+    kit.fetched(0, batch(0, 3))
+    assert kit.take(A) == (0, 0)
+    assert (kit.position(), kit.finished()) == (1, 0)
+    assert kit.take(A) == (0, 1)
+    assert (kit.position(), kit.finished()) == (2, 1)
+    kit.dispenser.finish(A)
+    assert kit.finished() == 2
+
+
+def test_coming_back_for_nothing_finishes_too() -> None:
+    kit = Kit()
+    kit.fetched(0, batch(0, 1))
+    kit.take(A)
+    assert kit.take(A) is None
+    assert kit.finished() == 1
+
+
+def test_what_the_slowest_thread_has_in_hand_bounds_what_is_finished() -> None:
+    kit = Kit()
+    kit.fetched(0, batch(0, 6))
+    assert [kit.take(who) for who in (A, B, C)] == [(0, 0), (0, 1), (0, 2)]
+    kit.take(B)
+    kit.take(C)
+    assert kit.finished() == 0  # A still works on 0
+    kit.take(A)
+    assert kit.finished() == 3  # B has 3 by now
+    assert kit.dispenser.lowest_in_hand(tp(0)) == 3
+    assert kit.dispenser.lowest_in_hand(tp(0), but=B) == 4
+    for who in (A, B, C):
+        kit.dispenser.finish(who)
+    assert kit.finished() == 6
+    assert not kit.dispenser.in_hand()
+
+
+def test_who_waits_for_hands_to_be_empty_sees_only_the_partitions_asked_for() -> None:
+    kit = Kit(2)
+    kit.fetched(0, batch(0, 1))
+    kit.fetched(1, batch(0, 1))
+    assert [kit.take(A), kit.take(B)] == [(0, 0), (1, 0)]
+    assert kit.dispenser.in_hand({tp(0)})
+    assert not kit.dispenser.in_hand({tp(0)}, but=A)
+    assert kit.dispenser.in_hand({tp(0), tp(1)}, but=A)
+    assert kit.dispenser.lowest_in_hand(tp(9)) is None
+
+
+def test_a_batch_is_in_hand_as_a_whole() -> None:
+    kit = Kit(2)
+    kit.fetched(0, batch(0, 3))
+    kit.fetched(1, batch(0, 3))
+    got = kit.dispenser.take_many(A, 5)
+    assert [(m.partition_id, m.offset) for m in got] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    assert (kit.finished(0), kit.finished(1)) == (0, 0)
+    assert [m.offset for m in kit.dispenser.take_many(A, 5)] == [2]
+    assert (kit.finished(0), kit.finished(1)) == (3, 2)
+    assert kit.dispenser.take_many(A, 5) == []
+    assert kit.finished(1) == 3
+
+
+def test_the_gap_behind_a_batch_in_hand_is_not_finished() -> None:
+    kit = Kit()
+    kit.fetched(0, batch(0, 2, last_offset_delta=6))
+    kit.fetched(0, batch(7, 2))
+    assert [m.offset for m in kit.dispenser.take_many(A, 100)] == [0, 1, 7, 8]
+    assert (kit.position(), kit.finished()) == (9, 0)
+
+
+def test_gaps_and_markers_at_the_end_of_a_chunk_are_passed() -> None:
+    kit = Kit()
+    kit.fetched(0, batch(0, 2, last_offset_delta=6) + encode_marker(commit=True, offset=7, producer_id=9))
+    assert kit.take_all() == [(0, 0), (0, 1)]
+    assert (kit.position(), kit.finished()) == (8, 8)
+
+
+def test_a_gap_is_not_finished_before_the_message_in_hand_is() -> None:
+    kit = Kit(2)
+    kit.fetched(0, batch(0, 1, last_offset_delta=9))
+    kit.fetched(1, batch(0, 1))
+    assert kit.take(A) == (0, 0)
+    assert kit.take(B) == (1, 0)  # closes the chunk of partition 0
+    assert (kit.position(0), kit.finished(0)) == (10, 0)
+    kit.dispenser.finish(A)
+    assert kit.finished(0) == 10
+
+
+class TestPushedBack:
+    """A deserializer could not use the message."""
+
+    def test_it_comes_again_and_the_position_stays_before_it(self) -> None:
+        kit = Kit()
+        kit.fetched(0, batch(0, 3))
+        kit.take(A)
+        message = kit.dispenser.take(A)
+        assert message is not None
+        kit.dispenser.push_back(A, [message])
+        assert (kit.position(), kit.finished()) == (1, 1)
+        assert not kit.dispenser.in_hand()
+        assert kit.take_all() == [(0, 1), (0, 2)]
+        assert kit.finished() == 3
+
+    def test_other_threads_get_it_too(self) -> None:
+        kit = Kit()
+        kit.fetched(0, batch(0, 4))
+        bad = kit.dispenser.take(A)
+        assert kit.take(B) == (0, 1)
+        assert bad is not None
+        kit.dispenser.push_back(A, [bad])
+        kit.dispenser.finish(B)
+        assert kit.finished() == 0
+        assert kit.take(B) == (0, 0)
+        assert kit.position() == 2  # 1 was handed out before
+        assert kit.take(B) == (0, 2)
+        assert kit.finished() == 2
+        assert kit.take_all(B) == [(0, 3)]
+        assert kit.finished() == 4
+
+    def test_several_come_in_their_order(self) -> None:
+        kit = Kit()
+        kit.fetched(0, batch(0, 4))
+        first, second = kit.dispenser.take(A), kit.dispenser.take(B)
+        assert first is not None
+        assert second is not None
+        kit.dispenser.push_back(B, [second])
+        kit.dispenser.push_back(A, [first])
+        assert kit.position() == 0
+        got = kit.dispenser.take_many(C, 3)
+        assert [m.offset for m in got] == [0, 1, 2]
+        assert kit.finished() == 0
+        kit.dispenser.finish(C)
+        assert kit.finished() == 3
+
+    def test_the_rest_of_a_batch_stays_in_hand(self) -> None:
+        kit = Kit(2)
+        kit.fetched(0, batch(0, 3))
+        kit.fetched(1, batch(0, 3))
+        got = kit.dispenser.take_many(A, 6)
+        kit.dispenser.push_back(A, got[1:])
+        assert (kit.position(0), kit.position(1)) == (1, 0)
+        assert kit.dispenser.in_hand({tp(0)})
+        assert not kit.dispenser.in_hand({tp(1)})
+        assert kit.finished() == 0
+        assert sorted(kit.take_all()) == [(0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+        assert (kit.finished(0), kit.finished(1)) == (3, 3)
+
+    def test_of_a_held_partition_it_waits(self) -> None:
+        kit = Kit(2)
+        kit.fetched(0, batch(0, 2))
+        kit.fetched(1, batch(0, 1))
+        bad = kit.dispenser.take(A)
+        assert bad is not None
+        kit.dispenser.push_back(A, [bad])
+        kit.dispenser.shelve()
+        kit.states[0].held = True
+        assert kit.take_all() == [(1, 0)]
+        kit.states[0].held = False
+        assert kit.take_all() == [(0, 0), (0, 1)]
+
+    def test_after_a_seek_it_is_forgotten(self) -> None:
+        kit = Kit()
+        kit.fetched(0, batch(0, 2))
+        bad = kit.dispenser.take(A)
+        assert bad is not None
+        kit.dispenser.push_back(A, [bad])
+        kit.dispenser.forget({tp(0)})
+        kit.states[0].seek(50)
+        kit.buffer.restart(tp(0))
+        assert kit.take() is None
+        assert kit.position() == 50
+
+    def test_of_a_partition_that_is_gone_it_does_nothing(self) -> None:
+        kit = Kit()
+        kit.fetched(0, batch(0, 2))
+        bad = kit.dispenser.take(A)
+        assert bad is not None
+        kit.dispenser.forget({tp(0)})
+        kit.buffer.drop([tp(0)])
+        kit.dispenser.push_back(A, [bad])
+        assert kit.take() is None
+
+
+class TestInterruptions:
+    def test_a_shelved_chunk_goes_on_where_it_was(self) -> None:
+        kit = Kit(2)
+        kit.fetched(0, batch(0, 3))
+        kit.fetched(1, batch(0, 1))
+        kit.take()
+        kit.dispenser.shelve()
+        kit.states[0].held = True
+        assert kit.take_all() == [(1, 0)]
+        kit.states[0].held = False
+        assert kit.take_all() == [(0, 1), (0, 2)]
+
+    def test_a_forgotten_partition_is_in_no_hand(self) -> None:
+        kit = Kit(2)
+        kit.fetched(0, batch(0, 2))
+        kit.fetched(1, batch(0, 2))
+        assert [kit.take(A), kit.take(A), kit.take(B)] == [(0, 0), (0, 1), (1, 0)]
+        kit.dispenser.forget({tp(0)})
+        assert not kit.dispenser.in_hand({tp(0)})
+        assert kit.dispenser.in_hand({tp(1)})
+        assert kit.take(A) == (1, 1)
+
+    def test_a_seek_in_the_middle_of_a_chunk(self) -> None:
+        kit = Kit()
+        kit.fetched(0, batch(0, 10))
+        kit.take()
+        kit.dispenser.forget({tp(0)})
+        kit.states[0].seek(4)
+        kit.buffer.restart(tp(0))
+        assert kit.take() is None
+        assert kit.position() == 4
+        kit.fetched(0, batch(0, 10))  # brokers answer with the whole batch
+        assert kit.take_all() == [(0, n) for n in range(4, 10)]
+
+    def test_the_end_of_a_chunk_does_not_undo_a_reset(self) -> None:
+        kit = Kit()
+        kit.fetched(0, batch(0, 2))
+        kit.take()
+        kit.take()
+        kit.dispenser.forget({tp(0)})
+        kit.states[0].await_reset(-2)
+        kit.buffer.restart(tp(0))
+        assert kit.take() is None
+        assert kit.position() is None
+
+
+class TestDamage:
+    def test_what_comes_before_it_is_delivered_and_the_position_stays(self) -> None:
+        kit = Kit()
+        kit.fetched(0, batch(0, 2) + damaged(2, 2) + batch(4, 2))
+        assert [kit.take(), kit.take()] == [(0, 0), (0, 1)]
+        for _ in range(3):
+            with pytest.raises(CorruptRecordError) as caught:
+                kit.take()
+            assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("orders", 0, 2)
+        assert (kit.position(), kit.finished()) == (2, 2)
+
+    def test_the_other_partitions_go_on(self) -> None:
+        kit = Kit(2)
+        kit.fetched(0, damaged(0, 2))
+        kit.fetched(1, batch(0, 2))
+        with pytest.raises(CorruptRecordError):
+            kit.take()
+        assert [kit.take(), kit.take()] == [(1, 0), (1, 1)]
+        with pytest.raises(CorruptRecordError):
+            kit.take()
+
+    def test_skipped_what_follows_is_delivered(self) -> None:
+        kit = Kit()
+        kit.fetched(0, batch(0, 2) + damaged(2, 2) + batch(4, 1) + damaged(5, 1))
+        assert [kit.take(), kit.take()] == [(0, 0), (0, 1)]
+        with pytest.raises(CorruptRecordError):
+            kit.take()
+        kit.dispenser.skip_corrupt(tp(0))
+        assert (kit.position(), kit.finished()) == (4, 4)
+        assert kit.take() == (0, 4)
+        assert kit.queue().fetch_offset == -1
+        with pytest.raises(CorruptRecordError) as caught:
+            kit.take()
+        assert caught.value.offset == 5
+        kit.dispenser.skip_corrupt(tp(0))
+        before = kit.buffer.pops
+        assert kit.take() is None
+        assert kit.queue().fetch_offset == 6
+        assert kit.buffer.pops != before  # the fetchers are told
+        kit.fetched(0, batch(6, 1))
+        assert kit.take_all() == [(0, 6)]
+
+    def test_skipping_loses_nothing_that_was_pushed_back(self) -> None:
+        kit = Kit()
+        kit.fetched(0, batch(0, 1) + damaged(1, 1) + batch(2, 1))
+        bad = kit.dispenser.take(A)
+        assert bad is not None
+        with pytest.raises(CorruptRecordError):
+            kit.take(B)
+        kit.dispenser.push_back(A, [bad])
+        kit.dispenser.skip_corrupt(tp(0))
+        assert (kit.position(), kit.finished()) == (0, 0)
+        assert kit.take_all() == [(0, 0), (0, 2)]
+
+    def test_a_batch_of_messages_ends_before_it(self) -> None:
+        kit = Kit(2)
+        kit.fetched(0, batch(0, 2) + damaged(2, 2))
+        got = kit.dispenser.take_many(A, 100)
+        assert [m.offset for m in got] == [0, 1]
+        with pytest.raises(CorruptRecordError):
+            kit.dispenser.take_many(A, 100)
+        assert kit.finished() == 2
+
+    def test_skipping_where_nothing_is_wrong_does_nothing(self) -> None:
+        kit = Kit()
+        kit.fetched(0, batch(0, 2))
+        kit.dispenser.skip_corrupt(tp(0))
+        kit.dispenser.skip_corrupt(tp(5))
+        assert kit.take_all() == [(0, 0), (0, 1)]
