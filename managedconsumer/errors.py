@@ -347,11 +347,18 @@ class SessionExpiredError(KafkaException):
         )
 
 
+class TokenUnavailableError(KafkaException):
+    """The user's ``sasl_oauth_token`` raised or gave nothing usable; a token server that is down comes back."""
+
+    retriable = True
+
+
 #: Local errors that no retry heals; whoever meets one ends, and raises it to the user.
 FATAL_LOCAL_ERRORS: tuple[type[BaseException], ...] = (
     SaslAuthenticationError,
     TlsError,
     UnsupportedBrokerError,
+    ProtocolMismatchError,
     ConfigurationError,
     MissingPackageError,
     ForkedProcessError,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from dataclasses import replace
 from typing import Any, Iterable
 
 from managedconsumer import errors as err
@@ -16,6 +17,7 @@ from managedconsumer.compat.accept import accept_cluster, accept_partition, acce
 from managedconsumer.compat.objects import Cluster as PublicCluster
 from managedconsumer.config import ConsumerOptions, check_group
 from managedconsumer.consumer_api import ConsumerAPI
+from managedconsumer.fetch.plan import FetchLimits
 from managedconsumer.runtime.committer import Committer
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.structs import TopicPartition
@@ -109,6 +111,10 @@ class SimpleConsumer(ConsumerAPI):
         self._options = options
         self._choice = accept_topic(topic)
         self._cluster = accept_cluster(cluster, use_greenlets)
+        room = self._cluster.settings.max_frame_bytes
+        # An answer holds at least one batch of each partition, however large: leave room for it.
+        needed = FetchLimits().max_bytes + 2 * options.fetch_message_max_bytes
+        self._cluster.settings = replace(self._cluster.settings, max_frame_bytes=max(room, needed))
         self._engine = Engine(self._cluster, options, self._group)
         self._committer = Committer(self._engine)
         self._public_cluster = PublicCluster(self._cluster)

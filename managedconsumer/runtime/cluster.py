@@ -187,7 +187,12 @@ class Cluster:
         while True:
             try:
                 return self.refresh(topics)
-            except (err.NoBrokersAvailableError, err.SocketDisconnectedError, err.RequestTimedOut):
+            except (
+                err.NoBrokersAvailableError,
+                err.SocketDisconnectedError,
+                err.RequestTimedOut,
+                err.TokenUnavailableError,
+            ):
                 if deadline.expired(now()) or self._closed:
                     raise
                 self.handler.sleep(min(backoff.fail(now()), deadline.remaining(now()) or 0.0))

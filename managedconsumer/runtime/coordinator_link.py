@@ -23,6 +23,7 @@ CONNECTION_ERRORS = (
     err.RequestTimedOut,
     err.NoBrokersAvailableError,
     err.ProtocolError,
+    err.TokenUnavailableError,
 )
 
 
@@ -54,12 +55,7 @@ class CoordinatorLink:
             connection = self._connection(purpose)
             version = connection.version(api) if max_version is None else min(connection.version(api), max_version)
             return connection.request(api, body, timeout_ms, version)
-        except (
-            err.SocketDisconnectedError,
-            err.RequestTimedOut,
-            err.NoBrokersAvailableError,
-            err.ProtocolError,
-        ) as error:
+        except CONNECTION_ERRORS as error:
             self.lost(str(error))
             raise
 

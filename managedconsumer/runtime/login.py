@@ -100,10 +100,9 @@ def _token(security: Security, handler: Handler, address: str) -> tuple[str, flo
         # Users' callables fetch tokens with libraries that may block; in a worker thread they cannot stop the hub.
         given = handler.run_blocking(supply)
     except Exception as error:  # the user's function may raise anything
-        failure = errors.SaslAuthenticationError(
+        failure = errors.TokenUnavailableError(
             f"no token for {address}: sasl_oauth_token raised {type(error).__name__} (see the cause above)"
         )
-        failure.retriable = True  # a token server that is down comes back
         raise failure from error
     token, expiry = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     if not isinstance(token, str) or not (expiry is None or isinstance(expiry, (int, float))):

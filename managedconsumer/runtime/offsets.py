@@ -74,6 +74,8 @@ class OffsetClient:
             body = resets.list_offsets_body(part, self._isolation, 30000)
             try:
                 answers.update(resets.read_list_offsets(self._ask_leader(node, body), part))
+            except err.FATAL_LOCAL_ERRORS:
+                raise
             except CONNECTION_ERRORS as error:
                 failed = err.error_for_code(7, str(error))
                 answers.update({tp: OffsetAnswer(-1, -1, -1, failed) for tp in part})
@@ -111,6 +113,8 @@ class OffsetClient:
                     self._link.lost(str(problem))
                 elif commits.classify(max(codes)) is Verdict.FATAL:
                     raise problem
+            except err.FATAL_LOCAL_ERRORS:
+                raise
             except CONNECTION_ERRORS as error:
                 problem = error
             except err.ProtocolClientError as error:
