@@ -120,7 +120,7 @@ class Cluster(View):
         self._topic_dict = TopicDict(self, exclude_internal_topics)
         self._handler = CompatHandler(over.handler)
         # An abandoned client's idle connections are closed; nothing is sent.
-        finalizer = weakref.finalize(self, self._asking.close)
+        finalizer = weakref.finalize(self, _close, self._offsets, self._asking)
         finalizer.atexit = False
 
     @property
@@ -144,8 +144,7 @@ class Cluster(View):
 
     def close(self) -> None:
         """Close the connections; consumers have their own.  A later call connects again."""
-        self._offsets.close()
-        self._asking.close()
+        _close(self._offsets, self._asking)
         self._asking.reopen()
 
     # -- topics -----------------------------------------------------------------------------------------------------
@@ -201,7 +200,8 @@ class Cluster(View):
         beyond = [tp for tp, answer in answers.items() if answer.error is None and answer.offset < 0]
         if beyond and timestamp >= 0:  # all messages are older: where the next one goes
             answers.update(self._offsets.list_offsets(dict.fromkeys(beyond, OffsetType.LATEST), self._patience))
-        return {tp: _as_response(answers[tp]) for tp in wanted}
+        there = self._asking.snapshot
+        return {tp: _as_response(answers[tp], there.partition(tp) is not None) for tp in wanted}
 
     # -- groups -----------------------------------------------------------------------------------------------------
 
@@ -220,9 +220,14 @@ class Cluster(View):
         return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))} (hosts={seeds})>"
 
 
-def _as_response(answer: OffsetAnswer) -> OffsetPartitionResponse:
+def _close(offsets: OffsetClient, asking: runtime.Cluster) -> None:
+    offsets.close()
+    asking.close()
+
+
+def _as_response(answer: OffsetAnswer, known: bool) -> OffsetPartitionResponse:
     if answer.error is not None:
-        return OffsetPartitionResponse([], answer.error.code)
+        return OffsetPartitionResponse([], answer.error.code if known else _UNKNOWN_TOPIC)
     return OffsetPartitionResponse([answer.offset] if answer.offset >= 0 else [], 0)
 
 

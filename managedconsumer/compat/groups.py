@@ -27,10 +27,10 @@ class MemberMetadata(NamedTuple):
 
 
 class MemberAssignment(NamedTuple):
-    """What a member was given: ``partition_assignment`` is ``((topic, (number, ...)), ...)``."""
+    """What a member was given: ``partition_assignment`` is ``[(topic, [number, ...]), ...]``."""
 
     version: int
-    partition_assignment: tuple[tuple[bytes, tuple[int, ...]], ...]
+    partition_assignment: list[tuple[bytes, list[int]]]
 
 
 class GroupMember(NamedTuple):
@@ -125,5 +125,5 @@ def _assignment(blob: bytes, member: str) -> MemberAssignment:
         read = ConsumerProtocolMemberAssignment.decode(blob)
     except err.MalformedResponseError as error:
         log.warning("member %s: %s", member, error)
-        return MemberAssignment(0, ())
-    return MemberAssignment(read.version, tuple((name.encode(), tuple(numbers)) for name, numbers in read.assignment))
+        return MemberAssignment(0, [])
+    return MemberAssignment(read.version, [(name.encode(), list(numbers)) for name, numbers in read.assignment])
