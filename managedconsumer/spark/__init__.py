@@ -1,0 +1,36 @@
+"""Kafka for PySpark: the data source ``managedkafka``, the page-view pipeline, claims for exactly-once files.
+
+The names are loaded on first use, so that importing this package needs no PySpark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from managedconsumer.spark.events import PageViews as PageViews
+    from managedconsumer.spark.pageviews import PageViewCounts as PageViewCounts
+    from managedconsumer.spark.session import make_session as make_session
+    from managedconsumer.spark.source import ManagedKafkaReader as ManagedKafkaReader
+    from managedconsumer.spark.source import ManagedKafkaSource as ManagedKafkaSource
+    from managedconsumer.spark.source import ManagedKafkaStreamReader as ManagedKafkaStreamReader
+    from managedconsumer.spark.store import ClaimStore as ClaimStore
+
+_HOMES = {
+    "ClaimStore": "store",
+    "ManagedKafkaReader": "source",
+    "ManagedKafkaSource": "source",
+    "ManagedKafkaStreamReader": "source",
+    "PageViewCounts": "pageviews",
+    "PageViews": "events",
+    "make_session": "session",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,170 @@
+"""What a micro-batch reads, as values: planning, limits, splitting, the offsets in Spark's checkpoint. Pure.
+
+An offset of this source is not a position but the *ranges* of the batch that ends there: ``{"version": 1, "ranges":
+{"page-views": {"3": [18730, 19480]}}}``. So a batch that is run again after a crash reads exactly what it read before,
+whatever the group's assignment has become, and the partitions may differ from batch to batch. (Spark stores the JSON
+before it runs the batch.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Iterable, Mapping, NamedTuple
+
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.structs import TopicPartition
+
+VERSION = 1
+
+
+class OffsetRange(NamedTuple):
+    """Offsets ``start`` <= offset < ``stop`` of one partition."""
+
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets; at least as many as records (compaction and transactions leave gaps)."""
+        return self.stop - self.start
+
+
+Ranges = dict[TopicPartition, OffsetRange]
+
+
+@dataclass(frozen=True)
+class StreamOffset:
+    """What one offset in Spark's log says; ``initial``: nothing has been read yet, the ranges are where to begin."""
+
+    ranges: Ranges
+    initial: bool = False
+
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        """The next offset to read after this batch, by partition."""
+        return {tp: entry.stop for tp, entry in self.ranges.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """As Spark stores it."""
+        nested: dict[str, dict[str, list[int]]] = {}
+        for tp, (start, stop) in sorted(self.ranges.items()):
+            nested.setdefault(tp.topic, {})[str(tp.partition)] = [start, stop]
+        made: dict[str, Any] = {"version": VERSION, "ranges": nested}
+        if self.initial:
+            made["initial"] = True
+        return made
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
+        """What :meth:`to_json` made; raises ConfigurationError for the offsets of another source."""
+        try:
+            if value["version"] != VERSION:
+                raise ConfigurationError(
+                    f"the checkpoint holds offsets of version {value['version']!r}, this release reads {VERSION}: "
+                    "use the release that wrote it, or a new checkpointLocation with startingOffsets=committed"
+                )
+            ranges = {
+                TopicPartition(topic, int(number)): OffsetRange(int(start), int(stop))
+                for topic, partitions in value["ranges"].items()
+                for number, (start, stop) in partitions.items()
+            }
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            if isinstance(error, ConfigurationError):
+                raise
+            raise ConfigurationError(
+                f"{str(value)[:200]!r} is no offset of this source: was the checkpointLocation made by a query on "
+                "another one, such as Spark's own Kafka source? Give this query a checkpointLocation of its own"
+            ) from error
+        return cls(ranges, bool(value.get("initial", False)))
+
+
+def nest(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """``{"topic": {"0": 23}}``, the form in which Spark's own source shows offsets."""
+    nested: dict[str, dict[str, int]] = {}
+    for tp, offset in sorted(offsets.items()):
+        nested.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return nested
+
+
+def plan(
+    positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], max_rows: int | None = None
+) -> Ranges:
+    """The next batch: from each position to the log's end, at most ``max_rows`` offsets in all.
+
+    A partition without news, or whose end is not known, gets an empty range: it stays in the record of who read what.
+    """
+    available = {tp: max(0, ends.get(tp, start) - start) for tp, start in positions.items()}
+    granted = available if max_rows is None else share(available, max_rows)
+    return {tp: OffsetRange(start, start + granted[tp]) for tp, start in positions.items()}
+
+
+def share(available: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
+    """Divide ``limit`` offsets in proportion to what is there, exactly; every partition gets something if it can."""
+    total = sum(available.values())
+    if total <= limit:
+        return dict(available)
+    waiting = sorted((tp for tp, size in available.items() if size), key=lambda tp: (-available[tp], tp))
+    granted = dict.fromkeys(available, 0)
+    if limit < len(waiting):
+        for tp in waiting[:limit]:
+            granted[tp] = 1
+        return granted
+    # One each, so that a small partition beside a large one is not forgotten; the rest in proportion.
+    spare, rest = limit - len(waiting), total - len(waiting)
+    for tp in waiting:
+        granted[tp] = 1 + (available[tp] - 1) * spare // rest
+    left = limit - sum(granted.values())
+    for tp in waiting:
+        extra = min(left, available[tp] - granted[tp], 1)
+        granted[tp] += extra
+        left -= extra
+    return granted
+
+
+class Slice(NamedTuple):
+    """What one Spark task reads."""
+
+    topic: str
+    partition: int
+    start: int
+    stop: int
+
+
+def split(ranges: Mapping[TopicPartition, OffsetRange], min_partitions: int | None = None) -> list[Slice]:
+    """One slice per range; large ranges are cut until there are about ``min_partitions``. Empty ranges give none.
+
+    (The rule of Spark's own source: pieces in proportion to the size.)
+    """
+    wanted = {tp: entry for tp, entry in sorted(ranges.items()) if entry.size > 0}
+    total = sum(entry.size for entry in wanted.values())
+    slices = []
+    for tp, (start, stop) in wanted.items():
+        pieces = 1
+        if min_partitions is not None and min_partitions > len(wanted):
+            pieces = max(1, min(stop - start, round((stop - start) / total * min_partitions)))
+        bounds = [start + (stop - start) * i // pieces for i in range(pieces + 1)]
+        slices += [Slice(tp.topic, tp.partition, a, b) for a, b in pairwise(bounds) if b > a]
+    return slices
+
+
+def cap(ends: Mapping[TopicPartition, int], limit: Mapping[TopicPartition, int] | None) -> dict[TopicPartition, int]:
+    """``ends``, none beyond ``limit``; a partition that ``limit`` does not name did not exist then and has no end."""
+    if limit is None:
+        return dict(ends)
+    return {tp: min(end, limit[tp]) for tp, end in ends.items() if tp in limit}
+
+
+def changed(before: Mapping[TopicPartition, OffsetRange], after: Mapping[TopicPartition, OffsetRange]) -> bool:
+    """True when a batch with the ranges ``after`` would read something; ``before`` is the one that is done."""
+    return any(entry.size > 0 for entry in after.values()) and after != before
+
+
+def lag(positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> int:
+    """How many offsets are still to be read."""
+    return sum(max(0, ends[tp] - position) for tp, position in positions.items() if tp in ends)
+
+
+def total(ranges: Iterable[OffsetRange]) -> int:
+    """How many offsets the ranges hold."""
+    return sum(entry.size for entry in ranges)

@@ -1,0 +1,83 @@
+"""A SparkSession on this machine that can use the source, with the settings that newcomers miss."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Mapping
+
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {path}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+"""
+
+
+def make_session(
+    app_name: str = "managedconsumer",
+    master: str = "local[2]",
+    *,
+    driver_memory: str = "1g",
+    shuffle_partitions: int = 4,
+    log_file: str | os.PathLike[str] | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> Any:
+    """A SparkSession with ``ManagedKafkaSource`` registered. For your own cluster, make the session as ever instead.
+
+    What it sets, and why: workers use this very Python (``PYSPARK_PYTHON``; else they take ``python3`` of PATH, which
+    has no pyarrow) and find this package; few shuffle partitions (Spark's 200 are for clusters; here each costs time in
+    every micro-batch); UTC; no console progress bar; logs in ``log_file`` if given. ``conf`` outranks all of these.
+    """
+    from managedconsumer.spark.source import ManagedKafkaSource
+
+    settings = {**_settings(driver_memory, shuffle_partitions), **(conf or {})}
+    if log_file is not None:
+        _log_to(Path(log_file).absolute(), settings)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    _export_package(settings)
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    builder = builder.master(master).appName(app_name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.dataSource.register(ManagedKafkaSource)
+    return session
+
+
+def _settings(driver_memory: str, shuffle_partitions: int) -> dict[str, str]:
+    return {
+        "spark.driver.memory": driver_memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": str(shuffle_partitions),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def _export_package(settings: dict[str, str]) -> None:
+    """Let the workers find this package where it is not installed, as in a checkout."""
+    here = str(Path(__file__).resolve().parents[2])
+    if (Path(here) / "setup.py").exists():
+        known = os.environ.get("PYTHONPATH", "")
+        if here not in known.split(os.pathsep):
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, known)))
+        settings.setdefault("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
+
+
+def _log_to(path: Path, settings: dict[str, str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    config = path.with_suffix(".log4j2.properties")
+    config.write_text(_LOG4J.format(path=path.as_posix()), encoding="utf-8")
+    option = f"-Dlog4j2.configurationFile={config.as_uri()}"
+    settings["spark.driver.extraJavaOptions"] = f"{settings.get('spark.driver.extraJavaOptions', '')} {option}".strip()

@@ -1,0 +1,224 @@
+"""The PySpark data source ``managedkafka``: Kafka for Spark without a connector jar, and as a real group member.
+
+Register it once per session, then use it as Spark's own Kafka source, with the same option names and schema::
+
+    spark.dataSource.register(ManagedKafkaSource)
+    spark.readStream.format("managedkafka").option("kafka.bootstrap.servers", "localhost:9092") \\
+        .option("subscribe", "page-views").option("group.id", "page-view-counts").load()
+
+Needs PySpark 4.2 or newer. What Spark calls where: the constructors run in several processes and open nothing; the
+offset calls all run in one process per query, on its main thread; ``read`` runs in the executors' Python workers.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any, Iterator, Mapping, Sequence
+
+from managedconsumer.errors import ConfigurationError, MissingPackageError
+
+try:
+    import pyarrow as pa  # noqa: F401 (read() needs it; better to hear of it here)
+    from pyspark.sql import types as T  # noqa: N812 (as in Spark's documentation)
+    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError as error:
+    raise MissingPackageError(
+        f"the Spark source needs PySpark 4.2 or newer and pyarrow ({error}): pip install managedconsumer[spark]"
+    ) from error
+
+from managedconsumer.spark import ranges
+from managedconsumer.spark.driver import StreamDriver
+from managedconsumer.spark.options import SourceOptions
+from managedconsumer.spark.ranges import OffsetRange, Slice, StreamOffset
+from managedconsumer.spark.read import read_slice
+from managedconsumer.spark.topics import TopicView
+from managedconsumer.wire.arrow import COLUMNS
+
+
+def _types() -> dict[str, T.DataType]:
+    """Spark's Kafka schema; everything nullable, as there."""
+    header = T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
+    return {
+        "key": T.BinaryType(),
+        "value": T.BinaryType(),
+        "topic": T.StringType(),
+        "partition": T.IntegerType(),
+        "offset": T.LongType(),
+        "timestamp": T.TimestampType(),
+        "timestampType": T.IntegerType(),
+        "headers": T.ArrayType(header),
+    }
+
+
+class KafkaSlice(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, part: Slice) -> None:
+        super().__init__(tuple(part))
+
+    @property
+    def part(self) -> Slice:
+        """The slice as a value."""
+        return Slice(*self.value)
+
+
+class ManagedKafkaSource(DataSource):
+    """``format("managedkafka")``.
+
+    ``rebalance_listener``: subclass this source in your program and set it to something with the methods of
+    :class:`managedconsumer.ConsumerRebalanceListener`; they are called between two micro-batches, in the query's reader
+    process, and ``on_partitions_assigned`` may return ``{TopicPartition: next offset}`` to move positions.
+    """
+
+    rebalance_listener: Any = None
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "managedkafka"
+
+    def schema(self) -> T.StructType:
+        """Spark's Kafka schema, or those columns of it that the options ask for."""
+        types = _types()
+        return T.StructType([T.StructField(name, types[name]) for name in _parse(self.options).columns])
+
+    def reader(self, schema: Any) -> ManagedKafkaReader:
+        """For ``spark.read``."""
+        return ManagedKafkaReader(_for_schema(dict(self.options), schema))
+
+    def streamReader(self, schema: Any) -> ManagedKafkaStreamReader:  # noqa: N802 (Spark's name)
+        """For ``spark.readStream``."""
+        return ManagedKafkaStreamReader(_for_schema(dict(self.options), schema), type(self).rebalance_listener)
+
+
+def _parse(options: Mapping[str, str]) -> SourceOptions:
+    """For the schema, when it is not known yet whether this is going to be a stream."""
+    try:
+        return SourceOptions.parse(options, streaming=True)
+    except ConfigurationError as problem:
+        try:
+            return SourceOptions.parse(options, streaming=False)
+        except ConfigurationError:
+            raise problem from None
+
+
+def _for_schema(options: dict[str, str], schema: Any) -> dict[str, str]:
+    """The user's own schema chooses columns, too."""
+    known = _types()
+    for field in schema.fields:
+        if known.get(field.name) != field.dataType:
+            raise ConfigurationError(
+                f"the schema's column {field.name} {field.dataType.simpleString()} does not exist here: any of "
+                f"{', '.join(f'{name} {known[name].simpleString()}' for name in COLUMNS)} can be had"
+            )
+    kept = {name: value for name, value in options.items() if name.lower() not in ("columns", "includeheaders")}
+    return {**kept, "columns": ",".join(field.name for field in schema.fields)}
+
+
+class ManagedKafkaReader(DataSourceReader):
+    """A batch: everything between the starting and the ending offsets, which are looked up once."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = SourceOptions.parse(options, streaming=False)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Where it begins and ends, cut into slices for the tasks."""
+        view = TopicView(self.options)
+        try:
+            tps = view.partitions()
+            starts = view.resolve(self.options.starting, tps)
+            ends = view.resolve(self.options.ending, tps)
+            first = view.starts(tps)
+        finally:
+            view.close()
+        for tp, start in starts.items():
+            if start < first[tp] and not self.options.fail_on_data_loss:
+                starts[tp] = first[tp]
+        wanted = {tp: OffsetRange(start, max(start, ends[tp])) for tp, start in starts.items()}
+        return [KafkaSlice(part) for part in ranges.split(wanted, self.options.min_partitions)]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """On an executor: the slice as Arrow batches."""
+        return iter(()) if partition.value is None else read_slice(self.options, partition.part)
+
+
+class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream. Offsets are ranges, see :mod:`managedconsumer.spark.ranges`; the driver does the thinking."""
+
+    def __init__(self, options: Mapping[str, str], listener: Any = None) -> None:
+        self.options = SourceOptions.parse(options, streaming=True)
+        self._listener = listener
+        self._driver: StreamDriver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Executors get the options; connections and the membership stay where they are.
+        return {"options": self.options, "_listener": None, "_driver": None}
+
+    @property
+    def driver(self) -> StreamDriver:
+        """The part that talks to the brokers, made when first needed."""
+        if self._driver is None:
+            _on_sigterm_stop()
+            self._driver = StreamDriver(self.options, self._listener)
+        return self._driver
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a new query starts."""
+        return self.driver.initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """``maxOffsetsPerTrigger``."""
+        return ReadAllAvailable() if self.options.max_offsets is None else ReadMaxRows(self.options.max_offsets)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The next batch; proof that ``start`` is done: here offsets are committed, and rebalances happen."""
+        before = StreamOffset.from_json(start)
+        planned = self.driver.next(before, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        return start if planned is before else planned.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The logs' ends, so that a progress report shows the lag."""
+        return self.driver.latest()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read up to here and no further."""
+        self.driver.freeze_ends()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Slices of the ranges that ``end`` names: the same after a crash, whatever the group looks like by then."""
+        if start == end:
+            return []
+        wanted = StreamOffset.from_json(end).ranges
+        return [KafkaSlice(part) for part in ranges.split(wanted, self.options.min_partitions)]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """On an executor: the slice as Arrow batches."""
+        return read_slice(self.options, partition.part)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: Spark calls this one batch late, and never for the last (see ``latestOffset``)."""
+
+    def stop(self) -> None:
+        """Leave the group, close the connections."""
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.stop()
+
+
+def _on_sigterm_stop() -> None:
+    """Spark ends the reader's process by SIGTERM, twice; turn the first into an exit that runs ``stop()``."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _exit_once)
+
+
+def _exit_once(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(0)

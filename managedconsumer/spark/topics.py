@@ -1,0 +1,192 @@
+"""The driver's view of what is read: which partitions there are, where their logs begin and end, what is committed."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Collection, Iterable, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
+from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.handlers import Handler, ThreadingHandler
+from managedconsumer.runtime.offsets import OffsetClient
+from managedconsumer.spark.options import EARLIEST, LATEST, SourceOptions, Where
+from managedconsumer.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+# Ends of logs are not asked for more often than this (seconds): an idle query is polled a hundred times a second.
+LOOK_EVERY = 0.1
+_METADATA_AGE_MS = 10_000
+_TOPIC_PATIENCE = 15.0
+_END_PATIENCE = 5.0
+
+Offsets = dict[TopicPartition, int]
+
+
+class TopicView:
+    """Metadata and offsets for one query. Used by one thread; opens nothing before the first call that needs it."""
+
+    def __init__(self, options: SourceOptions, handler: Handler | None = None) -> None:
+        self.options = options
+        self.handler = handler or ThreadingHandler()
+        self.cluster = Cluster(parse_bootstrap(options.bootstrap), self.handler, options.settings())
+        self.link = CoordinatorLink(self.cluster, options.group_id) if options.group_id is not None else None
+        self.offsets = OffsetClient(self.cluster, self.link, options.group_id, options.isolation_level)
+        self._max_age = int(options.kafka.get("metadata.max.age.ms", _METADATA_AGE_MS)) / 1000.0
+        self._ends: Offsets = {}
+        self._looked_at = float("-inf")
+
+    def close(self) -> None:
+        """Close every connection. Idempotent."""
+        if self.link is not None:
+            self.link.close()
+        self.offsets.close()
+        self.cluster.close()
+
+    # -- partitions -----------------------------------------------------------------------------------
+
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions that the options name, from metadata that is at most ``metadata.max.age.ms`` old."""
+        chosen = self.options.topics
+        if self.handler.now() - self.cluster.refreshed_at >= self._max_age:
+            self.refresh()
+        if chosen.partitions:
+            return list(chosen.partitions)
+        snapshot = self.cluster.snapshot
+        return [
+            TopicPartition(topic, number)
+            for topic in sorted(self.topics())
+            for number in sorted(snapshot.partitions_for_topic(topic) or ())
+        ]
+
+    def topics(self) -> set[str]:
+        """The topics by name; those that match, for a pattern."""
+        chosen = self.options.topics
+        if chosen.pattern is None:
+            return set(chosen.names) or {tp.topic for tp in chosen.partitions}
+        matches = re.compile(chosen.pattern).fullmatch
+        return {name for name, info in self.cluster.snapshot.topics.items() if not info.is_internal and matches(name)}
+
+    def refresh(self) -> None:
+        """Ask for the metadata again; waits a little for a topic that is not there, then raises what is wrong."""
+        names = None if self.options.topics.pattern is not None else self.topics()
+        deadline = Deadline(self.handler.now(), _TOPIC_PATIENCE)
+        while True:
+            self.cluster.refresh_until(names, self.options.patience)
+            problem = self._problem(sorted(names or ()))
+            if problem is None:
+                return
+            if not problem.retriable or deadline.expired(self.handler.now()):
+                raise problem
+            log.debug("metadata of %s: %s", names, problem)
+            self.handler.sleep(0.25)
+
+    def _problem(self, names: Iterable[str]) -> err.ProtocolClientError | None:
+        for name in names:
+            info = self.cluster.snapshot.topics.get(name)
+            if info is None or info.error_code == err.UnknownTopicOrPartition.ERROR_CODE:
+                return err.UnknownTopicOrPartition(
+                    f"there is no topic {name!r} at {self.options.bootstrap}: create it first, or check the name"
+                )
+            if info.error_code:
+                return err.error_for_code(info.error_code, f"topic {name!r}")
+        for tp in self.options.topics.partitions:
+            if self.cluster.snapshot.partition(tp) is None:
+                return err.UnknownTopicOrPartition(f"topic {tp.topic!r} has no partition {tp.partition}")
+        return None
+
+    # -- offsets --------------------------------------------------------------------------------------
+
+    def ends(self, tps: Collection[TopicPartition], *, fresh: bool = False) -> Offsets:
+        """Where the logs end; what was seen within the last ``LOOK_EVERY`` seconds counts unless ``fresh``.
+
+        Brokers that cannot be reached are not an error: then these are the ends as last seen.
+        """
+        missing = any(tp not in self._ends for tp in tps)
+        if tps and (fresh or missing or self.look_again_in() == 0.0):
+            found = self.offsets.list_offsets(dict.fromkeys(tps, LATEST), _END_PATIENCE)
+            self._looked_at = self.handler.now()
+            for tp, answer in found.items():
+                if answer.error is None:
+                    self._ends[tp] = answer.offset
+                elif not answer.error.retriable:
+                    raise answer.error
+                else:
+                    log.warning("the end of %s-%d is not known: %s", *tp, answer.error)
+        return {tp: self._ends[tp] for tp in tps if tp in self._ends}
+
+    def look_again_in(self) -> float:
+        """Seconds until :meth:`ends` asks again."""
+        return max(0.0, self._looked_at + LOOK_EVERY - self.handler.now())
+
+    def known_ends(self) -> Offsets:
+        """The ends as last seen, without asking."""
+        return dict(self._ends)
+
+    def starts(self, tps: Collection[TopicPartition]) -> Offsets:
+        """Where the logs begin."""
+        return self._lookup(dict.fromkeys(tps, EARLIEST))
+
+    def committed(self, tps: Collection[TopicPartition], patience: float) -> Offsets:
+        """What the group has committed; partitions without are not in it. Raises when it cannot be had."""
+        found = self.offsets.committed(tps, patience)
+        return {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
+
+    def resolve(self, where: Where, tps: Collection[TopicPartition]) -> Offsets:
+        """``where`` as one offset per partition; raises ConfigurationError when it does not fit the partitions."""
+        if where.kind == "latest":
+            return self._lookup(dict.fromkeys(tps, LATEST))
+        if where.kind == "committed":
+            committed = self.committed(tps, self.options.patience)
+            return {**self.starts([tp for tp in tps if tp not in committed]), **committed}
+        if where.kind == "timestamp":
+            return self._at_times(where, tps)
+        if where.kind == "earliest":
+            return self.starts(tps)
+        return self._explicit(where, tps)
+
+    def _explicit(self, where: Where, tps: Collection[TopicPartition]) -> Offsets:
+        self._check_complete("offsets", where.by_partition, tps)
+        logical = {tp: offset for tp, offset in where.by_partition.items() if offset < 0}
+        return {**where.by_partition, **self._lookup(logical)}
+
+    def _at_times(self, where: Where, tps: Collection[TopicPartition]) -> Offsets:
+        times = dict.fromkeys(tps, where.timestamp) if where.timestamp is not None else dict(where.by_partition)
+        self._check_complete("timestamps", times, tps)
+        found = self._lookup({tp: time for tp, time in times.items() if time is not None})
+        late = [tp for tp, offset in found.items() if offset < 0]
+        if late and where is self.options.starting and where.strict:
+            raise err.ConfigurationError(
+                f"no record of {_names(late)} is as new as the starting timestamp; "
+                "startingOffsetsByTimestampStrategy=latest begins at the end there"
+            )
+        return {**found, **self._lookup(dict.fromkeys(late, LATEST))}
+
+    @staticmethod
+    def _check_complete(what: str, given: Mapping[TopicPartition, object], tps: Collection[TopicPartition]) -> None:
+        missing = [tp for tp in tps if tp not in given]
+        extra = [tp for tp in given if tp not in tps]
+        if missing or extra:
+            raise err.ConfigurationError(
+                f"the {what} must name every partition that is read, and no other: "
+                + " and ".join(
+                    [f"{_names(missing)} missing"] * bool(missing) + [f"{_names(extra)} not read"] * bool(extra)
+                )
+            )
+
+    def _lookup(self, wanted: Mapping[TopicPartition, int]) -> Offsets:
+        if not wanted:
+            return {}
+        found = self.offsets.list_offsets(wanted, self.options.patience)
+        for answer in found.values():
+            if answer.error is not None:
+                raise answer.error
+        return {tp: answer.offset for tp, answer in found.items()}
+
+
+def _names(tps: Collection[TopicPartition]) -> str:
+    shown = ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(tps)[:5])
+    return shown if len(tps) <= 5 else f"{shown} and {len(tps) - 5} more"
