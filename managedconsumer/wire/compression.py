@@ -75,7 +75,12 @@ def compress(codec: int | str, data: Buffer) -> bytes:
     package = _cramjam(number)
     if number == SNAPPY:
         return _snappy_xerial(package, memoryview(data).cast("B"))
-    return bytes(package.lz4.compress(data) if number == LZ4 else package.zstd.compress(data))
+    if number == ZSTD:
+        return bytes(package.zstd.compress(data))
+    # Kafka's brokers refuse blocks that refer to the one before ("Dependent block stream is unsupported").
+    frame = package.lz4.Compressor(block_linked=False)
+    frame.compress(bytes(data))
+    return bytes(frame.finish())
 
 
 class Scratch:
