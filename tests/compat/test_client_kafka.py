@@ -122,7 +122,7 @@ def test_offsets(kafka: DevBroker, client: KafkaClient, topic: str) -> None:
     start = int(time.time() * 1000) - 60_000
     client.topics[topic].latest_available_offsets()  # waits until the leaders have taken office
     with Producer(kafka.bootstrap) as producer:
-        producer.produce(topic, [Record(b"k", b"v", start + n * 1000) for n in range(10)], partition=1)
+        producer.produce(topic, [Record(b"v", b"k", start + n * 1000) for n in range(10)], partition=1)
     clicks = client.topics[topic]
     latest = clicks.latest_available_offsets()
     assert latest == {0: ([0], 0), 1: ([10], 0), 2: ([0], 0)}

@@ -58,8 +58,8 @@ def both(kafka39: DevBroker, unique: Unique, tidy_pykafka: None) -> Iterator[Bot
     both = Both(kafka39, topic)
     both.ours.topics[topic].latest_available_offsets()  # waits until the leaders have taken office
     with Producer(kafka39.bootstrap) as producer:
-        producer.produce(topic, [Record(None, b"v") for _ in range(5)], partition=0)
-        producer.produce(topic, [Record(None, b"v") for _ in range(2)], partition=2)
+        producer.produce(topic, [Record(b"v") for _ in range(5)], partition=0)
+        producer.produce(topic, [Record(b"v") for _ in range(2)], partition=2)
     yield both
     both.ours.close()
 
