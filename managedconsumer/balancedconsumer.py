@@ -14,7 +14,7 @@ from typing import Any, Callable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.compat.membership import RangeProtocol
-from managedconsumer.config import ConsumerOptions, GroupOptions, check_group
+from managedconsumer.config import ConsumerOptions, GroupOptions, check_group, check_names
 from managedconsumer.consumer_api import ConsumerAPI
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.group_machine import CLASSIC, CONSUMER, build_machine, check_assignors, negotiation_for
@@ -126,6 +126,7 @@ class BalancedConsumer(ConsumerAPI):
         """Validate everything, build, and start unless told not to."""
         group = check_group(consumer_group, required=True) or ""
         mine = {name: options.pop(name) for name in list(options) if name in GroupOptions.__dataclass_fields__}
+        check_names(type(self).__name__, options, ConsumerOptions)
         self._group_options = GroupOptions(**mine)
         self._options = ConsumerOptions(**options)
         self._listener = check_listener(listener)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 from managedconsumer.errors import ConfigurationError, UnicodeException
 from managedconsumer.structs import OffsetResetStrategy, OffsetType
@@ -47,9 +47,17 @@ def check_int(name: str, value: Any, minimum: int = 1, unit: str = "", also: tup
 
 def check_choice(name: str, value: Any, allowed: Any) -> Any:
     """``value`` if it is one of ``allowed``."""
-    if value not in allowed:
+    if value not in tuple(allowed):  # a tuple compares, a dict would complain of what cannot be hashed
         raise ConfigurationError(f"{name}={value!r}: one of {', '.join(map(repr, allowed))} is needed")
     return value
+
+
+def check_names(consumer: str, given: Iterable[str], *known: type) -> None:
+    """Every option in ``given`` is a field of one of the classes ``known``; a TypeError as Python's own otherwise."""
+    names = {name for options in known for name in options.__dataclass_fields__}
+    for name in given:
+        if name not in names:
+            raise TypeError(f"{consumer}() got an unexpected keyword argument {name!r}")
 
 
 def check_callable(name: str, value: Any) -> Any:
@@ -130,8 +138,10 @@ class ConsumerOptions:
         self.auto_offset_reset = check_reset(self.auto_offset_reset)
         check_callable("deserializer", self.deserializer)
         check_choice("isolation_level", self.isolation_level, ISOLATION_LEVELS)
-        if not callable(self.on_error):
-            check_choice("on_error", self.on_error, ("raise", "skip"))
+        if not callable(self.on_error) and self.on_error not in ("raise", "skip"):
+            raise ConfigurationError(
+                f"on_error={self.on_error!r}: 'raise', 'skip' or a function of (error, message) is needed"
+            )
         if self.client_rack is not None and not isinstance(self.client_rack, str):
             raise TypeError(f"client_rack={self.client_rack!r}: a str is needed")
 

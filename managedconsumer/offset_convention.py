@@ -40,7 +40,8 @@ def target_of(value: Any, what: str) -> tuple[str, int]:
     if isinstance(value, dt.datetime):
         # Naive datetimes are UTC, as in pykafka.
         tuple_ = value.utctimetuple() if value.tzinfo else value.timetuple()
-        return "lookup", calendar.timegm(tuple_) * 1000 + value.microsecond // 1000
+        # Before 1970 there are no records, and negative numbers have meanings of their own.
+        return "lookup", max(0, calendar.timegm(tuple_) * 1000 + value.microsecond // 1000)
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(
             f"{what}: {value!r} is a {type(value).__name__}; the offset last consumed (an int), OffsetType.EARLIEST, "

@@ -15,7 +15,7 @@ from managedconsumer import errors as err
 from managedconsumer.compat import registry
 from managedconsumer.compat.accept import accept_cluster, accept_partition, accept_topic
 from managedconsumer.compat.objects import Cluster as PublicCluster
-from managedconsumer.config import ConsumerOptions, check_group
+from managedconsumer.config import ConsumerOptions, check_group, check_names
 from managedconsumer.consumer_api import ConsumerAPI
 from managedconsumer.fetch.plan import FetchLimits
 from managedconsumer.runtime.committer import Committer
@@ -70,6 +70,7 @@ class SimpleConsumer(ConsumerAPI):
 
         Raises TypeError or ConfigurationError for bad arguments; with ``auto_start`` whatever :meth:`start` raises.
         """
+        check_names(type(self).__name__, more, ConsumerOptions)
         options = ConsumerOptions(
             fetch_message_max_bytes=fetch_message_max_bytes,
             num_consumer_fetchers=num_consumer_fetchers,
@@ -93,11 +94,20 @@ class SimpleConsumer(ConsumerAPI):
         if auto_commit_enable and self._group is None:
             raise err.ConfigurationError("auto_commit_enable=True needs a consumer_group to commit to")
         self._setup(topic, cluster, options, use_greenlets)
-        chosen = None if partitions is None else list(partitions)
-        self._chosen = None if chosen is None else [accept_partition(p, self._choice.names) for p in chosen]
+        self._chosen = self._choose(partitions)
         self._managed = False
         if auto_start is True:
             self.start()
+
+    def _choose(self, partitions: Iterable[Any] | None) -> list[TopicPartition] | None:
+        if partitions is None:
+            return None
+        if not isinstance(partitions, Iterable) or isinstance(partitions, str | bytes):
+            raise TypeError(
+                f"partitions={partitions!r} is a {type(partitions).__name__}: a list of Partition objects or numbers "
+                "(or None: all) is needed"
+            )
+        return [accept_partition(partition, self._choice.names) for partition in partitions]
 
     @classmethod
     def _held_by(cls, topic: Any, cluster: Any, group: str, options: ConsumerOptions, greenlets: bool | None) -> Any:

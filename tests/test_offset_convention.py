@@ -1,0 +1,75 @@
+"""pykafka's offset conventions, row by row of the table that its users know."""
+
+from __future__ import annotations
+
+import datetime as dt
+import numbers
+from typing import Any
+
+import pytest
+
+from managedconsumer.offset_convention import held_from_position, target_of
+
+
+@pytest.mark.parametrize(("position", "held"), [(None, -2), (0, -2), (1, 0), (11, 10)])
+def test_held_is_the_offset_last_consumed(position: int | None, held: int) -> None:
+    assert held_from_position(position) == held
+
+
+@pytest.mark.parametrize("number", [0, 1, 10, 2**62])
+def test_an_int_is_the_offset_last_consumed(number: int) -> None:
+    assert target_of(number, "x") == ("seek", number + 1)
+    assert held_from_position(number + 1) == number
+
+
+class NumpyLike:
+    """An integer that is no int, as numpy's are."""
+
+    def __index__(self) -> int:
+        return 10
+
+
+numbers.Integral.register(NumpyLike)
+
+
+def test_integers_of_other_kinds_are_ints() -> None:
+    kind, number = target_of(NumpyLike(), "x")
+    assert (kind, number, type(number)) == ("seek", 11, int)
+
+
+@pytest.mark.parametrize("special", [-1, -2])
+def test_the_ends_of_the_log_are_looked_up(special: int) -> None:
+    assert target_of(special, "x") == ("lookup", special)
+
+
+def test_a_naive_datetime_is_utc() -> None:
+    assert target_of(dt.datetime(2024, 1, 1, 0, 0, 0, 250000), "x") == ("lookup", 1704067200250)
+
+
+def test_an_aware_datetime_is_what_it_says() -> None:
+    east = dt.timezone(dt.timedelta(hours=2))
+    assert target_of(dt.datetime(2024, 1, 1, 2, tzinfo=east), "x") == ("lookup", 1704067200000)
+
+
+def test_a_datetime_before_1970_is_no_special_value() -> None:
+    """-1 and -2 ms mean the ends of the log to a broker; a time before all records means the first one."""
+    kind, stamp = target_of(dt.datetime(1969, 12, 31, 23, 59, 59, 999000), "x")
+    assert kind == "lookup"
+    assert stamp == 0
+
+
+@pytest.mark.parametrize("wrong", [True, 1.5, "10", None, b"1", [], dt.date(2024, 1, 1)])
+def test_anything_else_is_a_type_error_that_says_what_is_needed(wrong: Any) -> None:
+    with pytest.raises(TypeError) as caught:
+        target_of(wrong, "reset_offsets, orders-3")
+    text = str(caught.value)
+    assert "reset_offsets, orders-3" in text
+    assert repr(wrong) in text
+    assert "last consumed" in text
+    assert "datetime" in text
+
+
+@pytest.mark.parametrize("wrong", [-3, -1000])
+def test_other_negative_numbers_are_refused(wrong: int) -> None:
+    with pytest.raises(ValueError, match=rf"orders-3: {wrong} is negative; only -2 \(earliest\) and -1 \(latest\)"):
+        target_of(wrong, "orders-3")
