@@ -17,7 +17,14 @@ from managedconsumer.compat.membership import RangeProtocol
 from managedconsumer.config import ConsumerOptions, GroupOptions, check_group, check_names
 from managedconsumer.consumer_api import ConsumerAPI
 from managedconsumer.coordinator.states import MemberState
-from managedconsumer.group_machine import CLASSIC, CONSUMER, build_machine, check_assignors, negotiation_for
+from managedconsumer.group_machine import (
+    CLASSIC,
+    CONSUMER,
+    build_machine,
+    check_assignors,
+    error_handlers,
+    negotiation_for,
+)
 from managedconsumer.group_owner import GroupOwner
 from managedconsumer.listeners import check_listener
 from managedconsumer.post_rebalance import PostRebalance
@@ -334,22 +341,7 @@ class BalancedConsumer(ConsumerAPI):
 
     def _build_default_error_handlers(self) -> dict[int, Callable[[], None]]:
         """What to do on each error code of the group APIs."""
-        member = self._member
-
-        def rejoin(code: int) -> Callable[[], None]:
-            return lambda: None if member is None else member.request_rejoin(str(err.error_for_code(code)))
-
-        def expelled(code: int) -> Callable[[], None]:
-            return lambda: None if member is None else member.fence(err.error_for_code(code), member.generation)
-
-        def coordinator(code: int) -> Callable[[], None]:
-            link = self._engine.link
-            return lambda: None if link is None else link.lost(str(err.error_for_code(code)))
-
-        handlers = {code: coordinator(code) for code in (14, 15, 16)}
-        handlers.update({code: expelled(code) for code in (22, 25, 82)})
-        handlers[27] = rejoin(27)
-        return handlers
+        return error_handlers(self._member, self._engine.link)
 
     def _handle_error(self, error_code: int) -> None:
         """Do what an error code of a group API asks for; raises the typed error of a code that nothing heals."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple
 
+from managedconsumer import aio
 from managedconsumer import errors as err
+from managedconsumer.aio import AsyncReader
 from managedconsumer.compat.accept import TopicChoice, accept_partition
 from managedconsumer.config import ConsumerOptions
 from managedconsumer.offset_convention import held_from_position, target_of
@@ -39,6 +42,10 @@ class ConsumerAPI:
     _choice: TopicChoice
     _group: str | None
     _last_held: dict[Any, int] | None
+
+    def start(self) -> None:
+        """Start this consumer."""
+        raise NotImplementedError
 
     def stop(self, timeout: float | None = None) -> None:
         """Stop this consumer."""
@@ -109,6 +116,19 @@ class ConsumerAPI:
             if message is None:
                 return
             yield message
+
+    def __aiter__(self) -> AsyncReader:
+        """``async for message in consumer``: like iterating, without blocking the event loop."""
+        timeout_ms = self._options.consumer_timeout_ms
+        timeout = None if timeout_ms < 0 else timeout_ms / 1000.0
+        return AsyncReader(self._engine, timeout, self._deserialize, self._decide_corrupt, self.stop)
+
+    async def __aenter__(self) -> Any:
+        await asyncio.get_running_loop().run_in_executor(None, self.start)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await aio.stop(self)
 
     def _finish_stop(self) -> None:
         """A signal handler or a callback asked for a stop while this thread was consuming: do it now."""

@@ -11,8 +11,10 @@ from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.coordinator.requests import MembershipConfig
-from managedconsumer.errors import ConfigurationError
+from managedconsumer.errors import ConfigurationError, error_for_code
+from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.engine import Engine
+from managedconsumer.runtime.member import GroupMember
 from managedconsumer.structs import Generation
 
 Machine = Membership | ConsumerGroupMembership
@@ -88,3 +90,21 @@ def build_machine(
         random.random,
         now,
     )
+
+
+def error_handlers(member: GroupMember | None, link: CoordinatorLink | None) -> dict[int, Callable[[], None]]:
+    """What to do on each error code of the group APIs (pykafka's table of handlers)."""
+
+    def rejoin(code: int) -> Callable[[], None]:
+        return lambda: None if member is None else member.request_rejoin(str(error_for_code(code)))
+
+    def expelled(code: int) -> Callable[[], None]:
+        return lambda: None if member is None else member.fence(error_for_code(code), member.generation)
+
+    def coordinator(code: int) -> Callable[[], None]:
+        return lambda: None if link is None else link.lost(str(error_for_code(code)))
+
+    handlers = {code: coordinator(code) for code in (14, 15, 16)}
+    handlers.update({code: expelled(code) for code in (22, 25, 82)})
+    handlers[27] = rejoin(27)
+    return handlers

@@ -152,6 +152,9 @@ class GroupOwner:
         if self._engine.options.auto_commit_enable and tps:
             self._consumer._committer.commit_finished(self._commit_seconds, "rebalance")
         self._call("on_partitions_revoked", tps)
+        if self._listener.listens and self._engine.options.auto_commit_enable and tps and self._current(generation):
+            # The thread that came for the callback has finished its message by coming.
+            self._consumer._committer.commit_finished(self._commit_seconds, "rebalance")
 
     def _reconcile(self, event: ev.Assigned, before: list[TopicPartition], share: list[TopicPartition]) -> str | None:
         """Let go of what we held and do not hold any more."""

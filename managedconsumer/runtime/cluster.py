@@ -19,6 +19,12 @@ from managedconsumer.wire import schemas
 log = logging.getLogger(__name__)
 
 _NO_TOPIC_ID = bytes(16)
+_PASSING = (
+    err.NoBrokersAvailableError,
+    err.SocketDisconnectedError,
+    err.RequestTimedOut,
+    err.TokenUnavailableError,
+)
 
 
 def parse_bootstrap(hosts: str | bytes) -> list[tuple[str, int]]:

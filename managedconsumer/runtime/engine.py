@@ -10,15 +10,16 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from typing import Any, Callable, Collection, Iterable, Mapping, Sequence, TypeVar
+from types import TracebackType
+from typing import Any, Callable, Iterable, Protocol, Sequence, TypeVar
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.config import ConsumerOptions
-from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
+from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import Dispenser
 from managedconsumer.fetch.plan import FetchLimits
-from managedconsumer.partition_state import checked_offset
+from managedconsumer.runtime.assignment_part import AssignmentPart
 from managedconsumer.runtime.cluster import Cluster
 from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.fetch_pool import FetchPool
@@ -32,11 +33,22 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+
+class Task(Protocol):
+    """A callback for the consuming thread (:class:`managedconsumer.runtime.callbacks.UserTask`)."""
+
+    def run(self) -> None:
+        """Run it in a thread."""
+
+    async def run_async(self) -> None:
+        """Run it on an event loop."""
+
+
 # A missed wake-up can cost a blocked consumer at most this much (seconds).
 _LONGEST_NAP = 1.0
 
 
-class Engine:
+class Engine(AssignmentPart):
     """One consumer's machinery. Thread-safe; :meth:`close` may be called from anywhere, also from a signal handler."""
 
     def __init__(self, cluster: Cluster, options: ConsumerOptions, group_id: str | None) -> None:
@@ -56,9 +68,12 @@ class Engine:
         self.inside: int | None = None
         self._draining = 0
         self.error: BaseException | None = None
+        self._cause: TracebackType | None = None
         self.trouble: str | None = None
         self._raise_once: deque[BaseException] = deque()
-        self._tasks: deque[Callable[[], None]] = deque()
+        self._tasks: deque[Task] = deque()
+        #: The event loop that consumes, while one does.
+        self.loop: Any = None
         self._pid = os.getpid()
         self._build()
 
@@ -128,7 +143,7 @@ class Engine:
         with self.lock:
             if self.closing or self.error is not None:
                 return
-            self.error = error
+            self.error, self._cause = error, error.__traceback__
             self.lock.notify_all()
         log.error("%s: the consumer ends: %s", self.group_id or "consumer", error, exc_info=error)
 
@@ -147,7 +162,7 @@ class Engine:
     def raise_if_over(self) -> None:
         """Raise what has ended the consumer, or what the user has to know once."""
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(self._cause)  # or it would grow with every call
         if self._raise_once:
             raise self._raise_once.popleft()
         if self.closing or self.stopping:
@@ -163,27 +178,41 @@ class Engine:
         """What is there, up to ``limit`` messages, as soon as there is one; empty after ``timeout`` seconds."""
         return self._wait_for(lambda who: self.dispenser.take_many(who, limit), timeout) or []
 
+    def attempt(self, take: Callable[[int], T | None], who: int) -> tuple[T | None, Task | None]:
+        """One look without waiting: what ``take`` gives, or a callback to run first, outside the lock.
+
+        Raises what ended the consumer. Neither: nothing is there, or a stop is wanted.
+        """
+        with self.lock:
+            if self.error is not None or self._raise_once or self.closing or self.stopping or self.stop_wanted:
+                self._on_return(who)
+                if not self.stop_wanted:
+                    self.raise_if_over()
+                return None, None
+            if self._tasks:
+                self._on_return(who)
+                return None, self._tasks.popleft()
+            return self._take(take, who), None
+
+    def wait_for_news(self, seconds: float) -> None:
+        """Block until there may be something for :meth:`attempt`, or ``seconds``; for event loops' waiting threads."""
+        with self.lock:
+            over = self.error is not None or self.closing or self.stopping or self.stop_wanted
+            if not (over or self._raise_once or self._tasks or self.buffer.ready()):
+                self.lock.wait(seconds)
+
     def _wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
         """Call ``take`` until it gives something; runs the consuming thread's callbacks first, outside the lock."""
         who = self.handler.ident()
         deadline: Deadline | None = None
         while True:
-            task = None
             self.inside = who
             try:
                 with self.lock:
-                    if self.error is not None or self._raise_once or self.closing or self.stopping or self.stop_wanted:
-                        self._on_return(who)
-                        if not self.stop_wanted:
-                            self.raise_if_over()
-                        return None
-                    if self._tasks:
-                        self._on_return(who)
-                        task = self._tasks.popleft()
-                    else:
-                        taken = self._take(take, who)
-                        if taken:
-                            return taken
+                    taken, task = self.attempt(take, who)
+                    if taken or self.stop_wanted:
+                        return taken
+                    if task is None:
                         deadline = deadline or Deadline(self.handler.now(), timeout)
                         if deadline.expired(self.handler.now()):
                             return None
@@ -192,7 +221,7 @@ class Engine:
             finally:
                 self.inside = None
             if task is not None:
-                task()
+                task.run()
             else:
                 self.check_process()
 
@@ -211,7 +240,7 @@ class Engine:
         self.dispenser.finish(who)
         self.lock.notify_all()
 
-    def run_in_user_thread(self, task: Callable[[], None]) -> None:
+    def run_in_user_thread(self, task: Task) -> None:
         """Queue ``task`` for the thread that consumes."""
         with self.lock:
             self._tasks.append(task)
@@ -252,117 +281,6 @@ class Engine:
         """The *next* offset of ``tp``; None while it is not known. Raises PartitionNotAssignedError."""
         with self.lock:
             return self.subscription.partition_state(tp).position
-
-    # -- the assignment -------------------------------------------------------------------------------
-
-    def hold(self, tps: Collection[TopicPartition]) -> None:
-        """Stop handing out (and fetching) these partitions; what is buffered is kept."""
-        with self.lock:
-            self.dispenser.shelve()
-            self.subscription.hold(tps)
-
-    def release(self, tps: Iterable[TopicPartition]) -> None:
-        """Undo :meth:`hold`."""
-        with self.lock:
-            self.subscription.release(tps)
-            self.fetchers.ensure_workers()
-            self.lock.notify_all()
-            self.room.notify_all()
-
-    def drain(self, tps: Collection[TopicPartition], seconds: float) -> bool:
-        """Wait until no other thread has a message of ``tps`` in hand; False when ``seconds`` were not enough."""
-        me = self.handler.ident()
-        deadline = Deadline(self.handler.now(), seconds)
-        with self.lock:
-            self._draining += 1
-            try:
-                while self.dispenser.in_hand(tps, but=me) and not self.closing and not self.stop_wanted:
-                    if deadline.expired(self.handler.now()):
-                        return False
-                    self.lock.wait(deadline.remaining(self.handler.now()))
-            finally:
-                self._draining -= 1
-        return True
-
-    def take_over(self, tps: Collection[TopicPartition], *, retain: bool, manual: bool = False) -> list[TopicPartition]:
-        """Make ``tps`` the assignment; returns those that are new, still on hold and without a position."""
-        with self.lock:
-            self.dispenser.shelve()
-            if manual:
-                self.subscription.assign_from_user(tps)
-            else:
-                self.subscription.assign_from_subscribed(tps, retain=retain)
-            after = self.subscription.assignment
-            gone = [queue.tp for queue in self.buffer if after.get(queue.tp) is not queue.state]
-            self.dispenser.forget(set(gone))
-            self.buffer.drop(gone)
-            new = [tp for tp in tps if tp not in self.buffer.queues]
-            for tp in new:
-                self.buffer.add(tp, after[tp], self.partition_object(tp))
-            self.subscription.hold(new)
-            return new
-
-    def drop(self, tps: Collection[TopicPartition]) -> None:
-        """Give partitions up for good: nothing of them reaches the user any more."""
-        with self.lock:
-            gone = set(tps) & self.subscription.assignment.keys()
-            if not gone:
-                return
-            self.dispenser.forget(gone)
-            self.buffer.drop(gone)
-            keep = [tp for tp in self.subscription.assignment if tp not in gone]
-            if self.subscription.partitions_auto_assigned():
-                self.subscription.assign_from_subscribed(keep, retain=True)
-            else:
-                self.subscription.assign_from_user(keep)
-            self.lock.notify_all()
-
-    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set positions (*next* offsets); what was fetched of these partitions is dropped."""
-        with self.lock:
-            for tp, offset in offsets.items():  # all or nothing
-                self.subscription.partition_state(tp)
-                checked_offset(offset, f"{tp.topic}-{tp.partition}: ")
-            self.dispenser.forget(set(offsets))
-            for tp, offset in offsets.items():
-                self.subscription.seek(tp, offset)
-                self.buffer.restart(tp)
-            self.lock.notify_all()
-            self.room.notify_all()
-
-    def reset(self, strategies: Mapping[TopicPartition, int]) -> None:
-        """Let positions be looked up by OffsetResetStrategy."""
-        with self.lock:
-            self.dispenser.forget(set(strategies))
-            for tp, strategy in strategies.items():
-                self.subscription.need_offset_reset(tp, strategy)
-                self.buffer.restart(tp)
-        self.positions.wake()
-
-    def offset_out_of_range(self, queue: PartitionQueue) -> None:
-        """The broker does not have the offset that a fetch asked for; the lock is held."""
-        if queue.chunks or queue.state.position != queue.fetch_offset:
-            return  # deliver first what was fetched before it
-        if not self.subscription.has_default_offset_reset_policy():
-            queue.fetch_offset = -1
-            self.fail(
-                err.OffsetOutOfRangeError(
-                    f"offset {queue.state.position} of {queue.tp.topic}-{queue.tp.partition} is not in the log, and "
-                    "auto_offset_reset is 'none': seek to an offset that exists, or choose 'earliest' or 'latest'"
-                )
-            )
-            return
-        log.warning(
-            "%s-%d: offset %s is not in the log (any more); resetting to %s",
-            *queue.tp,
-            queue.state.position,
-            self.options.auto_offset_reset,
-        )
-        # An open chunk must not set the position to its own end later on.
-        self.dispenser.forget({queue.tp})
-        self.subscription.need_offset_reset(queue.tp)
-        queue.restart()
-        self.positions.wake()
 
     def refresh_metadata(self) -> None:
         """Ask for the metadata of what is assigned, unless another worker just has; trouble is noted, not raised."""

@@ -299,7 +299,7 @@ def test_a_token_function_that_fails_can_be_tried_again(new_connection: Connect,
 
     with scripted(beats_after(bearer)) as broker:
         connection = new_connection(broker.port, security=security("OAUTHBEARER", sasl_oauth_token=supply))
-        error = refused(connection, errors.SaslAuthenticationError, stopwatch)
+        error = refused(connection, errors.TokenUnavailableError, stopwatch)
     assert "sasl_oauth_token raised RuntimeError" in str(error)
     assert isinstance(error.__cause__, RuntimeError)
     assert error.retriable

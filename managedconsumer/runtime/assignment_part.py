@@ -1,0 +1,154 @@
+"""The part of the engine that gives and takes partitions: holds, hand-overs, seeks, resets."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Callable, Collection, Iterable, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
+from managedconsumer.config import ConsumerOptions
+from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
+from managedconsumer.fetch.collect import Dispenser
+from managedconsumer.partition_state import checked_offset
+from managedconsumer.runtime.handlers import Handler
+from managedconsumer.structs import TopicPartition
+from managedconsumer.subscription_state import SubscriptionState
+
+if TYPE_CHECKING:
+    from managedconsumer.runtime.fetch_pool import FetchPool
+    from managedconsumer.runtime.positions import PositionWorker
+
+log = logging.getLogger(__name__)
+
+
+class AssignmentPart:
+    """Base of :class:`managedconsumer.runtime.engine.Engine`; every method takes the engine's lock."""
+
+    handler: Handler
+    options: ConsumerOptions
+    lock: Any
+    room: Any
+    subscription: SubscriptionState
+    buffer: FetchBuffer
+    dispenser: Dispenser
+    fetchers: FetchPool
+    positions: PositionWorker
+    partition_object: Callable[[TopicPartition], Any]
+    closing: bool
+    stopping: bool
+    stop_wanted: bool
+    _draining: int
+
+    def fail(self, error: BaseException) -> None:
+        """An error that ends the consumer."""
+        raise NotImplementedError
+
+    def hold(self, tps: Collection[TopicPartition]) -> None:
+        """Stop handing out (and fetching) these partitions; what is buffered is kept."""
+        with self.lock:
+            self.dispenser.shelve()
+            self.subscription.hold(tps)
+
+    def release(self, tps: Iterable[TopicPartition]) -> None:
+        """Undo :meth:`hold`."""
+        with self.lock:
+            self.subscription.release(tps)
+            self.fetchers.ensure_workers()
+            self.lock.notify_all()
+            self.room.notify_all()
+
+    def drain(self, tps: Collection[TopicPartition], seconds: float) -> bool:
+        """Wait until no other thread has a message of ``tps`` in hand; False when ``seconds`` were not enough."""
+        me = self.handler.ident()
+        deadline = Deadline(self.handler.now(), seconds)
+        with self.lock:
+            self._draining += 1
+            try:
+                while self.dispenser.in_hand(tps, but=me) and not self.closing and not self.stop_wanted:
+                    if deadline.expired(self.handler.now()):
+                        return False
+                    self.lock.wait(deadline.remaining(self.handler.now()))
+            finally:
+                self._draining -= 1
+        return True
+
+    def take_over(self, tps: Collection[TopicPartition], *, retain: bool, manual: bool = False) -> list[TopicPartition]:
+        """Make ``tps`` the assignment; returns those that are new, still on hold and without a position."""
+        with self.lock:
+            self.dispenser.shelve()
+            if manual:
+                self.subscription.assign_from_user(tps)
+            else:
+                self.subscription.assign_from_subscribed(tps, retain=retain)
+            after = self.subscription.assignment
+            gone = [queue.tp for queue in self.buffer if after.get(queue.tp) is not queue.state]
+            self.dispenser.forget(set(gone))
+            self.buffer.drop(gone)
+            new = [tp for tp in tps if tp not in self.buffer.queues]
+            for tp in new:
+                self.buffer.add(tp, after[tp], self.partition_object(tp))
+            self.subscription.hold(new)
+            return new
+
+    def drop(self, tps: Collection[TopicPartition]) -> None:
+        """Give partitions up for good: nothing of them reaches the user any more."""
+        with self.lock:
+            gone = set(tps) & self.subscription.assignment.keys()
+            if not gone:
+                return
+            self.dispenser.forget(gone)
+            self.buffer.drop(gone)
+            keep = [tp for tp in self.subscription.assignment if tp not in gone]
+            if self.subscription.partitions_auto_assigned():
+                self.subscription.assign_from_subscribed(keep, retain=True)
+            else:
+                self.subscription.assign_from_user(keep)
+            self.lock.notify_all()
+
+    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set positions (*next* offsets); what was fetched of these partitions is dropped."""
+        with self.lock:
+            for tp, offset in offsets.items():  # all or nothing
+                self.subscription.partition_state(tp)
+                checked_offset(offset, f"{tp.topic}-{tp.partition}: ")
+            self.dispenser.forget(set(offsets))
+            for tp, offset in offsets.items():
+                self.subscription.seek(tp, offset)
+                self.buffer.restart(tp)
+            self.lock.notify_all()
+            self.room.notify_all()
+
+    def reset(self, strategies: Mapping[TopicPartition, int]) -> None:
+        """Let positions be looked up by OffsetResetStrategy."""
+        with self.lock:
+            self.dispenser.forget(set(strategies))
+            for tp, strategy in strategies.items():
+                self.subscription.need_offset_reset(tp, strategy)
+                self.buffer.restart(tp)
+        self.positions.wake()
+
+    def offset_out_of_range(self, queue: PartitionQueue) -> None:
+        """The broker does not have the offset that a fetch asked for; the lock is held."""
+        if queue.chunks or queue.state.position != queue.fetch_offset:
+            return  # deliver first what was fetched before it
+        if not self.subscription.has_default_offset_reset_policy():
+            queue.fetch_offset = -1
+            self.fail(
+                err.OffsetOutOfRangeError(
+                    f"offset {queue.state.position} of {queue.tp.topic}-{queue.tp.partition} is not in the log, and "
+                    "auto_offset_reset is 'none': seek to an offset that exists, or choose 'earliest' or 'latest'"
+                )
+            )
+            return
+        log.warning(
+            "%s-%d: offset %s is not in the log (any more); resetting to %s",
+            *queue.tp,
+            queue.state.position,
+            self.options.auto_offset_reset,
+        )
+        # An open chunk must not set the position to its own end later on.
+        self.dispenser.forget({queue.tp})
+        self.subscription.need_offset_reset(queue.tp)
+        queue.restart()
+        self.positions.wake()
