@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
+
+from managedconsumer.runtime.handlers import Handler
+from managedconsumer.testing import DevBroker
+from tests.broker.groupkit import MODES, Fleet
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "/tests/broker/" in item.path.as_posix():
             item.add_marker(pytest.mark.broker)
+
+
+@pytest.fixture(params=["threads", pytest.param("gevent", marks=pytest.mark.gevent)])
+def mode(request: pytest.FixtureRequest) -> Handler:
+    """How the consumers of the test wait: on threads or (without any monkey-patching) on greenlets."""
+    made: Handler = MODES[request.param]()
+    return made
+
+
+@pytest.fixture
+def fleet(mode: Handler, topic: Callable[..., str], unique: Callable[[str], str]) -> Iterator[Callable[..., Fleet]]:
+    """``fleet(kafka43, partitions=8)``: a new topic and a group without members; everybody is stopped at the end."""
+    made: list[Fleet] = []
+
+    def make(broker: DevBroker, partitions: int = 8, **topic_options: Any) -> Fleet:
+        made.append(Fleet(broker, topic(broker, partitions, **topic_options), unique("group"), mode))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()

@@ -1,0 +1,284 @@
+"""Groups of our own members that keep a record of everything they are told and given, and the load they consume."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from managedconsumer import ManagedBalancedConsumer
+from managedconsumer import errors as err
+from managedconsumer.runtime.handlers import GEventHandler, Handler, ThreadingHandler
+from managedconsumer.testing import DevBroker
+from managedconsumer.testing.producer import Producer, Record
+
+SESSION_S = 6.0
+# This machine may be busy with other things: what is promised "at once" gets this long (seconds).
+MARGIN_S = 3.0
+OPTIONS: dict[str, Any] = {
+    "session_timeout_ms": int(SESSION_S * 1000),
+    "heartbeat_interval_ms": 300,
+    "rebalance_timeout_ms": 20_000,
+    "fetch_wait_max_ms": 100,
+    "consumer_timeout_ms": 500,
+}
+MODES = {"threads": ThreadingHandler, "gevent": GEventHandler}
+
+Got = tuple[int, int]
+
+
+def until(handler: Handler, condition: Callable[[], Any], seconds: float, what: str | Callable[[], str]) -> Any:
+    """Wait until ``condition()`` is true and return it; fails with ``what`` after ``seconds``."""
+    end = time.monotonic() + seconds
+    while True:
+        result = condition()
+        if result:
+            return result
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what() if callable(what) else what}")
+        handler.sleep(0.01)
+
+
+class Member:
+    """A consumer and the loop that consumes from it; ``events`` is what it saw, in order.
+
+    ``("assigned", old, new)`` is a call of its ``post_rebalance_callback``, ``("got", partition, offset, value)`` a
+    message. ``work`` is what the loop does with a message, in place of the user's code.
+    """
+
+    def __init__(self, fleet: Fleet, name: str, work: Callable[[Any], Any] | None, options: dict[str, Any]) -> None:
+        self.fleet = fleet
+        self.name = name
+        self.events: list[tuple[Any, ...]] = []
+        self.errors: list[BaseException] = []
+        self.work = work
+        self.callback = options.pop("post_rebalance_callback", None)
+        self.consumer = ManagedBalancedConsumer(
+            options.pop("topic", fleet.topic),
+            options.pop("cluster", fleet.broker.bootstrap),
+            fleet.group,
+            auto_start=False,
+            use_greenlets=isinstance(fleet.handler, GEventHandler),
+            post_rebalance_callback=self._rebalanced,
+            **{**OPTIONS, **options},
+        )
+        self.worker: Any = None
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.consumer.health()}>"
+
+    def _rebalanced(self, consumer: Any, old: dict[int, int], new: dict[int, int]) -> Any:
+        self.events.append(("assigned", dict(old), dict(new)))
+        return self.callback(consumer, old, new) if self.callback is not None else None
+
+    def start(self) -> Member:
+        self.worker = self.fleet.handler.spawn(f"test.{self.name}", self._run)
+        return self
+
+    def _run(self) -> None:
+        try:
+            self.consumer.start()
+            while True:
+                message = self.consumer.consume()
+                if message is not None:
+                    self.events.append(("got", message.partition_id, message.offset, message.value))
+                    if self.work is not None:
+                        self.work(message)
+        except err.ConsumerStoppedException:
+            pass
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            self.errors.append(error)
+
+    def stop(self) -> None:
+        self.consumer.stop()
+        if self.worker is not None:
+            self.worker.join(10)
+            assert not self.worker.is_alive(), f"{self.name}: consume() did not come back from stop()"
+
+    # -- what it saw ----------------------------------------------------------------------------------
+
+    @property
+    def stable(self) -> bool:
+        return self.consumer.health()["state"] == "stable"
+
+    @property
+    def owned(self) -> set[int]:
+        return set(self.consumer.partitions or ())
+
+    @property
+    def got(self) -> list[Got]:
+        return [(event[1], event[2]) for event in list(self.events) if event[0] == "got"]
+
+    @property
+    def assignments(self) -> list[tuple[dict[int, int], dict[int, int]]]:
+        return [(event[1], event[2]) for event in list(self.events) if event[0] == "assigned"]
+
+    def check_order(self) -> None:
+        """Within an ownership offsets rise one by one, and nothing comes of a partition that is not owned."""
+        expected: dict[int, int | None] = {}
+        for event in list(self.events):
+            if event[0] == "assigned":
+                old, new = event[1], event[2]
+                expected = {p: expected.get(p) if p in old else None for p in new}
+            else:
+                partition, offset = event[1], event[2]
+                assert partition in expected, f"{self.name} got {partition}:{offset} without owning the partition"
+                due = expected[partition]
+                assert due is None or offset == due, f"{self.name}: {partition}:{offset} came when {due} was due"
+                expected[partition] = offset + 1
+
+
+class Fleet:
+    """The members of one group, all greenlets or all threads of this process."""
+
+    def __init__(self, broker: DevBroker, topic: str, group: str, handler: Handler) -> None:
+        self.broker, self.topic, self.group, self.handler = broker, topic, group, handler
+        self.members: list[Member] = []
+        self.gone: list[Member] = []
+
+    def member(self, work: Callable[[Any], Any] | None = None, **options: Any) -> Member:
+        """A member that has not started yet."""
+        made = Member(self, f"m{len(self.members) + len(self.gone) + 1}", work, options)
+        self.members.append(made)
+        return made
+
+    def join(self, work: Callable[[Any], Any] | None = None, **options: Any) -> Member:
+        return self.member(work, **options).start()
+
+    def leave(self, member: Member) -> None:
+        self.members.remove(member)
+        self.gone.append(member)
+        member.stop()
+
+    def stop(self) -> None:
+        for member in list(self.members):
+            self.leave(member)
+
+    @property
+    def everybody(self) -> list[Member]:
+        return self.gone + self.members
+
+    def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
+        return until(self.handler, condition, seconds, lambda: f"{what}; {self.members}; {self.errors()}")
+
+    def errors(self) -> list[BaseException]:
+        return [error for member in self.everybody for error in member.errors]
+
+    def balanced(self, partitions: int) -> bool:
+        """Every partition has exactly one owner, nobody has two more than anybody else, and all is quiet."""
+        shares = [member.owned for member in self.members]
+        sizes = [len(share) for share in shares]
+        return (
+            sum(sizes) == partitions
+            and set().union(*shares) == set(range(partitions))
+            and max(sizes) - min(sizes) <= 1
+            and all(member.stable for member in self.members)
+        )
+
+    def wait_balanced(self, partitions: int, seconds: float = SESSION_S + MARGIN_S) -> None:
+        self.until(lambda: self.balanced(partitions), seconds, f"{partitions} partitions balanced")
+
+    # -- what came ------------------------------------------------------------------------------------
+
+    def received(self) -> Counter[Got]:
+        return Counter(got for member in self.everybody for got in member.got)
+
+    def wait_received(self, expected: set[Got], seconds: float = 20.0) -> None:
+        self.until(lambda: not expected - self.received().keys(), seconds, f"all of {len(expected)} messages")
+
+    def duplicates(self) -> int:
+        return sum(times - 1 for times in self.received().values())
+
+    def check(self) -> None:
+        """Nobody raised, and order held."""
+        assert self.errors() == []
+        for member in self.everybody:
+            member.check_order()
+
+
+@contextlib.contextmanager
+def running(fleet: Fleet) -> Iterator[Fleet]:
+    try:
+        yield fleet
+    finally:
+        fleet.stop()
+
+
+def write(broker: DevBroker, topic: str, partitions: int, each: int, start: int = 0, value: str = "") -> set[Got]:
+    """``each`` messages to every partition; the (partition, offset) pairs, if it is all that the topic has."""
+    with Producer(broker.bootstrap) as producer:
+        for partition in range(partitions):
+            records = [Record(f"{partition}-{n}{value}".encode(), b"k") for n in range(start, start + each)]
+            for _ in range(50):
+                try:
+                    producer.produce(topic, records, partition=partition, batch_records=each)
+                    break
+                except err.ProduceFailureError:  # refused: a new topic's leader has only just heard of it
+                    time.sleep(0.1)
+            else:
+                raise AssertionError(f"{topic}-{partition} refuses to be written to")
+    return {(p, o) for p in range(partitions) for o in range(start, start + each)}
+
+
+class Load:
+    """Writes to every partition in turn from a thread of its own; what was acknowledged is in ``acked``.
+
+    Survives brokers that go away: what was on its way then has unknown fate and is counted in neither.
+    """
+
+    def __init__(self, broker: DevBroker, topic: str, partitions: int, *, batch: int = 5, pause: float = 0.01) -> None:
+        self._broker, self._topic, self._partitions = broker, topic, partitions
+        self._batch, self._pause = batch, pause
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="test.load", daemon=True)
+        self.acked: list[bytes] = []
+        self.failures = 0
+        self.last_ack = 0.0
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> list[bytes]:
+        self._end.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "the load did not end"
+        return self.acked
+
+    def _run(self) -> None:
+        number = 0
+        while not self._end.is_set():
+            try:
+                with Producer(self._broker.bootstrap, timeout_ms=5000) as producer:
+                    while not self._end.wait(self._pause):
+                        number = self._write(producer, number)
+            except err.KafkaException:
+                self.failures += 1
+                number += self._batch  # never the same value twice
+                self._end.wait(0.2)
+
+    def _write(self, producer: Producer, number: int) -> int:
+        partition = (number // self._batch) % self._partitions
+        values = [f"{n}".encode() for n in range(number, number + self._batch)]
+        producer.produce(self._topic, [Record(value, b"k") for value in values], partition=partition)
+        self.acked += values
+        self.last_ack = time.monotonic()
+        return number + self._batch
+
+
+def committed(broker: DevBroker, group: str, topic: str, partitions: int) -> dict[int, int]:
+    """What the group has committed (next offsets; -1: nothing), asked from outside of the group."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    asker = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+    try:
+        found = asker.committed([TopicPartition(topic, p) for p in range(partitions)], timeout=20)
+        return {entry.partition: max(-1, entry.offset) for entry in found}
+    finally:
+        asker.close()
