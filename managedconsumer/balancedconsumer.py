@@ -23,6 +23,7 @@ from managedconsumer.group_machine import (
     build_machine,
     check_assignors,
     error_handlers,
+    membership_loop,
     negotiation_for,
 )
 from managedconsumer.group_owner import GroupOwner
@@ -172,7 +173,7 @@ class BalancedConsumer(ConsumerAPI):
                 self._subscribe()
                 self._setup_membership()
                 self._setup_heartbeat_worker()
-                self._worker = self._engine.handler.spawn("membership", _membership_loop, weakref.ref(self))
+                self._worker = self._engine.handler.spawn("membership", membership_loop, weakref.ref(self))
                 self._wait_for_first_assignment()
             except BaseException:
                 self._wind_down(_STOP_TIMEOUT, "start failed")
@@ -392,19 +393,3 @@ class BalancedConsumer(ConsumerAPI):
             "coordinator": None if broker is None else broker.address,
             "heartbeat_age_s": None if member is None else member.heartbeat_age(),
         }
-
-
-def _membership_loop(me: weakref.ref[BalancedConsumer]) -> None:
-    """The membership worker: holds its consumer only while it works."""
-    while True:
-        consumer = me()
-        if consumer is None:
-            return
-        engine = consumer._engine
-        try:
-            if not consumer._tick():
-                return
-        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
-            engine.fail(error)
-            return
-        del consumer

@@ -6,7 +6,7 @@ names the argument, the value and what is allowed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, Callable, Iterable
 
@@ -54,7 +54,7 @@ def check_choice(name: str, value: Any, allowed: Any) -> Any:
 
 def check_names(consumer: str, given: Iterable[str], *known: type) -> None:
     """Every option in ``given`` is a field of one of the classes ``known``; a TypeError as Python's own otherwise."""
-    names = {name for options in known for name in options.__dataclass_fields__}
+    names = {field.name for options in known for field in fields(options)}
     for name in given:
         if name not in names:
             raise TypeError(f"{consumer}() got an unexpected keyword argument {name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from typing import Any, Callable
 
 from managedconsumer.compat.membership import accept_assignors
@@ -108,3 +109,19 @@ def error_handlers(member: GroupMember | None, link: CoordinatorLink | None) -> 
     handlers.update({code: expelled(code) for code in (22, 25, 82)})
     handlers[27] = rejoin(27)
     return handlers
+
+
+def membership_loop(me: weakref.ref[Any]) -> None:
+    """The membership worker: holds its consumer only while it works."""
+    while True:
+        consumer = me()
+        if consumer is None:
+            return
+        engine = consumer._engine
+        try:
+            if not consumer._tick():
+                return
+        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+            engine.fail(error)
+            return
+        del consumer
