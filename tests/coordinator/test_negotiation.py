@@ -1,0 +1,143 @@
+"""What goes into a join, and what comes of the answer."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from managedconsumer.coordinator import events as ev
+from managedconsumer.coordinator.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
+from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
+from managedconsumer.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from managedconsumer.coordinator.assignors.sticky import StickyPartitionAssignor
+from managedconsumer.coordinator.negotiation import Negotiation
+from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.structs import ClusterSnapshot, Generation, TopicInfo, TopicPartition
+
+
+class FakeCluster:
+    def __init__(self, **partitions: int) -> None:
+        self.partitions = partitions
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        return set(range(self.partitions[topic])) if topic in self.partitions else None
+
+
+class Spy(RangePartitionAssignor):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def on_assignment(self, assignment: Any) -> None:
+        self.told.append(sorted(assignment.partitions()))
+
+    def on_generation_assignment(self, generation: int) -> None:
+        self.told.append(generation)
+
+
+def elected(negotiation: Negotiation, protocol: str, members: dict[str, Any]) -> ev.Elected:
+    """The coordinator made us leader; ``members`` are topics, or raw bytes, by member id."""
+    roster = []
+    for member_id, topics in members.items():
+        blob = topics if isinstance(topics, bytes) else dict(negotiation.protocols(topics, [], -1))[protocol]
+        roster.append(ev.GroupMemberInfo(member_id, None, blob))
+    return ev.Elected(protocol, roster, skip_assignment=False)
+
+
+def shares(blobs: dict[str, bytes]) -> dict[str, list[TopicPartition]]:
+    return {m: sorted(ConsumerProtocolMemberAssignment.decode(blob).partitions()) for m, blob in blobs.items()}
+
+
+def test_every_assignor_is_offered_in_order() -> None:
+    negotiation = Negotiation([RoundRobinPartitionAssignor(), RangePartitionAssignor()])
+    offered = negotiation.protocols({"b", "a"}, [], -1)
+    assert [name for name, _ in offered] == ["roundrobin", "range"]
+    for _, blob in offered:
+        assert ConsumerProtocolMemberMetadata.decode(blob).subscription == ["a", "b"]
+
+
+def test_owned_partitions_are_told_under_a_cooperative_assignor_only() -> None:
+    owned = [TopicPartition("a", 1), TopicPartition("a", 0)]
+    cooperative = Negotiation([CooperativeStickyPartitionAssignor()], rack="r1")
+    assert cooperative.cooperative
+    (_, blob) = cooperative.protocols({"a"}, owned, 5)[0]
+    said = ConsumerProtocolMemberMetadata.decode(blob)
+    assert (sorted(said.owned_partitions), said.generation_id, said.rack_id) == (sorted(owned), 5, "r1")
+    eager = Negotiation([RangePartitionAssignor()])
+    assert not eager.cooperative
+    assert not ConsumerProtocolMemberMetadata.decode(eager.protocols({"a"}, owned, 5)[0][1]).owned_partitions
+
+
+def test_one_eager_assignor_makes_the_member_eager() -> None:
+    """KIP-429: the best protocol that all of them support."""
+    assert not Negotiation([CooperativeStickyPartitionAssignor(), RangePartitionAssignor()]).cooperative
+    assert not Negotiation([StickyPartitionAssignor()]).cooperative
+
+
+def test_no_assignor_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="at least one assignor"):
+        Negotiation([])
+
+
+def test_the_leader_divides_all_topics_of_the_group() -> None:
+    negotiation = Negotiation([RangePartitionAssignor()])
+    event = elected(negotiation, "range", {"m1": ["a"], "m2": ["a", "b"]})
+    assert negotiation.topics_of(event) == {"a", "b"}
+    divided = shares(negotiation.assign(event, FakeCluster(a=3, b=1)))  # type: ignore[arg-type]
+    assert divided == {
+        "m1": [TopicPartition("a", 0), TopicPartition("a", 1)],
+        "m2": [TopicPartition("a", 2), TopicPartition("b", 0)],
+    }
+
+
+def test_a_member_whose_subscription_cannot_be_read_gets_nothing_and_harms_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    negotiation = Negotiation([RangePartitionAssignor()])
+    event = elected(negotiation, "range", {"m1": ["a"], "m2": b"\xff\xff\x00garbage"})
+    divided = shares(negotiation.assign(event, FakeCluster(a=2)))  # type: ignore[arg-type]
+    assert divided["m1"] == [TopicPartition("a", 0), TopicPartition("a", 1)]
+    assert not divided.get("m2")
+    assert "member m2" in caplog.text
+
+
+def test_a_group_that_chose_what_we_never_offered() -> None:
+    negotiation = Negotiation([RangePartitionAssignor()])
+    event = elected(negotiation, "range", {"m1": ["a"]})
+    strange = ev.Elected("magic", event.members, skip_assignment=False)
+    with pytest.raises(ConfigurationError, match=r"'magic', which this member did not offer \(range\)"):
+        negotiation.assign(strange, FakeCluster(a=1))  # type: ignore[arg-type]
+
+
+def assigned(blob: bytes = b"", target: Any = None) -> ev.Assigned:
+    return ev.Assigned(Generation(9, "m1", "range"), blob, is_leader=False, continuous=True, target=target)
+
+
+def test_our_share_is_sorted_and_the_assignor_is_told() -> None:
+    spy = Spy()
+    negotiation = Negotiation([spy])
+    blob = ConsumerProtocolMemberAssignment(0, [("b", [1, 0]), ("a", [2])], b"").encode()
+    expected = [TopicPartition("a", 2), TopicPartition("b", 0), TopicPartition("b", 1)]
+    assert negotiation.accept(assigned(blob), ClusterSnapshot()) == (expected, [])
+    assert spy.told == [expected, 9]
+
+
+@pytest.mark.parametrize("blob", [ConsumerProtocolMemberAssignment(0, [], b"").encode(), b""])
+def test_an_empty_share(blob: bytes) -> None:
+    """What a member gets when there are more members than partitions, and what some leaders leave out altogether."""
+    negotiation = Negotiation([RangePartitionAssignor()])
+    assert negotiation.accept(assigned(blob), ClusterSnapshot()) == ([], [])
+
+
+def test_a_share_by_topic_ids_tells_which_ids_are_not_known_yet() -> None:
+    """KIP-848."""
+    known, unknown = bytes([1]) * 16, bytes([2]) * 16
+    cluster = ClusterSnapshot(topics=MappingProxyType({"a": TopicInfo("a", known, MappingProxyType({}), 0)}))
+    negotiation = Negotiation([RangePartitionAssignor()])
+    share, missing = negotiation.accept(assigned(target=((known, (1, 0)), (unknown, (0,)))), cluster)
+    assert share == [TopicPartition("a", 0), TopicPartition("a", 1)]
+    assert missing == [unknown]
