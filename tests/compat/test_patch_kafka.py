@@ -85,7 +85,6 @@ def test_a_balanced_consumer(kafka: DevBroker, topic: str, unique: Unique, patch
         group,
         managed=True,
         consumer_timeout_ms=5000,
-        auto_commit_enable=True,
         membership_protocol=pykafka.RangeProtocol,
         reset_offset_on_start=False,
     )

@@ -1,0 +1,124 @@
+"""KafkaClient over TLS and with a login, said in pykafka's words and ours."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+
+from managedconsumer import KafkaClient
+from managedconsumer import errors as err
+from managedconsumer.compat.accept import accept_cluster
+from managedconsumer.compat.objects import SslConfig
+from managedconsumer.runtime.security import Security
+from managedconsumer.testing import DevBroker
+
+PASSWORD = "open sesame"
+LOGIN: dict[str, Any] = {"sasl_mechanism": "PLAIN", "sasl_username": "alice", "sasl_password": PASSWORD}
+LISTENERS = {"TLS": "SSL", "OTHERNAME": "SSL", "TLSLOGIN": "SASL_SSL"}
+
+
+def keystore(path: Path, certificate: trustme.LeafCert) -> Path:
+    """Kafka wants PKCS#8, trustme writes the traditional form."""
+    key = serialization.load_pem_private_key(certificate.private_key_pem.bytes(), None)
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path.write_bytes(pem + b"".join(each.bytes() for each in certificate.cert_chain_pems))
+    return path
+
+
+@pytest.fixture(scope="module")
+def cafile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("client-certificates") / "ca.pem"
+
+
+@pytest.fixture(scope="module")
+def secure(cafile: Path) -> Iterator[DevBroker]:
+    """The listener TLS is certified for 127.0.0.1, OTHERNAME is not."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(cafile))
+    plain = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    properties = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": keystore(cafile.with_name("s.pem"), authority.issue_cert("localhost", "127.0.0.1")),
+        "listener.name.othername.ssl.keystore.type": "PEM",
+        "listener.name.othername.ssl.keystore.location": keystore(
+            cafile.with_name("o.pem"), authority.issue_cert("other.test")
+        ),
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.tlslogin.plain.sasl.jaas.config": f'{plain} required user_alice="{PASSWORD}";',
+    }
+    with DevBroker("4.3.0", properties=properties, listeners=LISTENERS) as broker:
+        broker.create_topic("secured", 2)
+        yield broker
+
+
+def offsets(client: KafkaClient) -> list[list[int]]:
+    with client:
+        return [answer.offset for answer in client.topics["secured"].latest_available_offsets().values()]
+
+
+def test_tls(secure: DevBroker, cafile: Path) -> None:
+    hosts = secure.bootstrap_for("TLS")
+    context = ssl.create_default_context(cafile=cafile)
+    for arguments in (
+        {"ssl_config": SslConfig(str(cafile))},
+        {"ssl_config": context},
+        {"ssl_cafile": cafile},
+        {"security": Security(security_protocol="SSL", ssl_cafile=cafile)},
+    ):
+        assert offsets(KafkaClient(hosts, **arguments)) == [[0], [0]]
+
+
+def test_a_certificate_for_another_host_is_refused(secure: DevBroker, cafile: Path) -> None:
+    hosts = secure.bootstrap_for("OTHERNAME")
+    with pytest.raises(err.TlsError, match=hosts):
+        KafkaClient(hosts, ssl_config=SslConfig(str(cafile)))
+    assert offsets(KafkaClient(hosts, ssl_config=SslConfig(str(cafile), check_hostname=False))) == [[0], [0]]
+
+
+def test_an_authority_that_is_not_trusted_is_refused(secure: DevBroker, tmp_path: Path) -> None:
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "stranger.pem"))
+    with pytest.raises(err.TlsError, match=secure.bootstrap_for("TLS")):
+        KafkaClient(secure.bootstrap_for("TLS"), ssl_config=SslConfig(str(tmp_path / "stranger.pem")))
+
+
+def test_a_tls_port_without_tls_says_so(secure: DevBroker) -> None:
+    with pytest.raises(err.KafkaException, match=r"(?s)TLS"):
+        KafkaClient(secure.bootstrap_for("TLS"), socket_timeout_ms=3000)
+
+
+def test_a_login_needs_no_more_than_itself(secure: DevBroker, cafile: Path) -> None:
+    hosts = secure.bootstrap_for("TLSLOGIN")
+    assert offsets(KafkaClient(hosts, ssl_cafile=cafile, **LOGIN)) == [[0], [0]]
+    with pytest.raises(err.SaslAuthenticationError) as caught:
+        KafkaClient(hosts, ssl_cafile=cafile, **{**LOGIN, "sasl_password": "wrong horse"})
+    assert "wrong horse" not in str(caught.value)
+
+
+def test_consumers_get_the_same_security(secure: DevBroker, cafile: Path) -> None:
+    with KafkaClient(secure.bootstrap_for("TLSLOGIN"), ssl_cafile=cafile, **LOGIN) as client:
+        cluster = accept_cluster(client)
+        assert cluster.refresh(["secured"]).partitions_for_topic("secured") == {0, 1}
+        cluster.close()
+        consumer = client.topics["secured"].get_simple_consumer(consumer_timeout_ms=10)
+        assert consumer.consume() is None
+        consumer.stop()
+
+
+def test_a_pykafka_cluster_with_tls(secure: DevBroker, cafile: Path) -> None:
+    connection = pytest.importorskip("pykafka.connection")
+    theirs = SimpleNamespace(
+        _seed_hosts=secure.bootstrap_for("TLS"),
+        _ssl_config=connection.SslConfig(str(cafile)),
+        handler=SimpleNamespace(),
+        brokers={},
+    )
+    cluster = accept_cluster(theirs)
+    assert cluster.refresh(["secured"]).partitions_for_topic("secured") == {0, 1}
+    cluster.close()
