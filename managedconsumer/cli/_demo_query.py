@@ -1,0 +1,100 @@
+"""The demo's Spark query: started in a thread, because a JVM takes its time and the table has to go on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Iterator
+
+from managedconsumer.cli._demo_java import spark_java_home
+from managedconsumer.spark.pageviews import PageViewCounts
+
+
+class Query:
+    """A SparkSession and the page-view query in it. ``error`` is set when it ends by itself."""
+
+    def __init__(self, counts: PageViewCounts, log_file: Path, memory: str) -> None:
+        self.counts = counts
+        self.log_file = log_file
+        self.note = "Spark is starting"
+        self.error: BaseException | None = None
+        self.spark: Any = None
+        self._memory = memory
+        self._query: Any = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="managedconsumer.demo-spark", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            from managedconsumer.spark.session import make_session
+
+            os.environ.update(spark_java_home())
+            with _standard_error_to(self.log_file.with_suffix(".jvm.log")):
+                spark = make_session(
+                    "managedconsumer demo", _master(), driver_memory=self._memory, log_file=self.log_file
+                )
+            self.spark = spark
+            if self._stopping.is_set():
+                return
+            self.note = "the query is starting"
+            self._query = self.counts.start(spark)
+        except BaseException as error:  # noqa: BLE001 - the main thread shows it
+            if not self._stopping.is_set():
+                self.error = error
+
+    def check(self) -> None:
+        """Raise what has ended the query."""
+        if self.error is None and self._query is not None and not self._query.isActive:
+            problem = self._query.exception()
+            self.error = RuntimeError(f"the Spark query has ended: {problem or 'without an error'}")
+        if self.error is not None:
+            raise self.error
+
+    def stop_query(self) -> None:
+        """Stop the query; the session goes on, for the totals."""
+        if self._query is not None:
+            query, self._query = self._query, None
+            query.stop()
+
+    def close(self, timeout: float) -> None:
+        """Stop query and session, for at most ``timeout`` seconds; the JVM ends with this process at the latest."""
+        self._stopping.set()
+        worker = threading.Thread(target=self._close, name="managedconsumer.demo-end", daemon=True)
+        worker.start()
+        worker.join(timeout)
+
+    def _close(self) -> None:
+        self._thread.join()
+        try:
+            self.stop_query()
+            if self.spark is not None:
+                self.spark.stop()
+        except Exception as error:  # noqa: BLE001 - py4j says all kinds of things about a JVM that is gone
+            if self.error is None:
+                self.error = error
+
+
+def _master() -> str:
+    return f"local[{min(4, max(2, os.cpu_count() or 2))}]"
+
+
+@contextmanager
+def _standard_error_to(path: Path) -> Iterator[None]:
+    """What the JVM prints before its log is set up goes to a file; it keeps the stream it was started with."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(target)
