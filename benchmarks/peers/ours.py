@@ -1,0 +1,87 @@
+"""managedconsumer: the for-loop, ``consume()``, ``consume_batch``, Arrow; a full group member with default options."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from measure import PATIENCE, Job, main, nothing
+
+_BATCH = 5000
+_TIMEOUT_MS = int(PATIENCE * 1000)
+
+
+def _consumer(job: Job, **options: Any) -> Any:
+    from managedconsumer import ManagedBalancedConsumer
+
+    consumer = ManagedBalancedConsumer(
+        job.topic, job.bootstrap, job.group, consumer_timeout_ms=_TIMEOUT_MS, auto_offset_reset="earliest", **options
+    )
+    job.assigned()
+    return consumer
+
+
+def loop(job: Job, **options: Any) -> None:
+    """``for message in consumer``."""
+    consumer = _consumer(job, **options)
+    seen = 0
+    for message in islice(consumer, job.count):
+        seen += len(message.value)
+    job.done(seen)
+    consumer.stop()
+
+
+def consume(job: Job) -> None:
+    """One ``consume()`` per message."""
+    consumer = _consumer(job)
+    seen, wanted = 0, job.wanted
+    while seen < wanted:
+        message = consumer.consume()
+        if message is None:
+            raise nothing(seen, wanted)
+        seen += len(message.value)
+    job.done(seen)
+    consumer.stop()
+
+
+def batch(job: Job) -> None:
+    """Lists of messages."""
+    consumer = _consumer(job)
+    seen, wanted = 0, job.wanted
+    while seen < wanted:
+        messages = consumer.consume_batch(_BATCH, _TIMEOUT_MS)
+        if not messages:
+            raise nothing(seen, wanted)
+        for message in messages:
+            seen += len(message.value)
+    job.done(seen)
+    consumer.stop()
+
+
+def arrow(job: Job) -> None:
+    """Arrow record batches; Arrow sums the lengths, as its users would."""
+    import pyarrow.compute as pc
+
+    consumer = _consumer(job)
+    seen, wanted = 0, job.wanted
+    while seen < wanted:
+        found = consumer.consume_arrow(_TIMEOUT_MS)
+        if found is None or not found.num_rows:
+            raise nothing(seen, wanted)
+        seen += pc.sum(pc.binary_length(found.column("value"))).as_py()
+    job.done(seen)
+    consumer.stop()
+
+
+if __name__ == "__main__":
+    main(
+        {
+            "loop": loop,
+            "consume": consume,
+            "batch": batch,
+            "arrow": arrow,
+            "gevent": partial(loop, use_greenlets=True),
+            "rdkafka": partial(loop, use_rdkafka=True),
+        }
+    )
