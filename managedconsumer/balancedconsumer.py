@@ -218,6 +218,7 @@ class BalancedConsumer(ConsumerAPI):
         self._committer.identity = lambda: member.generation
         self._committer.on_expelled = member.fence
         self._committer.instance_id = self._group_options.group_instance_id
+        self._committer.members_only = True
         engine.positions.on_metadata = self._owner.metadata_changed
 
     def _wait_for_first_assignment(self) -> None:
@@ -241,7 +242,7 @@ class BalancedConsumer(ConsumerAPI):
         Idempotent, from any thread and from a signal handler; never raises. ``timeout`` in seconds (default 5).
         """
         handler = self._engine.handler
-        if self._engine.inside == handler.ident():
+        if handler.ident() in self._engine.inside:
             self._consumer._ask_for_stop()
             return
         if self._member is not None and self._member.polling_in == handler.ident():
@@ -257,7 +258,7 @@ class BalancedConsumer(ConsumerAPI):
             return
         with engine.lock:
             engine.stopping = True
-            engine.lock.notify_all()
+            engine.call_user()
         if member is not None:
             member.interrupt()
         if self._worker is not None:
@@ -278,11 +279,12 @@ class BalancedConsumer(ConsumerAPI):
         joined = member is not None and member.generation.joined and member.state is not MemberState.LOSING
         if joined and self._options.auto_commit_enable:
             self._committer.commit_finished(2.0, "stop")
-        if not held or self._listener is None:
+        told = [] if self._owner is None else self._owner.told
+        if not told or self._listener is None:
             return
         try:
             calls = ListenerCalls(self._listener, self._engine, 0)
-            calls.call_here("on_partitions_revoked" if joined else "on_partitions_lost", held)
+            calls.call_here("on_partitions_revoked" if joined else "on_partitions_lost", told)
         except Exception:
             log.exception("group %s: the listener raised during stop()", self._group)
 

@@ -17,6 +17,7 @@ from managedconsumer.runtime.callbacks import CallbackNotDelivered, ListenerCall
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.simpleconsumer import SimpleConsumer
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
+from managedconsumer.subscription_state import FetchState
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +50,16 @@ class GroupOwner:
         self._commit_seconds = min(_COMMIT_LONGEST, _COMMIT_SHARE * rebalance_timeout_ms / 1000.0)
         self._reset_on_start = consumer._options.reset_offset_on_start
         self._led: dict[str, set[int]] | None = None
+        #: What the listener has been told that it has, whatever has become of it since.
+        self._told: set[TopicPartition] = set()
         self._retry_noted: str | None = None
         self.member: GroupMember
         self.assignments = 0
+
+    @property
+    def told(self) -> list[TopicPartition]:
+        """The partitions of which the listener knows as assigned: those that it must hear the end of."""
+        return sorted(self._told)
 
     # -- what the membership asks ----------------------------------------------------------------------
 
@@ -81,10 +89,15 @@ class GroupOwner:
         before = self._consumer._assigned()
         old = self._consumer._held(before)
         rejoin = self._reconcile(event, before, share)
-        new = engine.take_over(share, retain=True)
+        # Not only what is new: an earlier attempt may have ended before it had found positions, or told the user.
+        fresh = [tp for tp in share if tp not in self._told]
+        with engine.lock:
+            engine.take_over(share, retain=True)
+            engine.hold(fresh)
+            unplaced = sorted(engine.subscription.partitions_in(FetchState.INITIALIZING))
         reset = self._reset_on_start
         try:
-            self._consumer._find_positions(new, reset=reset, interrupted=lambda: not self._current(generation))
+            self._consumer._find_positions(unplaced, reset=reset, interrupted=lambda: not self._current(generation))
         except err.FATAL_LOCAL_ERRORS:
             raise
         except err.KafkaException as error:
@@ -95,18 +108,28 @@ class GroupOwner:
             engine.note_trouble(f"committed offsets cannot be had yet: {error}")
             return "committed offsets could not be fetched"
         self._reset_on_start = False
-        self._announce(new if self._negotiation.cooperative else share, old, share, generation)
-        engine.release(share)
+        self._announce(fresh if self._negotiation.cooperative else share, old, share, generation)
+        if not self._release(share, generation):
+            return None
         self.assignments += 1
         engine.trouble = None
         return "topics of the assignment are not in the metadata yet" if unresolved else rejoin
 
+    def _release(self, share: list[TopicPartition], generation: Any) -> bool:
+        """Start to hand out, unless the membership was lost meanwhile: whoever learns that holds everything."""
+        with self._engine.lock:
+            if not self._current(generation):
+                return False
+            self._engine.release(share)
+        return True
+
     def drop(self, event: ev.MembershipLost) -> None:
         """The membership is lost: the user hears of it, nothing is committed."""
-        lost = self._consumer._assigned()
-        if lost:
-            self._listener.call("on_partitions_lost", lost, lambda: True)
-        self._engine.drop(lost)
+        lost = self.told
+        if lost and not self._listener.call("on_partitions_lost", lost, lambda: True, for_ever=True):
+            return  # stop() calls it, in the thread that stops
+        self._told.clear()
+        self._engine.drop(self._consumer._assigned())
 
     def fence(self, event: ev.MembershipLost) -> None:
         """At once: nothing of the lost partitions is handed out from here on."""
@@ -151,7 +174,9 @@ class GroupOwner:
             return
         if self._engine.options.auto_commit_enable and tps:
             self._consumer._committer.commit_finished(self._commit_seconds, "rebalance")
-        self._call("on_partitions_revoked", tps)
+        known = [tp for tp in tps if tp in self._told]
+        if (known or not self._negotiation.cooperative) and self._call("on_partitions_revoked", known):
+            self._told.difference_update(tps)
         if self._listener.listens and self._engine.options.auto_commit_enable and tps and self._current(generation):
             # The thread that came for the callback has finished its message by coming.
             self._consumer._committer.commit_finished(self._commit_seconds, "rebalance")
@@ -177,17 +202,20 @@ class GroupOwner:
         share: list[TopicPartition],
         generation: Any,
     ) -> None:
-        self._call("on_partitions_assigned", assigned)
+        if self._call("on_partitions_assigned", assigned):
+            self._told.update(assigned)
         if self._current(generation):
             self._post_rebalance(old, self._consumer._held(share))
 
-    def _call(self, method: str, tps: Collection[TopicPartition]) -> None:
+    def _call(self, method: str, tps: Collection[TopicPartition]) -> bool:
+        """True when the callback ran. Without anybody to run it in time the member gives its place up."""
         generation = self.member.generation
         try:
-            self._listener.call(method, tps, lambda: self._current(generation))
+            return self._listener.call(method, tps, lambda: self._current(generation))
         except CallbackNotDelivered as error:
-            log.warning("group %s: %s", self._engine.group_id, error)
-            self.member.fence(error, generation)
+            log.warning("group %s: leaving the group: %s", self._engine.group_id, error)
+            self.member.forfeit(error, generation)
+            return False
 
     def _current(self, generation: Any) -> bool:
         return not self._engine.closing and not self._engine.stopping and self.member.current(generation)

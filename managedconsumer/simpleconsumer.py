@@ -174,7 +174,7 @@ class SimpleConsumer(ConsumerAPI):
                     raise err.error_for_code(info.error_code, f"topic {name!r}")
                 if snapshot.partitions_for_topic(name) is None:
                     raise err.UnknownTopicOrPartition(
-                        f"topic {name!r} does not exist on {self._cluster!r}: create it, or correct its name"
+                        f"topic {name!r} does not exist on {self._cluster.address}: create it, or correct its name"
                     )
         except BaseException:
             self._close(_STOP_TIMEOUT)
@@ -183,7 +183,13 @@ class SimpleConsumer(ConsumerAPI):
     def _assign_all(self) -> None:
         engine = self._engine
         tps = self._chosen
-        if tps is None:
+        if tps is not None:
+            self._check_chosen(tps)
+        else:
+            if not self._topic_names():
+                raise err.UnknownTopicOrPartition(
+                    f"no topic on {self._cluster.address} matches the pattern {self._choice.pattern!r}"
+                )
             tps = [
                 TopicPartition(name, number)
                 for name in self._topic_names()
@@ -192,6 +198,14 @@ class SimpleConsumer(ConsumerAPI):
         new = engine.take_over(tps, retain=False, manual=True)
         self._find_positions(new, reset=self._options.reset_offset_on_start)
         engine.release(new)
+
+    def _check_chosen(self, tps: list[TopicPartition]) -> None:
+        for name, number in tps:
+            there = self._cluster.snapshot.partitions_for_topic(name) or ()
+            if number not in there:
+                raise err.UnknownTopicOrPartition(
+                    f"topic {name!r} has no partition {number}: it has {len(there)}, numbered from 0"
+                )
 
     def _topic_names(self) -> list[str]:
         pattern = self._choice.pattern
@@ -229,7 +243,7 @@ class SimpleConsumer(ConsumerAPI):
 
         Idempotent, from any thread and from a signal handler; never raises. ``timeout`` in seconds (default 5).
         """
-        if self._engine.inside == self._engine.handler.ident():
+        if self._engine.handler.ident() in self._engine.inside:
             self._ask_for_stop()
             return
         with self._life:
@@ -240,14 +254,14 @@ class SimpleConsumer(ConsumerAPI):
         """This thread is inside ``consume()`` (signal handler): let it come out first, it then stops."""
         with self._engine.lock:
             self._engine.stop_wanted = True
-            self._engine.lock.notify_all()
+            self._engine.call_user()
 
     def _wind_down(self, timeout: float) -> None:
         engine = self._engine
         tps = self._assigned()
         with engine.lock:
             engine.stopping = True
-            engine.lock.notify_all()
+            engine.call_user()
         engine.hold(tps)
         if self._options.auto_commit_enable:
             self._committer.commit_finished(timeout, "stop")

@@ -212,6 +212,12 @@ class Membership(Machine):
         self.rejoin_reason = None
         return self._drain()
 
+    def farewell(self, reason: str) -> Request | None:
+        """A LeaveGroup to go with a :meth:`fence` of our own making; static members just fall silent."""
+        if not self.generation.member_id or self.config.group_instance_id is not None:
+            return None
+        return self._request(*requests.leave(self.config, self.generation, reason))
+
     def restart(self) -> None:
         """Back to the beginning after ``LEFT`` or ``FAILED``, as a new member."""
         self._void_in_flight()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from typing import Any, Callable, Collection
+import threading
+from concurrent.futures import Future
+from typing import Any, Awaitable, Callable, Collection
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
@@ -16,6 +18,8 @@ from managedconsumer.structs import TopicPartition
 log = logging.getLogger(__name__)
 
 _SLICE = 0.05
+# How often (seconds) a greenlet that runs a coroutine lets the other greenlets run.
+_GREEN_TURN = 0.002
 
 
 class CallbackNotDelivered(err.KafkaException):
@@ -27,22 +31,20 @@ class UserTask:
 
     def __init__(self, call: Callable[[], Any], handler: Handler) -> None:
         self._call = call
-        self.started = handler.Event()
+        self._handler = handler
         self.done = handler.Event()
 
     def run(self) -> None:
         """Run it here; a coroutine gets an event loop of its own. Raises what the user's code raises."""
-        self.started.set()
         try:
             result = self._call()
             if inspect.isawaitable(result):
-                asyncio.run(_await(result))
+                _run_awaitable(result, self._handler)
         finally:
             self.done.set()
 
     async def run_async(self) -> None:
         """Run it on the event loop that consumes, which stays live while a coroutine waits."""
-        self.started.set()
         try:
             result = self._call()
             if inspect.isawaitable(result):
@@ -51,8 +53,51 @@ class UserTask:
             self.done.set()
 
 
-async def _await(result: Any) -> Any:
+async def _await(result: Awaitable[Any]) -> Any:
     return await result
+
+
+def _loop_runs_here() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _run_awaitable(result: Awaitable[Any], handler: Handler) -> None:
+    """Wait for a coroutine in this thread, which has no loop for it."""
+    if handler.name == "gevent":
+        _run_in_greenlet(result, handler)
+    elif not _loop_runs_here():
+        asyncio.run(_await(result))
+    else:  # called from inside a loop that waits for us: a loop can only run in another thread then
+        outcome: Future[Any] = Future()
+        threading.Thread(target=_fill, args=(outcome, result), name="managedconsumer.callback", daemon=True).start()
+        outcome.result()
+
+
+def _fill(outcome: Future[Any], result: Awaitable[Any]) -> None:
+    try:
+        outcome.set_result(asyncio.run(_await(result)))
+    except BaseException as error:  # noqa: BLE001 - raised where the outcome is read
+        outcome.set_exception(error)
+
+
+def _run_in_greenlet(result: Awaitable[Any], handler: Handler) -> None:
+    """An event loop that never blocks the hub: it looks, and then lets the other greenlets run."""
+    loop = asyncio.new_event_loop()
+    try:
+        task = loop.create_task(_await(result))
+        while not task.done():
+            if not _loop_runs_here():  # another greenlet's coroutine may be in the middle of a call of ours
+                loop.call_soon(loop.stop)
+                loop.run_forever()
+            if not task.done():
+                handler.sleep(_GREEN_TURN)
+        task.result()
+    finally:
+        loop.close()
 
 
 class ListenerCalls:
@@ -68,29 +113,32 @@ class ListenerCalls:
         """True when there is a listener."""
         return self._listener is not None
 
-    def call(self, method: str, tps: Collection[TopicPartition], valid: Callable[[], bool]) -> None:
+    def call(
+        self, method: str, tps: Collection[TopicPartition], valid: Callable[[], bool], *, for_ever: bool = False
+    ) -> bool:
         """Hand ``method(tps)`` to the consuming thread and wait for it; gives up when ``valid()`` turns false.
 
-        Raises CallbackNotDelivered when nobody came within the rebalance timeout.
+        True when it ran. Raises CallbackNotDelivered when nobody came within the rebalance timeout; ``for_ever`` waits
+        as long as the consumer lives.
         """
         if self._listener is None:
-            return
+            return True
         engine = self._engine
         task = UserTask(lambda: self._invoke(method, tps), engine.handler)
         engine.run_in_user_thread(task)
-        deadline = Deadline(engine.handler.now(), self._patience)
+        deadline = Deadline(engine.handler.now(), None if for_ever else self._patience)
         while not task.done.wait(_SLICE):
-            if task.started.is_set():
-                continue  # the user's code takes its time, and heartbeats go on
-            if engine.closing or engine.stopping or not valid():
-                engine.cancel_tasks()
-                return
-            if deadline.expired(engine.handler.now()):
-                engine.cancel_tasks()
+            late = deadline.expired(engine.handler.now())
+            over = engine.closing or engine.stopping or engine.error is not None or not valid()
+            # Once it has started, the user's code takes its time, and heartbeats go on.
+            if (over or late) and engine.cancel_task(task):
+                if over:
+                    return False
                 raise CallbackNotDelivered(
                     f"no thread called consume() within rebalance_timeout_ms={int(self._patience * 1000)} "
                     f"to run {method}"
                 )
+        return True
 
     def call_here(self, method: str, tps: Collection[TopicPartition]) -> None:
         """Call ``method(tps)`` in this thread (a coroutine on the loop that consumes, if one does); raises like it."""
@@ -98,10 +146,15 @@ class ListenerCalls:
             return
         loop = self._engine.loop
         task = UserTask(lambda: self._invoke(method, tps), self._engine.handler)
-        if loop is None or not loop.is_running():
+        if loop is None or not loop.is_running() or _loop_runs_here():
             task.run()
-        else:
-            asyncio.run_coroutine_threadsafe(task.run_async(), loop).result()
+            return
+        outcome = asyncio.run_coroutine_threadsafe(task.run_async(), loop)
+        while not task.done.wait(_SLICE):
+            if not loop.is_running() and outcome.cancel():  # the loop ended instead
+                task.run()
+                return
+        outcome.result()
 
     def _invoke(self, method: str, tps: Collection[TopicPartition]) -> Any:
         log.debug("%s(%s)", method, sorted(tps))

@@ -34,6 +34,9 @@ class Committer:
         self._wake = engine.handler.Event()
         self.identity: Callable[[], Generation] = lambda: NO_GENERATION
         self.instance_id: str | None = None
+        #: True for a group's member: without a valid generation it commits nothing. (Kafka takes commits without a
+        #: generation from anybody while the group is empty, a zombie's too.)
+        self.members_only = False
         self.on_expelled: Callable[[BaseException, Generation], None] = lambda _error, _generation: None
 
     # -- what may be committed ------------------------------------------------------------------------
@@ -46,6 +49,7 @@ class Committer:
         """What is finished and not committed yet."""
         engine, metadata = self._engine, self._metadata()
         with engine.lock:
+            engine.dispenser.settle_lane()
             return {
                 tp: OffsetAndMetadata(state.finished, metadata, state.leader_epoch)
                 for tp, state in engine.subscription.assignment.items()
@@ -58,6 +62,7 @@ class Committer:
         me = engine.handler.ident()
         result = {}
         with engine.lock:
+            engine.dispenser.settle_lane()
             for tp, state in engine.subscription.assignment.items():
                 if state.position is not None:
                     elsewhere = engine.dispenser.lowest_in_hand(tp, but=me)
@@ -80,6 +85,9 @@ class Committer:
             if attempt:
                 engine.handler.sleep(backoff.fail(engine.handler.now()))
             generation = self.identity()
+            if self._outside(generation):
+                problem = err.UnknownMemberId("this consumer is not a member of the group at present")
+                break
             try:
                 verdict, errors = engine.offsets.commit_once(offsets, generation, self.instance_id)
             except err.FATAL_LOCAL_ERRORS:
@@ -102,6 +110,9 @@ class Committer:
             f"group {engine.group_id!r}: the offsets were not committed: {problem}. Whoever owns the partitions next "
             "starts at the last offsets that were"
         ) from problem
+
+    def _outside(self, generation: Generation) -> bool:
+        return self.members_only and not generation.joined
 
     def _note(self, offsets: Offsets) -> None:
         engine = self._engine
@@ -127,6 +138,9 @@ class Committer:
         problem: BaseException | str = ""
         while True:
             generation = self.identity()
+            if self._outside(generation):
+                problem = "not a member of the group at present"
+                break
             try:
                 verdict, errors = engine.offsets.commit_once(offsets, generation, self.instance_id)
                 if verdict is Verdict.DONE:

@@ -61,11 +61,12 @@ class Engine(AssignmentPart):
         self.room = self.handler.Condition(shared)  # the fetchers wait here for room
         self.subscription = SubscriptionState(options.auto_offset_reset)
         self.buffer = FetchBuffer(options.queued_max_messages, options.queued_max_bytes)
-        self.dispenser = Dispenser(self.buffer)
+        self.dispenser = Dispenser(self.buffer, None if self.handler.native else self.handler.ident)
         self.partition_object: Callable[[TopicPartition], Any] = lambda tp: tp
         self.closing = True
         self.stopping = self.stop_wanted = False
-        self.inside: int | None = None
+        #: Threads that are inside ``consume()`` or a callback of it: a ``stop()`` there waits until they are out.
+        self.inside: set[int] = set()
         self._draining = 0
         self.error: BaseException | None = None
         self._cause: TracebackType | None = None
@@ -110,7 +111,7 @@ class Engine(AssignmentPart):
         with self.lock:
             self.closing = True
             self._tasks.clear()
-            self.lock.notify_all()
+            self.call_user()
             self.room.notify_all()
         if self.link is not None:
             self.link.close()
@@ -144,14 +145,19 @@ class Engine(AssignmentPart):
             if self.closing or self.error is not None:
                 return
             self.error, self._cause = error, error.__traceback__
-            self.lock.notify_all()
+            self.call_user()
         log.error("%s: the consumer ends: %s", self.group_id or "consumer", error, exc_info=error)
 
     def raise_later(self, error: BaseException) -> None:
         """An error of the user's code: raised once, by the next call that consumes."""
         with self.lock:
             self._raise_once.append(error)
-            self.lock.notify_all()
+            self.call_user()
+
+    def call_user(self) -> None:
+        """There is something that the consuming threads must look at before they get another message; lock held."""
+        self.dispenser.settle_lane()
+        self.lock.notify_all()
 
     def note_trouble(self, text: str) -> None:
         """Something that heals by itself; shown by ``health()`` and logged when it is new."""
@@ -206,7 +212,7 @@ class Engine(AssignmentPart):
         who = self.handler.ident()
         deadline: Deadline | None = None
         while True:
-            self.inside = who
+            self.inside.add(who)
             try:
                 with self.lock:
                     taken, task = self.attempt(take, who)
@@ -219,11 +225,19 @@ class Engine(AssignmentPart):
                         remaining = deadline.remaining(self.handler.now())
                         self.lock.wait(_LONGEST_NAP if remaining is None else min(remaining, _LONGEST_NAP))
             finally:
-                self.inside = None
+                self.inside.discard(who)
             if task is not None:
-                task.run()
+                self._run_task(task, who)
             else:
                 self.check_process()
+
+    def _run_task(self, task: Task, who: int) -> None:
+        """A callback that calls ``stop()`` gets what a signal handler gets: the stop follows when it has come back."""
+        self.inside.add(who)
+        try:
+            task.run()
+        finally:
+            self.inside.discard(who)
 
     def _take(self, take: Callable[[int], T | None], who: int) -> T | None:
         queued = self.buffer.pops
@@ -244,14 +258,15 @@ class Engine(AssignmentPart):
         """Queue ``task`` for the thread that consumes."""
         with self.lock:
             self._tasks.append(task)
-            self.lock.notify_all()
+            self.call_user()
 
-    def cancel_tasks(self) -> bool:
-        """Forget tasks that no thread has come for; True if there were any."""
+    def cancel_task(self, task: Task) -> bool:
+        """Forget ``task`` if no thread has come for it; False when one has."""
         with self.lock:
-            waiting = bool(self._tasks)
-            self._tasks.clear()
-            return waiting
+            if task not in self._tasks:
+                return False
+            self._tasks.remove(task)
+            return True
 
     def push_back(self, messages: Sequence[Message]) -> None:
         """The calling thread could not use ``messages``: they are handed out again, the position stays before them."""
@@ -280,6 +295,7 @@ class Engine(AssignmentPart):
     def position(self, tp: TopicPartition) -> int | None:
         """The *next* offset of ``tp``; None while it is not known. Raises PartitionNotAssignedError."""
         with self.lock:
+            self.dispenser.settle_lane()
             return self.subscription.partition_state(tp).position
 
     def refresh_metadata(self) -> None:

@@ -103,6 +103,18 @@ class GroupMember:
             events = self.machine.fence(error, generation)
         self._dispatch(events)
 
+    def forfeit(self, error: BaseException, generation: Generation) -> None:
+        """Give our place up and treat the partitions as lost; called by the owner, inside :meth:`poll`."""
+        with self._lock:
+            farewell = self.machine.farewell(str(error)) if self.machine.is_current(generation) else None
+            events = self.machine.fence(error, generation)
+        self._dispatch(events)
+        if farewell is not None:
+            try:
+                self._link.request(MEMBERSHIP, farewell.api, farewell.body, int(farewell.timeout * 1000))
+            except err.KafkaException as problem:
+                log.info("leaving the group was not confirmed: %s", problem)
+
     def wake(self) -> None:
         """Make a waiting :meth:`wait` look again."""
         with self._lock:
