@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple
 
 from managedconsumer import aio
 from managedconsumer import errors as err
 from managedconsumer.aio import AsyncReader
 from managedconsumer.compat.accept import TopicChoice, accept_partition
-from managedconsumer.config import ConsumerOptions
-from managedconsumer.offset_convention import held_from_position, target_of
+from managedconsumer.config import ConsumerOptions, check_int
+from managedconsumer.offset_convention import held_from_position, next_offset_of, target_of
 from managedconsumer.runtime.committer import Committer
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.structs import OffsetAndMetadata, OffsetResetStrategy, OffsetType, TopicPartition
+from managedconsumer.subscription_state import PartitionNotAssignedError
 from managedconsumer.wire.records import Message
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class ConsumerAPI:
     _choice: TopicChoice
     _group: str | None
     _last_held: dict[Any, int] | None
+    _take: Callable[[], Message | None]
 
     def start(self) -> None:
         """Start this consumer."""
@@ -60,6 +62,10 @@ class ConsumerAPI:
         Raises what ended the consumer, ConsumerStoppedException when it is not running, an exception of a callback
         once, CorruptRecordError and the deserializer's exceptions as ``on_error`` decides.
         """
+        return self._take() or self._consume_waiting(block, unblock_event)
+
+    def _consume_waiting(self, block: bool, unblock_event: Any) -> Message | None:
+        """The long way: under the lock, and waiting where nothing is there."""
         timeout_ms = self._options.consumer_timeout_ms
         timeout = 0.0 if not block else None if timeout_ms < 0 else timeout_ms / 1000.0
         if unblock_event is None:
@@ -94,6 +100,8 @@ class ConsumerAPI:
 
         All of the batch is in hand until the next call.
         """
+        max_messages = check_int("max_messages", max_messages)
+        timeout_ms = check_int("timeout_ms", timeout_ms, 0, "ms", also=(-1,))
         timeout = None if timeout_ms < 0 else timeout_ms / 1000.0
         while True:
             try:
@@ -111,11 +119,7 @@ class ConsumerAPI:
 
     def __iter__(self) -> Iterator[Message]:
         """Messages until ``consume()`` gives None; may be iterated again."""
-        while True:
-            message = self.consume(block=True)
-            if message is None:
-                return
-            yield message
+        return self._engine.dispenser.lane.iterate(self.consume)
 
     def __aiter__(self) -> AsyncReader:
         """``async for message in consumer``: like iterating, without blocking the event loop."""
@@ -226,23 +230,34 @@ class ConsumerAPI:
         if partition_offsets is None:
             offsets: Mapping[TopicPartition, OffsetAndMetadata] = self._committer.held()
         else:
-            offsets = {tp: self._next_offset(tp, value) for tp, value in self._pairs(partition_offsets)}
+            pairs = self._pairs("commit_offsets", partition_offsets)
+            offsets = {tp: next_offset_of(value, f"commit_offsets, {tp.topic}-{tp.partition}") for tp, value in pairs}
         if offsets:
             self._committer.commit(
                 offsets, self._options.offsets_commit_max_retries, self._options.offsets_channel_backoff_ms
             )
 
-    def _next_offset(self, tp: TopicPartition, value: Any) -> OffsetAndMetadata:
-        if isinstance(value, OffsetAndMetadata):
-            return value
-        kind, number = target_of(value, f"commit_offsets, {tp.topic}-{tp.partition}")
-        if kind != "seek":
-            raise ValueError(f"commit_offsets, {tp.topic}-{tp.partition}: {value!r} is no offset to commit (0 or more)")
-        return OffsetAndMetadata(number - 1)
-
-    def _pairs(self, partition_offsets: Any) -> list[tuple[TopicPartition, Any]]:
+    def _pairs(self, what: str, partition_offsets: Any) -> list[tuple[TopicPartition, Any]]:
         items = partition_offsets.items() if isinstance(partition_offsets, Mapping) else partition_offsets
-        return [(self._accept(partition), value) for partition, value in items]
+        try:
+            pairs = [(partition, value) for partition, value in items]
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{what}: {partition_offsets!r} is neither a list of (partition, offset) nor a dict of them"
+            ) from None
+        accepted = [(self._accept(partition), value) for partition, value in pairs]
+        self._require_held(tp for tp, _ in accepted)
+        return accepted
+
+    def _require_held(self, tps: Iterable[TopicPartition]) -> None:
+        held = self._assigned()
+        for tp in tps:
+            if tp not in held:
+                mine = ", ".join(f"{topic}-{number}" for topic, number in held[:20]) or "none"
+                raise PartitionNotAssignedError(
+                    f"partition {tp.partition} of topic {tp.topic!r} is not held by this consumer, which holds {mine}"
+                    f"{', ...' if len(held) > 20 else ''}"
+                )
 
     def _require_running(self) -> None:
         self._engine.check_process()
@@ -280,7 +295,7 @@ class ConsumerAPI:
         if partition_offsets is None:
             pairs: list[tuple[TopicPartition, Any]] = [(tp, self._default_reset()) for tp in self._assigned()]
         else:
-            pairs = self._pairs(partition_offsets)
+            pairs = self._pairs("reset_offsets", partition_offsets)
         self.apply_targets({tp: target_of(v, f"reset_offsets, {tp.topic}-{tp.partition}") for tp, v in pairs})
 
     def raise_later(self, error: BaseException) -> None:
@@ -290,10 +305,7 @@ class ConsumerAPI:
     def apply_targets(self, wanted: Mapping[Any, tuple[str, int]]) -> None:
         """Move positions to what :func:`~managedconsumer.offset_convention.target_of` made of the user's values."""
         targets = {self._accept(key): target for key, target in wanted.items()}
-        held = set(self._assigned())
-        foreign = [tp for tp in targets if tp not in held]
-        if foreign:
-            raise err.KafkaException(f"partition {foreign[0]} is not held by this consumer; it holds {sorted(held)}")
+        self._require_held(targets)
         seeks = {tp: number for tp, (kind, number) in targets.items() if kind == "seek"}
         lookups = {tp: number for tp, (kind, number) in targets.items() if kind == "lookup"}
         seeks.update(self._look_up(lookups))
@@ -318,12 +330,15 @@ class ConsumerAPI:
     def seek(self, partition: Any, next_offset: int) -> None:
         """Read on from ``next_offset`` (Kafka's convention). Raises for a partition that is not held."""
         self._require_running()
-        self._engine.seek({self._accept(partition): next_offset})
+        tp = self._accept(partition)
+        self._require_held([tp])
+        self._engine.seek({tp: next_offset})
 
     def position(self, partition: Any) -> int:
         """The *next* offset that will be handed out; looks it up if it is not known yet (blocks)."""
         self._require_running()
         tp = self._accept(partition)
+        self._require_held([tp])
         position = self._engine.position(tp)
         if position is None:
             self._engine.positions.resolve(_PATIENCE)
@@ -336,6 +351,11 @@ class ConsumerAPI:
         """The group's committed *next* offset of a partition, None if there is none (asks the coordinator)."""
         self._require_running()
         tp = self._accept(partition)
+        there = self._engine.cluster.snapshot.partitions_for_topic(tp.topic)
+        if there is not None and tp.partition not in there:
+            raise err.KafkaException(
+                f"unknown partition {tp.partition}: topic {tp.topic!r} has {len(there)} partitions"
+            )
         found = self._engine.offsets.committed([tp], _PATIENCE, lambda: self._engine.closing)
         offset = found[tp].offset if tp in found else -1
         return None if offset < 0 else offset
@@ -351,6 +371,7 @@ class ConsumerAPI:
     def _set_paused(self, partitions: tuple[Any, ...], paused: bool) -> None:
         self._require_running()
         tps = [self._accept(p) for p in partitions] if partitions else self._assigned()
+        self._require_held(tps)
         self._engine.set_paused(tps, paused)
 
     def lag(self) -> dict[Any, int]:

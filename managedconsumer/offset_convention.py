@@ -19,7 +19,7 @@ import datetime as dt
 from numbers import Integral
 from typing import Any
 
-from managedconsumer.structs import OffsetType
+from managedconsumer.structs import OffsetAndMetadata, OffsetType
 
 
 def held_from_position(position: int | None) -> int:
@@ -53,3 +53,17 @@ def target_of(value: Any, what: str) -> tuple[str, int]:
     if number < 0:
         raise ValueError(f"{what}: {number} is negative; only -2 (earliest) and -1 (latest) are allowed below 0")
     return "seek", number + 1
+
+
+def next_offset_of(value: Any, what: str) -> OffsetAndMetadata:
+    """What an entry of ``commit_offsets`` asks for; raises TypeError or ValueError that name ``what``."""
+    if isinstance(value, OffsetAndMetadata):
+        return value
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(
+            f"{what}: {value!r} is a {type(value).__name__}; the next offset to read (an int) or an OffsetAndMetadata "
+            "is needed"
+        )
+    if value < 0:
+        raise ValueError(f"{what}: {int(value)} is negative; the next offset to read (0 or more) is needed")
+    return OffsetAndMetadata(int(value))

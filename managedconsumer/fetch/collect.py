@@ -10,12 +10,12 @@ Pure and not thread-safe: the consumer's lock is held around every call.
 from __future__ import annotations
 
 from collections import deque
-from typing import Container, Sequence
+from typing import Callable, Container, Sequence
 
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.structs import TopicPartition
-from managedconsumer.wire.records import Message, RecordChunk
+from managedconsumer.wire.records import Lane, Message, RecordChunk
 
 Hand = tuple[tuple[PartitionQueue, int], ...]
 
@@ -23,8 +23,14 @@ Hand = tuple[tuple[PartitionQueue, int], ...]
 class Dispenser:
     """Hands out the buffered messages of all partitions, chunk by chunk in turn."""
 
-    def __init__(self, buffer: FetchBuffer) -> None:
+    def __init__(self, buffer: FetchBuffer, ident: Callable[[], int] | None = None, *, lane: bool = True) -> None:
+        """``ident`` tells consuming greenlets apart (None: threads do); ``lane``: messages may go past the lock."""
         self._buffer = buffer
+        #: The way past the lock for the one thread that consumes; detached before anything here is looked at.
+        self.lane = Lane(ident)
+        self._lane_who: int | None = None
+        self._lane_seen = 0
+        self._shared = not lane
         self._queue: PartitionQueue | None = None
         self._chunk: RecordChunk | None = None
         #: What each thread has in hand: the lowest offset by partition.
@@ -37,41 +43,84 @@ class Dispenser:
 
         Raises CorruptRecordError when the next thing in turn cannot be read; the position stays before it.
         """
-        if who in self._hands:
-            self.finish(who)
+        self._look(who)
         found = self._next()
         if found is None:
             return None
-        self._hands[who] = ((found[0], found[1].offset),)
-        return found[1]
+        queue, message = found
+        self._hands[who] = ((queue, message.offset),)
+        if queue is self._queue and self._chunk is not None and not self._pushed and not self._shared:
+            self._lane_who = who
+            self.lane.attach(self._chunk, who)
+        return message
 
     def take_many(self, who: int, limit: int) -> list[Message]:
         """Up to ``limit`` messages at once; all of them are in hand until the thread comes back.
 
         A record that cannot be read ends the list; it is raised by the call that would start with it.
         """
-        if who in self._hands:
-            self.finish(who)
+        self._look(who)
         messages: list[Message] = []
         lowest: dict[PartitionQueue, int] = {}
         while len(messages) < limit:
             try:
-                found = self._next()
+                found = self._next_many(limit - len(messages))
             except CorruptRecordError:
                 if messages:
                     break
                 raise
             if found is None:
                 break
-            messages.append(found[1])
-            if found[0] not in lowest:
+            queue, more = found
+            messages += more
+            if queue not in lowest:
                 # Right now: the end of a chunk settles what is finished, and these are not.
-                lowest[found[0]] = found[1].offset
+                lowest[queue] = more[0].offset
                 self._hands[who] = tuple(lowest.items())
         return messages
 
+    def _next_many(self, limit: int) -> tuple[PartitionQueue, list[Message]] | None:
+        """Messages of one partition; what was pushed back comes first, one at a time."""
+        first = self._next()
+        if first is None:
+            return None
+        queue, message = first
+        messages = [message]
+        if queue is self._queue and self._chunk is not None and not self._pushed and limit > 1:
+            messages += self._chunk.take(limit - 1)
+            self.handed_out += len(messages) - 1
+            queue.state.position = messages[-1].offset + 1
+        return queue, messages
+
+    def _look(self, who: int) -> None:
+        """``who`` is here: what it had in hand is finished. A second consuming thread ends the short way for good."""
+        self.settle_lane()
+        if self._lane_who is not None and self._lane_who != who:
+            self._shared = True
+        if who in self._hands:
+            self.finish(who)
+
+    def settle_lane(self) -> None:
+        """Detach the lane and take note of what went through it: before anything looks at positions or hands."""
+        self.lane.detach()
+        self._note_lane()
+
+    def _note_lane(self) -> None:
+        taken = self.lane.count - self._lane_seen
+        if not taken or self._lane_who is None:
+            return
+        self._lane_seen += taken
+        self.handed_out += taken
+        queue, chunk = self._queue, self._chunk
+        if queue is not None and chunk is not None and queue.state.active and queue.state.has_valid_position:
+            # The thread may take one more in between: its offset is read last, so what is in hand is never too high.
+            queue.state.position = chunk.position
+            self._hands[self._lane_who] = ((queue, self.lane.last_offset),)
+            self._settle(queue)
+
     def finish(self, who: int) -> None:
         """The thread ``who`` came back (or gave up waiting): what it had in hand is finished."""
+        self.settle_lane()
         for queue, _ in self._hands.pop(who, ()):
             self._settle(queue)
 
@@ -128,6 +177,7 @@ class Dispenser:
 
     def skip_corrupt(self, tp: TopicPartition) -> None:
         """Go on behind the batch of ``tp`` that could not be read."""
+        self.settle_lane()
         queue = self._buffer.queues.get(tp)
         if queue is not None and queue.chunks and queue.state.has_valid_position:
             self._reach(queue, queue.chunks[0].skip_corrupt())
@@ -140,6 +190,7 @@ class Dispenser:
 
         What it can use of the same batch stays in its hand.
         """
+        self.settle_lane()
         back: dict[TopicPartition, list[Message]] = {}
         for message in messages:
             back.setdefault(TopicPartition(message.topic, message.partition_id), []).append(message)
@@ -174,12 +225,14 @@ class Dispenser:
 
     def shelve(self) -> None:
         """Put the current chunk back: its partition may be held, paused or dropped next."""
+        self.settle_lane()
         if self._chunk is not None and self._queue is not None:
             self._buffer.give_back(self._queue, self._chunk)
         self._queue = self._chunk = None
 
     def forget(self, tps: Container[TopicPartition]) -> None:
         """The partitions are gone, or were moved by a seek: nothing of them is in hand or waiting any more."""
+        self.settle_lane()
         if self._queue is not None and self._queue.tp in tps:
             if self._chunk is not None:
                 self._chunk.active = False
@@ -193,11 +246,13 @@ class Dispenser:
 
     def in_hand(self, tps: Container[TopicPartition] | None = None, but: int | None = None) -> bool:
         """True if a thread other than ``but`` has a message of ``tps`` (None: any) in hand."""
+        self.settle_lane()
         return any(
             who != but and any(tps is None or queue.tp in tps for queue, _ in hand) for who, hand in self._hands.items()
         )
 
     def lowest_in_hand(self, tp: TopicPartition, but: int | None = None) -> int | None:
         """The lowest offset of ``tp`` that a thread other than ``but`` has in hand."""
+        self.settle_lane()
         queue = self._buffer.queues.get(tp)
         return None if queue is None else self._lowest(queue, but)

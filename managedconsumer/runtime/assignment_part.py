@@ -130,6 +130,7 @@ class AssignmentPart:
 
     def offset_out_of_range(self, queue: PartitionQueue) -> None:
         """The broker does not have the offset that a fetch asked for; the lock is held."""
+        self.dispenser.settle_lane()
         if queue.chunks or queue.state.position != queue.fetch_offset:
             return  # deliver first what was fetched before it
         if not self.subscription.has_default_offset_reset_policy():

@@ -76,9 +76,13 @@ class Cluster:
         self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._closed = False
 
+    @property
+    def address(self) -> str:
+        """Where the cluster was to be found, for messages: ``host:port,...`` as the user gave it."""
+        return ",".join(f"{host}:{port}" for host, port in self.bootstrap)
+
     def __repr__(self) -> str:
-        seeds = ",".join(f"{host}:{port}" for host, port in self.bootstrap)
-        return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))} (hosts={seeds})>"
+        return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))} (hosts={self.address})>"
 
     def clone(self, handler: Handler | None = None) -> Cluster:
         """An independent view of the same brokers: what a consumer opens is its own to close."""
@@ -133,6 +137,7 @@ class Cluster:
         """Allow connections again after :meth:`close`."""
         self._closed = False
         self._control = None
+        self.refreshed_at = float("-inf")
 
     # -- requests to whoever answers -------------------------------------------------------------------
 

@@ -61,7 +61,9 @@ class Engine(AssignmentPart):
         self.room = self.handler.Condition(shared)  # the fetchers wait here for room
         self.subscription = SubscriptionState(options.auto_offset_reset)
         self.buffer = FetchBuffer(options.queued_max_messages, options.queued_max_bytes)
-        self.dispenser = Dispenser(self.buffer, None if self.handler.native else self.handler.ident)
+        ident = None if self.handler.native else self.handler.ident
+        # A deserializer stands between the decoder and the user: then there is no way past it.
+        self.dispenser = Dispenser(self.buffer, ident, lane=options.deserializer is None)
         self.partition_object: Callable[[TopicPartition], Any] = lambda tp: tp
         self.closing = True
         self.stopping = self.stop_wanted = False

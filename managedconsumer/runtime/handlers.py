@@ -60,6 +60,8 @@ class Handler(abc.ABC):
     """How this process waits.  All methods may be called from any thread or greenlet."""
 
     name: str
+    #: True where threads of the operating system are what consumes, False where several greenlets share one.
+    native = False
     Empty = queue.Empty
     Full = queue.Full
 
@@ -192,6 +194,12 @@ class ThreadingHandler(Handler):
     """Threads of the operating system (or greenlets in disguise in a monkey-patched process)."""
 
     name = "threading"
+
+    @property
+    def native(self) -> bool:  # type: ignore[override]
+        """False in a monkey-patched process."""
+        monkey = sys.modules.get("gevent.monkey")
+        return monkey is None or not monkey.is_module_patched("threading")
 
     def Event(self) -> primitives.Event:
         return threading.Event()

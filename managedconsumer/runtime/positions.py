@@ -67,6 +67,8 @@ class PositionWorker:
             engine.room.notify_all()
 
     def _trouble(self, tp: TopicPartition, error: err.ProtocolClientError) -> None:
+        if self._engine.closing:
+            return
         if error.retriable:
             self._engine.note_trouble(f"{tp.topic}-{tp.partition}: no offset yet: {error}")
         else:
@@ -84,7 +86,8 @@ class PositionWorker:
                 self._wake.clear()
                 self.resolve(_ROUND)
                 age = engine.handler.now() - engine.cluster.refreshed_at
-                if age >= engine.cluster.metadata_max_age:
+                # Never yet: whoever starts the consumer is asking, and has to hear what is wrong.
+                if engine.cluster.metadata_max_age <= age < float("inf"):
                     engine.refresh_metadata()
                     self.on_metadata()
                     age = min(age, engine.handler.now() - engine.cluster.refreshed_at)

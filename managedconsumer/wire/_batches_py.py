@@ -6,6 +6,7 @@ import zlib
 
 from managedconsumer.wire import recordformat as fmt
 from managedconsumer.wire.crc32c import crc32c
+from managedconsumer.wire.recordformat import signed
 
 
 class Batch:
@@ -107,11 +108,13 @@ class Walk:
             computed = crc32c(self._data[batch.start + fmt.CRC_FROM : batch.end])
             if computed != crc:
                 batch.bad = fmt.bad_crc(computed, crc)
+                batch.last_offset = signed(batch.last_offset)
                 return
         payload = batch.end - batch.start - fmt.HEADER_BYTES
         unpacked = not batch.attributes & fmt.CODEC_MASK
         if base_offset < self._expected or last_delta < 0 or batch.last_offset >= fmt.MAX_OFFSET:
             batch.bad = fmt.bad_order(base_offset, self._expected)
+            batch.last_offset = signed(batch.last_offset)
         elif batch.count < 0 or (unpacked and batch.count * fmt.MIN_RECORD_BYTES > payload):
             batch.bad = fmt.bad_count(batch.count, payload)
         else:

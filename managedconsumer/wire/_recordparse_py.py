@@ -8,6 +8,7 @@ after it raises IndexError, which the caller takes for "cannot be read".
 from __future__ import annotations
 
 from managedconsumer.wire._message_py import Header, Message
+from managedconsumer.wire.recordformat import signed
 
 _MASK = 0xFFFFFFFFFFFFFFFF
 
@@ -54,11 +55,6 @@ def timestamp_delta(data: bytes, place: int, base: int) -> tuple[int, int]:
     """A timestamp's varint of up to ten bytes, made such that adding ``base`` stays within 64 bits."""
     value, place = varint(data, place, 10)
     return signed(base + value) - base, place
-
-
-def signed(value: int) -> int:
-    """The number as 64 bits hold it, which is what a Java producer's overflow gives too."""
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def fill_message(message: Message, data: bytes, place: int, end: int) -> None:

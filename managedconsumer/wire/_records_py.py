@@ -10,6 +10,7 @@ from typing import Sequence
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.wire import recordformat as fmt
 from managedconsumer.wire._batches_py import Batch, Walk
+from managedconsumer.wire._lane_py import Lane as Lane
 from managedconsumer.wire._message_py import Message, Origin, PartitionContext
 from managedconsumer.wire._recordparse_py import (
     ONE_BYTE,
@@ -17,7 +18,6 @@ from managedconsumer.wire._recordparse_py import (
     BadRecordError,
     fill_message,
     load_tables,
-    signed,
     timestamp_delta,
     varint,
 )
@@ -36,7 +36,7 @@ class RecordChunk:
 
     __slots__ = (
         *("_aborted", "_aborting", "_batch", "_batches", "_data", "_failure", "_index", "_left", "_max_batch_bytes"),
-        *("_origin", "_payload", "_place", "_previous", "_read_committed", "_ready", "_unpacked"),
+        *("_origin", "_payload", "_place", "_previous", "_raised", "_read_committed", "_ready", "_unpacked"),
         *("active", "context", "corrupt", "exhausted", "fetch_offset", "last_leader_epoch", "nbytes"),
         *("needs_bytes", "next_fetch_offset", "position", "record_count"),
     )
@@ -76,6 +76,7 @@ class RecordChunk:
         self._index = -1
         self._batch: Batch | None = None
         self._failure: str | None = None
+        self._raised = False
         self._ready: list[Message] = []  # the next message is the last one
         self._payload = b""
         self._unpacked = 0  # bytes of all batches opened so far
@@ -113,7 +114,7 @@ class RecordChunk:
         """Up to ``n`` messages, see ``managedconsumer.wire.records``."""
         taken: list[Message] = []
         limit = None if max_bytes is None else self._unpacked + max_bytes
-        ready = self._ready
+        ready, before = self._ready, self.position
         while n > 0:
             if not ready:
                 if taken and limit is not None and self._unpacked >= limit:
@@ -121,31 +122,41 @@ class RecordChunk:
                 try:
                     if not self._refill():
                         break
-                except CorruptRecordError:
+                except Exception:
                     if taken:
+                        self._raised = False
                         break  # what was read is delivered; the next call raises
+                    raise
+                except BaseException:  # a signal came in between: nothing was handed out
+                    ready.extend(reversed(taken))
+                    self.position = before
                     raise
             lot = ready[-n:]
             if stop_offset is not None and lot[0].offset >= stop_offset:
                 lot = [message for message in lot if message.offset < stop_offset]
-                n = len(lot)
-                if not n:
-                    self.position = max(self.position, stop_offset)
-                    break
+                n, position = len(lot), max(self.position, stop_offset)
+            else:
+                position = lot[0].offset + 1
             lot.reverse()
-            count, position = len(lot), lot[-1].offset + 1
+            count = len(lot)
             if not self.active:
                 break
             self.position = position
-            del ready[-count:]
+            del ready[len(ready) - count :]
             n -= count
             taken = taken + lot if taken else lot
         return taken
 
+    def abandon(self, position: int) -> None:
+        """End the chunk, which hands out nothing more, with ``position`` where it was before what got lost."""
+        self.active = False
+        self.position = position
+
     def skip_corrupt(self) -> int:
-        """Move past the batch that cannot be read; the new position.  Does nothing where nothing is wrong."""
-        if self._failure is None or self._batch is None:
+        """Move past the batch that has raised CorruptRecordError; the new position.  Else it does nothing."""
+        if not self._raised or self._batch is None:
             return self.position
+        self._raised = False
         self.position = max(self.position, self._after_corrupt(self._batch))
         self.next_fetch_offset = max(self.next_fetch_offset, self.position)
         self._failure = None
@@ -162,7 +173,7 @@ class RecordChunk:
         if batch.consistent and batch.last_offset >= self.position:
             return batch.last_offset + 1
         # Its own words cannot be trusted, and jumping too far would lose records: one offset at a time.
-        return self.position + 1
+        return min(self.position + 1, fmt.MAX_OFFSET)
 
     # --- filling: everything below runs once per batch or per lot of messages ---
 
@@ -195,6 +206,7 @@ class RecordChunk:
         self._data = memoryview(b"")
 
     def _corrupt_error(self, reason: str) -> CorruptRecordError:
+        self._raised = True
         offset = max(self.position, self._batch.base_offset if self._batch else -1)
         return CorruptRecordError(self.context.topic, self.context.partition_id, offset, reason)
 
@@ -277,6 +289,13 @@ class RecordChunk:
         lot.reverse()
         self._ready.extend(lot)
 
+    @staticmethod
+    def _misplaced(batch: Batch, left: int, offset: int, overrun: bool) -> Exception:
+        """What is wrong with a record whose offset is out of order, or whose first fields reach beyond its end."""
+        if overrun:
+            return IndexError()
+        return BadRecordError(fmt.bad_offset(batch.count - left + 1, batch.count, fmt.signed(offset)))
+
     def _mend_timestamps(self, batch: Batch, lot: list[Message]) -> None:
         """What the hot loop leaves out, as it is rare: the broker's stamp, and sums beyond 64 bits."""
         if self._origin.timestamp_type:
@@ -284,7 +303,7 @@ class RecordChunk:
                 message.timestamp = batch.max_timestamp
         elif not -_SAFE_TIMESTAMP < batch.base_timestamp < _SAFE_TIMESTAMP:
             for message in lot:
-                message.timestamp = signed(message.timestamp)
+                message.timestamp = fmt.signed(message.timestamp)
 
     def _read_records(self, batch: Batch, lot: list[Message]) -> None:
         """The hot loop, see ``_recordparse_py``: varints of one or two bytes are looked up, longer ones computed."""
@@ -327,8 +346,8 @@ class RecordChunk:
                     if value is None:
                         value, place = varint(data, place - 2)
                     offset = base + value
-                if not previous < offset <= last:
-                    raise BadRecordError(fmt.bad_offset(batch.count - left + 1, batch.count, offset))
+                if not previous < offset <= last or place > end:
+                    raise self._misplaced(batch, left, offset, place > end)
                 previous = offset
                 if offset >= start:
                     message: Message = new(Message)

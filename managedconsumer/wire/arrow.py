@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
-from managedconsumer.errors import CorruptRecordError, MissingPackageError
+from managedconsumer.errors import MissingPackageError
 
 if TYPE_CHECKING:
     from managedconsumer.wire.records import Message, RecordChunk
@@ -19,6 +19,7 @@ DEFAULT_COLUMNS = COLUMNS[:-1]
 
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 _LOT = 4096
+_ROW_BYTES = 32  # what a row takes besides its key, value and headers, roughly
 _MAX_MICROSECONDS = (1 << 63) - 1
 
 
@@ -70,30 +71,36 @@ def chunk_to_columns(
     """The chunk's next messages below ``stop_offset`` as a ``pyarrow.RecordBatch``, and the chunk moved behind them.
 
     A batch without rows means that there are no more: ``chunk.position`` is then at the chunk's end or at
-    ``stop_offset``.  After about ``max_bytes`` of records a batch ends, and the next call goes on.  Like
+    ``stop_offset``.  After about ``max_bytes`` (256 MiB at most) a batch ends, and the next call goes on.  Like
     ``RecordChunk.take``: what comes before a damaged batch is delivered, the next call raises CorruptRecordError.
     """
     names = check_columns(columns)
+    max_bytes = min(max_bytes, DEFAULT_MAX_BYTES)  # Arrow's offsets have 31 bits, and a topic's name is in each row
     build: Callable[..., Any] | None = getattr(chunk, "to_columns", None)
     if build is not None:
-        return build(_pyarrow(), schema(names), stop_offset, max_bytes)
+        built = build(_pyarrow(), schema(names), stop_offset, max_bytes)
+        if built is not None:
+            return built
     return _from_messages(_pyarrow(), schema(names), chunk, _gather(chunk, stop_offset, max_bytes))
 
 
 def _gather(chunk: RecordChunk, stop_offset: int | None, max_bytes: int) -> list[Message]:
     messages: list[Message] = []
-    size = 0
+    size, position = 0, chunk.position
     while size < max_bytes:
         try:
             lot = chunk.take(_LOT, stop_offset, max_bytes - size)
-        except CorruptRecordError:
+        except Exception:
             if messages:
                 break  # it is raised again by the next call
+            raise
+        except BaseException:  # a signal
+            chunk.abandon(position)
             raise
         if not lot:
             break
         messages += lot
-        size += sum(map(len, lot))
+        size += sum(map(len, lot)) + len(lot) * _ROW_BYTES
     return messages
 
 

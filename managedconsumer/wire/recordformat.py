@@ -31,6 +31,11 @@ CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
 
 
+def signed(value: int) -> int:
+    """The number as 64 bits hold it, which is what a Java producer's overflow gives too."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
 def no_room(size: int) -> str:
     """The size in front of a batch cannot be."""
     return f"it claims a size of {size} bytes"

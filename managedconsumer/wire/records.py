@@ -18,11 +18,12 @@ max_batch_bytes=64 MiB)``
 * ``position`` is the next offset to read after the last message handed out, exact at every moment; at the end of the
   chunk it passes gaps, markers and aborted records, and ``exhausted`` becomes true.
 * A damaged batch raises CorruptRecordError once everything before it was handed out, and again at each call;
-  ``position`` stays before it.  ``skip_corrupt()`` moves behind it and returns the new position.
+  ``position`` stays before it.  Then ``skip_corrupt()`` moves behind it and returns the new position.
 * ``take(n, stop_offset=None, max_bytes=None)`` gives up to n messages (below ``stop_offset``) as a list: fewer only
   where there are no more, before a damaged batch, or once batches of ``max_bytes`` (decompressed) were opened for it.
 * ``active = False``, from any thread, ends the chunk: ``next`` hands out nothing more and ``position`` stays.  A
   ``take`` that is under way may still return what it has gathered; ``position`` counts that.
+* ``abandon(position)`` does that too, and sets ``position`` back: for a caller that lost what it had taken.
 
 A chunk belongs to one thread at a time, but for ``active``.  Sources: Kafka's protocol documentation (record batch),
 KIP-32, KIP-82, KIP-98, KIP-101, KIP-320; pykafka's ``Message``.
@@ -65,6 +66,7 @@ def _choose() -> tuple[Any, str]:
 
 
 if TYPE_CHECKING:
+    from managedconsumer.wire._lane_py import Lane as Lane
     from managedconsumer.wire._message_py import Message as Message
     from managedconsumer.wire._message_py import PartitionContext as PartitionContext
     from managedconsumer.wire._records_py import RecordChunk as RecordChunk
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
 else:
     _module, __impl_reason__ = _choose()
     __impl__ = _module.IMPLEMENTATION
+    Lane = _module.Lane
     Message = _module.Message
     PartitionContext = _module.PartitionContext
     RecordChunk = _module.RecordChunk

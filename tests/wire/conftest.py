@@ -6,6 +6,7 @@ import os
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
 
 from managedconsumer.wire import records
 
@@ -35,3 +36,7 @@ def twin(request: pytest.FixtureRequest) -> ModuleType:
     kind = "built-in" if request.param == "cython" else "function"
     assert (type(module.RecordChunk.take).__name__ == "function") == (kind == "function")
     return module
+
+
+# pytest --hypothesis-profile=deep tests/wire: for an hour of waiting.
+settings.register_profile("deep", max_examples=10_000, deadline=None)

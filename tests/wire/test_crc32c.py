@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,19 @@ def test_both_agree_and_can_be_continued(data: bytes, cut: int) -> None:
     assert crc32c_pure(memoryview(data)) == whole
     assert crc32c(data[cut:], crc32c(data[:cut])) == whole
     assert crc32c_pure(data[cut:], crc32c_pure(data[:cut])) == whole
+
+
+def test_the_accelerators_own(twin: ModuleType) -> None:
+    """With the processor's instruction and with its tables, over every length that its three-fold loop splits."""
+    function = getattr(twin, "crc32c", crc32c_pure)
+    data = bytes(range(256)) * 60
+    for size in [*range(70), 255, 256, 257, 767, 768, 769, 1500, 2303, 12287, 12288, 12289, 13100, 15000]:
+        for start in (0, 1, 3):
+            part = data[start : start + size]
+            assert function(part) == crc32c(part)
+            if twin.IMPLEMENTATION == "cython":
+                assert function(part, 0, True) == crc32c(part)
+            assert function(part[size // 2 :], function(part[: size // 2])) == crc32c(part)
 
 
 def test_without_the_package_the_python_version_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

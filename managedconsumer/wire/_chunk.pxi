@@ -1,0 +1,448 @@
+# Behind a pointer, as Cython would show the garbage collector what owns these buffers, and a memoryview that the
+# collector clears while its buffer is in use raises BufferError.
+cdef struct Buffers:
+    Py_buffer data
+    Py_buffer payload             # what the open batch decompressed to
+
+
+@cython.final
+cdef class RecordChunk:
+    """What one fetch response held for one partition, see ``managedconsumer.wire.records``."""
+
+    cdef readonly PartitionContext context
+    cdef public bint active
+    cdef readonly bint exhausted
+    cdef readonly bint corrupt
+    cdef readonly long long fetch_offset
+    cdef readonly long long position
+    cdef readonly long long next_fetch_offset
+    cdef readonly long long record_count
+    cdef readonly Py_ssize_t nbytes
+    cdef readonly Py_ssize_t needs_bytes
+    cdef readonly int last_leader_epoch
+
+    cdef Buffers *_buffers
+    cdef bint _has_data
+    cdef Walk _walk
+    cdef Py_ssize_t _index        # of the batch that is open, or was last
+    cdef Batch *_batch            # the open one, or NULL
+    cdef Cursor _cursor           # in the open batch's records
+    cdef bint _has_payload
+    cdef object _scratch
+    cdef object _failure          # why the open batch cannot be read on, or None
+    cdef bint _raised             # and the user knows
+    cdef list _ready              # messages of formats 0 and 1; the next one is the last
+    cdef list _aborted            # (producer id, first offset), latest first
+    cdef set _aborting
+    cdef bint _read_committed
+    cdef int64_t _max_batch_bytes
+    cdef int64_t _unpacked        # bytes of all batches opened so far
+
+    def __cinit__(self):
+        self._has_data = self._has_payload = False
+        self._buffers = <Buffers *>malloc(sizeof(Buffers))
+        if self._buffers == NULL:
+            raise MemoryError
+        self._walk.batches = NULL
+        self._walk.used = self._walk.room = self._walk.needs_bytes = 0
+        self._walk.expected = 0
+        self._batch = NULL
+        self._cursor.left = 0
+
+    def __init__(
+        self,
+        PartitionContext context not None,
+        data,
+        long long fetch_offset,
+        *,
+        aborted=(),
+        bint read_committed=False,
+        bint check_crcs=True,
+        long long max_batch_bytes=compression.DEFAULT_MAX_BYTES,
+    ):
+        cdef int failed
+        if self._has_data:
+            raise TypeError("a RecordChunk cannot be initialised twice")
+        self.context = context
+        self.active = True
+        self.fetch_offset = self.position = self.next_fetch_offset = fetch_offset
+        self.last_leader_epoch = -1
+        self._max_batch_bytes = max_batch_bytes
+        self._read_committed = read_committed
+        self._aborted = sorted(aborted, key=_first_offset, reverse=True) if read_committed and aborted else []
+        self._aborting = set()
+        self._ready = []
+        self._index = -1
+        PyObject_GetBuffer(data, &self._buffers.data, PyBUF_SIMPLE)
+        self._has_data = True
+        self.nbytes = self._buffers.data.len
+        with nogil:
+            failed = walk_batches(&self._walk, <uint8_t *>self._buffers.data.buf, self._buffers.data.len, check_crcs, max_batch_bytes)
+        if failed:
+            raise MemoryError
+        self.needs_bytes = self._walk.needs_bytes
+        self._count()
+
+    cdef void _count(self):
+        cdef Py_ssize_t i
+        cdef Batch *batch
+        for i in range(self._walk.used):
+            batch = &self._walk.batches[i]
+            if batch.bad != SOUND:
+                self.corrupt = True
+                continue
+            self.next_fetch_offset = max(self.next_fetch_offset, batch.last_offset + 1)
+            if batch.magic >= 2:
+                self.last_leader_epoch = batch.leader_epoch
+                if batch.attributes & CONTROL:
+                    continue
+            self.record_count += batch.count
+
+    def __dealloc__(self):
+        self._close_payload()
+        self._close_data()
+        free(self._buffers)
+
+    cdef void _close_payload(self):
+        if self._has_payload:
+            self._has_payload = False
+            PyBuffer_Release(&self._buffers.payload)
+
+    cdef void _close_data(self):
+        if self._has_data:
+            self._has_data = False
+            PyBuffer_Release(&self._buffers.data)
+        free(self._walk.batches)
+        self._walk.batches = NULL
+        self._walk.used = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef View view
+        cdef Outcome outcome
+        cdef Message message
+        while self.active:
+            if self._cursor.left > 0:
+                outcome = read_record(&self._cursor, &view)
+                if outcome == GOOD:
+                    message = self._message(&view)
+                    self.position = view.offset + 1
+                    return message
+                if outcome != BELOW:
+                    self._note_damage(outcome, &view)
+            elif self._ready:
+                message = self._ready.pop()
+                self.position = message.offset + 1
+                return message
+            elif not self._step():
+                break
+        raise StopIteration
+
+    cpdef list take(self, Py_ssize_t n, stop_offset=None, max_bytes=None):
+        """Up to ``n`` messages, see ``managedconsumer.wire.records``."""
+        cdef list taken = []
+        cdef View view
+        cdef Outcome outcome
+        cdef Cursor before
+        cdef Message message
+        cdef int64_t position = self.position
+        cdef int64_t stop = INT64_MAX if stop_offset is None else stop_offset
+        cdef int64_t limit = INT64_MAX if max_bytes is None else self._unpacked + <int64_t>max_bytes
+        while n > 0 and self.active:
+            if self._cursor.left > 0:
+                before = self._cursor
+                outcome = read_record(&self._cursor, &view)
+                if outcome == GOOD:
+                    if view.offset >= stop:
+                        self._cursor = before
+                        self.position = max(self.position, stop)
+                        break
+                    taken.append(self._message(&view))
+                    self.position = view.offset + 1
+                    n -= 1
+                elif outcome != BELOW:
+                    self._note_damage(outcome, &view)
+            elif self._ready:
+                message = self._ready[len(self._ready) - 1]
+                if message.offset >= stop:
+                    self.position = max(self.position, stop)
+                    break
+                taken.append(self._ready.pop())
+                self.position = message.offset + 1
+                n -= 1
+            else:
+                if taken and (self._failure is not None or self._unpacked >= limit or self._left_over()):
+                    break
+                try:
+                    if not self._step():
+                        break
+                except Exception:
+                    if taken:
+                        break  # what was read is delivered; the next call raises
+                    raise
+                except BaseException:
+                    self._put_back(taken, position)
+                    raise
+        return taken
+
+    cdef void _put_back(self, list taken, int64_t position):
+        """A signal came in between: nothing was handed out."""
+        taken.reverse()
+        self._ready.extend(taken)
+        self.position = position
+
+    def abandon(self, long long position):
+        """End the chunk, which hands out nothing more, with ``position`` where it was before what got lost."""
+        self.active = False
+        self.position = position
+
+    def to_columns(self, pa, schema, stop_offset, max_bytes):
+        """The next messages as a ``pyarrow.RecordBatch``, see ``wire.arrow``.
+
+        None where only messages can say what comes: formats 0 and 1, and header names that are not ASCII.
+        """
+        return build_columns(self, pa, schema, INT64_MAX if stop_offset is None else stop_offset, max_bytes)
+
+    cdef double _ahead(self):
+        """How many times the bytes of the open batch are still to come, itself included."""
+        cdef double rest = self._walk.batches[self._walk.used - 1].end - self._batch.start
+        return 1.02 * rest / <double>(self._batch.end - self._batch.start)
+
+    cdef inline Message _message(self, View *view):
+        cdef Message message = Message.__new__(Message)
+        message.value = to_bytes(view.value, view.value_size)
+        message.partition_key = to_bytes(view.key, view.key_size)
+        message._context = self.context
+        if view.headers != NULL:
+            message._headers = PyBytes_FromStringAndSize(<const char *>view.headers, view.headers_size)
+        message.offset = view.offset
+        message.timestamp = view.timestamp
+        message.leader_epoch = self._batch.leader_epoch
+        message.timestamp_type = self._cursor.appended
+        message.protocol_version = 2
+        return message
+
+    def skip_corrupt(self):
+        """Move past the batch that has raised CorruptRecordError; the new position.  Else it does nothing."""
+        if not self._raised or self._batch == NULL:
+            return self.position
+        self._raised = False
+        self.position = max(self.position, self._after_corrupt(self._batch))
+        self.next_fetch_offset = max(self.next_fetch_offset, self.position)
+        self._failure = None
+        self._cursor.left = 0
+        self._batch = NULL
+        self._close_payload()
+        return self.position
+
+    cdef int64_t _after_corrupt(self, Batch *batch):
+        cdef Batch *following
+        if batch.bad == SOUND:
+            return batch.last_offset + 1  # the header is sound, a record within is not
+        if self._index + 1 < self._walk.used:
+            following = &self._walk.batches[self._index + 1]
+            if following.bad == SOUND and following.base_offset >= self.position:
+                return following.base_offset
+        if (
+            batch.count > 0
+            and batch.last_offset >= self.position
+            and <int64_t>(<uint64_t>batch.last_offset - <uint64_t>batch.base_offset) == batch.count - 1
+        ):
+            return batch.last_offset + 1
+        # Its own words cannot be trusted, and jumping too far would lose records: one offset at a time.
+        return self.position + (self.position < INT64_MAX)
+
+    # --- opening: everything below runs once per batch ---
+
+    cdef void _note_damage(self, Outcome outcome, View *view):
+        cdef int number = self._batch.count - self._cursor.left + 1
+        if outcome == MISPLACED:
+            self._failure = fmt.bad_offset(number, self._batch.count, view.offset)
+        else:
+            self._failure = fmt.bad_record(number, self._batch.count)
+        self._cursor.left = 0
+
+    cdef bint _left_over(self):
+        """Whether the open batch goes on after its last record; then that is the failure."""
+        if self._batch == NULL or self._cursor.place == self._cursor.end or self._failure is not None:
+            return False
+        self._failure = fmt.left_over(self._cursor.end - self._cursor.place, self._batch.count)
+        return True
+
+    cdef bint _step(self) except -1:
+        """Leave the open batch, which was read to its end, and open the next; False at the end of the chunk."""
+        if self._failure is not None or self._left_over():
+            raise self._corrupt_error()
+        if self._batch != NULL:
+            self.position = max(self.position, self._batch.last_offset + 1)
+            self._batch = NULL
+            self._close_payload()
+        if self._index + 1 >= self._walk.used:
+            self._finish()
+            return False
+        self._index += 1
+        self._open(&self._walk.batches[self._index])
+        return True
+
+    cdef bint _step_plain(self):
+        """Leave a batch that was read to its end for one that needs no work and runs no Python code; False: not so."""
+        cdef Batch *batch
+        if (
+            self._index + 1 >= self._walk.used
+            or self._batch == NULL
+            or self._failure is not None
+            or self._read_committed
+            or self._cursor.place != self._cursor.end
+            or self._has_payload
+            or self._ready
+        ):
+            return False
+        batch = &self._walk.batches[self._index + 1]
+        if batch.bad != SOUND or batch.magic < 2 or batch.attributes & (CODEC_MASK | CONTROL) or not batch.count:
+            return False
+        if batch.last_offset < self.position or batch.last_offset < self._batch.last_offset:
+            return False
+        self.position = max(self.position, self._batch.last_offset + 1)
+        self._index += 1
+        self._open(batch)
+        return self._cursor.left > 0
+
+    cdef void _finish(self):
+        self.position = max(self.position, self.next_fetch_offset)
+        self.exhausted = True
+        self._close_data()
+        if self._scratch is not None:
+            compression.give_scratch(self._scratch)
+            self._scratch = None
+
+    cdef object _corrupt_error(self):
+        cdef int64_t offset = max(self.position, self._batch.base_offset)
+        self._raised = True
+        return CorruptRecordError(self.context.topic, self.context.partition_id, offset, self._failure)
+
+    cdef object _bad(self, Batch *batch):
+        """The reason in words why a batch is bad."""
+        if batch.bad == NO_ROOM:
+            return fmt.no_room(batch.first_number)
+        if batch.bad == BEYOND_LIMIT:
+            return fmt.beyond_limit(batch.first_number, batch.second_number)
+        if batch.bad == UNKNOWN_MAGIC:
+            return fmt.unknown_magic(batch.first_number)
+        if batch.bad == BAD_CRC:
+            return fmt.bad_crc(batch.first_number, batch.second_number)
+        if batch.bad == BAD_ORDER:
+            return fmt.bad_order(batch.first_number, batch.second_number)
+        return fmt.bad_count(batch.first_number, batch.second_number)
+
+    cdef int _open(self, Batch *batch) except -1:
+        """Get a batch ready to be read, or pass it over (a marker, an aborted transaction, nothing new in it)."""
+        self._batch = batch
+        self._cursor.left = 0
+        self._cursor.place = self._cursor.end = NULL
+        if batch.bad != SOUND:
+            self._failure = self._bad(batch)
+            return 0
+        if self._read_committed and self._is_aborted(batch):
+            return 0
+        if (batch.magic >= 2 and batch.attributes & CONTROL) or batch.last_offset < self.position or not batch.count:
+            return 0
+        try:
+            if batch.magic < 2:
+                self._open_legacy(batch)
+                return 0
+            self._unpack(batch)
+        except (compression.DecompressionError, BadMessageError) as error:
+            self._failure = str(error)
+            return 0
+        except BaseException:
+            self._batch = NULL
+            self._index -= 1  # such as a package that is missing: the next call tries again
+            raise
+        if <int64_t>batch.count * MIN_RECORD_BYTES > self._cursor.end - self._cursor.place:
+            self._failure = fmt.bad_count(batch.count, self._cursor.end - self._cursor.place)
+            return 0
+        self._unpacked += self._cursor.end - self._cursor.place
+        self._cursor.base_offset = batch.base_offset
+        self._cursor.last_offset = batch.last_offset
+        self._cursor.appended = batch.attributes & LOG_APPEND_TIME != 0
+        self._cursor.timestamp = batch.max_timestamp if self._cursor.appended else batch.base_timestamp
+        self._cursor.previous = batch.base_offset - 1
+        self._cursor.start = self.position
+        self._cursor.left = batch.count
+        return 0
+
+    cdef int _unpack(self, Batch *batch) except -1:
+        """Point the cursor at the batch's records, decompressed if need be."""
+        cdef uint8_t *body = <uint8_t *>self._buffers.data.buf + batch.start + HEADER_BYTES
+        cdef int codec = batch.attributes & CODEC_MASK
+        if codec == 0:
+            self._cursor.place = body
+            self._cursor.end = <uint8_t *>self._buffers.data.buf + batch.end
+            return 0
+        if self._scratch is None:
+            self._scratch = compression.take_scratch()
+        unpacked = compression.decompress(codec, self._slice(batch), self._max_batch_bytes, self._scratch)
+        PyObject_GetBuffer(unpacked, &self._buffers.payload, PyBUF_SIMPLE)
+        self._has_payload = True
+        self._cursor.place = <uint8_t *>self._buffers.payload.buf
+        self._cursor.end = self._cursor.place + self._buffers.payload.len
+        return 0
+
+    cdef object _slice(self, Batch *batch):
+        """The batch's bytes behind the header (format 2), or all of them."""
+        cdef Py_ssize_t start = batch.start + (HEADER_BYTES if batch.magic >= 2 else 0)
+        return memoryview(<object>self._buffers.data.obj).cast("B")[start:batch.end]
+
+    cdef bint _is_aborted(self, Batch *batch) except -1:
+        """Whether the batch belongs to a transaction that was given up.  Called for each batch, in order (KIP-98)."""
+        while self._aborted and self._aborted[len(self._aborted) - 1][1] <= batch.last_offset:
+            self._aborting.add(self._aborted.pop()[0])
+        if batch.magic < 2:
+            return False
+        if batch.attributes & CONTROL:
+            if self._is_abort_marker(batch):
+                self._aborting.discard(batch.producer_id)
+            return False
+        return batch.attributes & TRANSACTIONAL != 0 and batch.producer_id in self._aborting
+
+    cdef bint _is_abort_marker(self, Batch *batch) except -1:
+        """A control record's key is its version and its type, two bytes each; other types are not for consumers."""
+        cdef const uint8_t *p
+        cdef const uint8_t *end
+        cdef int64_t number
+        if batch.count < 1:
+            return False  # compacted away
+        try:
+            body = bytes(compression.decompress(batch.attributes & CODEC_MASK, self._slice(batch))[:64])
+        except compression.DecompressionError:
+            return False
+        p = <const uint8_t *>PyBytes_AS_STRING(body)
+        end = p + PyBytes_GET_SIZE(body)
+        p = read_varint(p, end, 5, &number)  # size
+        if p != NULL and p < end:
+            p = read_varint(p + 1, end, 5, &number)  # timestamp, after the attributes
+        if p != NULL:
+            p = read_varint(p, end, 5, &number)  # offset
+        if p != NULL:
+            p = read_varint(p, end, 5, &number)  # size of the key
+        return p != NULL and number >= 4 and end - p >= 4 and p[2] == 0 and p[3] == 0
+
+    cdef int _open_legacy(self, Batch *batch) except -1:
+        cdef Message message
+        for record in reversed(decode_entry(self._slice(batch), self._max_batch_bytes)):
+            if record.offset >= self.position:
+                message = Message.__new__(Message)
+                message.value, message.partition_key = record.value, record.key
+                message._context = self.context
+                message.offset, message.timestamp = record.offset, record.timestamp
+                message.leader_epoch = -1
+                message.timestamp_type, message.protocol_version = record.timestamp_type, record.magic
+                self._ready.append(message)
+                self._unpacked += len(record.value or b"")
+        return 0
+
+
+def _first_offset(entry):
+    return entry[1]

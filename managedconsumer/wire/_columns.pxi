@@ -1,0 +1,224 @@
+cdef class _Room:
+    """One growing Arrow buffer.  It lives in pyarrow's memory pool, which hands pages out again warm."""
+
+    cdef object buffer
+    cdef uint8_t *start
+    cdef int64_t size
+
+    def __cinit__(self, pa, int64_t size):
+        self.buffer = pa.allocate_buffer(size, resizable=True)
+        self.start = <uint8_t *><uintptr_t>self.buffer.address
+        self.size = size
+
+    cdef int hold(self, int64_t size) except -1:
+        """Make room for ``size`` bytes, keeping what is there."""
+        if size > self.size:
+            self.size = max(size, self.size + (self.size >> 1))
+            self.buffer.resize(self.size)
+            self.start = <uint8_t *><uintptr_t>self.buffer.address
+        return 0
+
+    cdef object done(self, int64_t size):
+        """The buffer, cut to ``size`` bytes; memory that was hardly used is given back."""
+        self.buffer.resize(size, shrink_to_fit=size < self.size >> 1)
+        return self.buffer
+
+
+cdef class _BinaryRoom:
+    """The three buffers of a column of bytes."""
+
+    cdef _Room offsets, data, valid
+
+    def __cinit__(self, pa):
+        self.offsets = _Room(pa, 0)
+        self.data = _Room(pa, 0)
+        self.valid = _Room(pa, 0)
+
+    cdef int hold(self, Binary *column, int64_t rows, int64_t size, double ahead) except -1:
+        """Room for ``rows`` more fields of ``size`` bytes in all; ``ahead``: how much more of the same is to come."""
+        cdef bint first = column.offsets == NULL
+        self.offsets.hold(room(column.rows + rows + 1, ahead if first else 1) * 4)
+        self.data.hold(room(column.used + size, ahead if first else 1))
+        hold_valid(self.valid, column.rows, rows, ahead if first else 1)
+        column.offsets = <int32_t *>self.offsets.start
+        column.data = self.data.start
+        column.valid = self.valid.start
+        if first:
+            column.offsets[0] = 0
+        return 0
+
+    cdef object done(self, pa, kind, Binary *column):
+        """The finished array."""
+        valid = self.valid.done((column.rows + 7) // 8) if column.nulls else None
+        buffers = [valid, self.offsets.done((column.rows + 1) * 4), self.data.done(column.used)]
+        return pa.Array.from_buffers(kind, column.rows, buffers, column.nulls)
+
+
+cdef int64_t room(int64_t needed, double ahead):
+    """What to ask for at once when ``needed`` is the first of ``ahead`` equal parts."""
+    return <int64_t>(needed * ahead) if ahead > 1 else needed
+
+
+cdef int hold_valid(_Room valid, int64_t before, int64_t more, double ahead) except -1:
+    """Room for the bits of ``more`` rows, set until a null clears them."""
+    cdef int64_t old = (before + 7) // 8, new = (before + more + 7) // 8
+    valid.hold(room(new, ahead))
+    memset(valid.start + old, 0xFF, new - old)
+    return 0
+
+
+cdef class _Builder:
+    """The columns of one record batch while it grows, batch of Kafka's by batch."""
+
+    cdef object pa, schema
+    cdef Columns columns
+    cdef _BinaryRoom key, value, names, contents
+    cdef _Room offsets, timestamps, types, lists, lists_valid
+
+    def __cinit__(self, pa, schema):
+        self.pa, self.schema = pa, schema
+        memset(&self.columns, 0, sizeof(Columns))
+        wanted = set(schema.names)
+        self.key = _BinaryRoom(pa) if "key" in wanted else None
+        self.value = _BinaryRoom(pa) if "value" in wanted else None
+        self.offsets = _Room(pa, 0) if "offset" in wanted else None
+        self.timestamps = _Room(pa, 0) if "timestamp" in wanted else None
+        self.types = _Room(pa, 0) if "timestampType" in wanted else None
+        if "headers" in wanted:
+            self.names, self.contents = _BinaryRoom(pa), _BinaryRoom(pa)
+            self.lists, self.lists_valid = _Room(pa, 0), _Room(pa, 0)
+
+    cdef int hold(self, Count *count, double ahead) except -1:
+        """Room for as many records as were counted; ``ahead``: how much more of the same is to come."""
+        cdef Columns *to = &self.columns
+        cdef int64_t rows = count.rows
+        cdef int64_t after = to.rows + rows
+        if to.rows:
+            ahead = 1
+        if self.key is not None:
+            self.key.hold(&to.key, rows, count.key_bytes, ahead)
+        if self.value is not None:
+            self.value.hold(&to.value, rows, count.value_bytes, ahead)
+        if self.offsets is not None:
+            self.offsets.hold(room(after, ahead) * 8)
+            to.offsets = <int64_t *>self.offsets.start
+        if self.timestamps is not None:
+            self.timestamps.hold(room(after, ahead) * 8)
+            to.timestamps = <int64_t *>self.timestamps.start
+        if self.types is not None:
+            self.types.hold(room(after, ahead) * 4)
+            to.types = <int32_t *>self.types.start
+        if self.lists is not None:
+            self.names.hold(&to.names, count.headers, count.name_bytes, ahead)
+            self.contents.hold(&to.contents, count.headers, count.content_bytes, ahead)
+            self.lists.hold(room(after + 1, ahead) * 4)
+            to.lists = <int32_t *>self.lists.start
+            if not to.rows:
+                to.lists[0] = 0
+            hold_valid(self.lists_valid, to.rows, rows, ahead)
+            to.lists_valid = self.lists_valid.start
+        return 0
+
+    cdef Ending add(self, Cursor *cursor, Outcome *outcome, View *view, int64_t stop, int64_t budget, double ahead) except *:
+        """Add records of the open batch until one of the limits is met; ``ahead`` as in ``hold``."""
+        cdef Columns *to = &self.columns
+        cdef Cursor before = cursor[0]
+        cdef Count count
+        cdef Ending ending
+        memset(&count, 0, sizeof(Count))
+        if self.lists is not None:
+            with nogil:
+                ending = count_records(cursor, &count, outcome, view, stop, budget - to.bytes, to.rows == 0)
+            if count.rows:
+                self.hold(&count, min(ahead, <double>budget / <double>count.bytes))
+                with nogil:
+                    copy_records(&before, to, outcome, view, stop, INT64_MAX, count.rows)
+            return ending
+        # No record has more bytes in key and value than in all, so one pass is enough.
+        count.rows = cursor.left
+        count.key_bytes = count.value_bytes = count.bytes = cursor.end - cursor.place
+        self.hold(&count, min(ahead, <double>budget / <double>count.bytes))
+        with nogil:
+            ending = copy_records(cursor, to, outcome, view, stop, budget, INT64_MAX)
+        return ending
+
+    cdef object _headers(self, kind):
+        cdef Columns *to = &self.columns
+        pair = kind.value_type
+        names = self.names.done(self.pa, pair.field("key").type, &to.names)
+        contents = self.contents.done(self.pa, pair.field("value").type, &to.contents)
+        items = self.pa.Array.from_buffers(pair, to.names.rows, [None], 0, children=[names, contents])
+        valid = self.lists_valid.done((to.rows + 7) // 8) if to.headless else None
+        buffers = [valid, self.lists.done((to.rows + 1) * 4)]
+        return self.pa.Array.from_buffers(kind, to.rows, buffers, to.headless, children=[items])
+
+    cdef object _column(self, field, PartitionContext context):
+        cdef Columns *to = &self.columns
+        name, kind = field.name, field.type
+        if name == "key":
+            return self.key.done(self.pa, kind, &to.key)
+        if name == "value":
+            return self.value.done(self.pa, kind, &to.value)
+        if name == "headers":
+            return self._headers(kind)
+        if name in ("topic", "partition"):
+            value = context.topic if name == "topic" else context.partition_id
+            return self.pa.repeat(self.pa.scalar(value, kind), to.rows)
+        if name == "timestampType":
+            data = self.types.done(to.rows * 4)
+        else:
+            data = (self.offsets if name == "offset" else self.timestamps).done(to.rows * 8)
+        return self.pa.Array.from_buffers(kind, to.rows, [None, data], 0)
+
+    cdef object done(self, PartitionContext context):
+        """The record batch."""
+        columns = [self._column(field, context) for field in self.schema]
+        return self.pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+cdef object build_columns(RecordChunk chunk, pa, schema, int64_t stop, int64_t budget):
+    """See ``RecordChunk.to_columns``.  If it fails, the chunk is given up, and its position is where it was."""
+    cdef _Builder builder = _Builder(pa, schema)
+    cdef int64_t position = chunk.position
+    cdef Ending ending
+    try:
+        ending = gather(chunk, builder, stop, budget)
+        if not builder.columns.rows and (chunk._ready or ending == ODD_NAME):
+            return None
+        return builder.done(chunk.context)
+    except BaseException:
+        if chunk._failure is None:
+            chunk.abandon(position)
+        raise
+
+
+cdef Ending gather(RecordChunk chunk, _Builder builder, int64_t stop, int64_t budget) except *:
+    """Add records to the columns until one of the limits is met."""
+    cdef Columns *columns = &builder.columns
+    cdef Outcome outcome = GOOD
+    cdef View view
+    cdef Ending ending = AT_END
+    cdef int64_t rows
+    while chunk.active and not chunk._ready:
+        if chunk._cursor.left <= 0:
+            if columns.rows and (chunk._failure is not None or columns.bytes >= budget or chunk._left_over()):
+                break
+            try:
+                if not chunk._step():
+                    break
+            except Exception:
+                if columns.rows:
+                    break  # what was read is delivered; the next call raises
+                raise
+            continue
+        rows = columns.rows
+        ending = builder.add(&chunk._cursor, &outcome, &view, stop, budget, chunk._ahead())
+        if columns.rows > rows:
+            chunk.position = chunk._cursor.previous + 1
+        if ending == AT_DAMAGE:
+            chunk._note_damage(outcome, &view)
+        elif ending == AT_STOP:
+            chunk.position = max(chunk.position, stop)
+        if ending != AT_END and ending != AT_DAMAGE:
+            break
+    return ending

@@ -1,0 +1,205 @@
+@cython.final
+cdef class PartitionContext:
+    """What all messages of one partition share: the topic's name, the partition's number, the user's object."""
+
+    cdef public object topic
+    cdef public int partition_id
+    cdef public object partition
+
+    def __init__(self, topic, int partition_id, partition=None):
+        self.topic = topic
+        self.partition_id = partition_id
+        self.partition = partition
+
+    def __repr__(self):
+        return f"PartitionContext({self.topic!r}, {self.partition_id})"
+
+
+@cython.final
+@cython.freelist(1024)
+@cython.no_gc
+cdef class Message:
+    """One record as a user holds it: pykafka's attributes, and Kafka's newer ones (see ``_message_py``)."""
+
+    cdef public object value
+    cdef public object partition_key
+    cdef PartitionContext _context
+    cdef object _headers  # None, bytes not looked at yet, or the list
+    cdef public long long offset
+    cdef public long long timestamp
+    cdef readonly int leader_epoch
+    cdef readonly signed char timestamp_type
+    cdef readonly signed char protocol_version
+
+    def __init__(
+        self,
+        value,
+        partition_key=None,
+        *,
+        offset=-1,
+        timestamp=None,
+        headers=(),
+        topic="",
+        partition_id=-1,
+        partition=None,
+        timestamp_type=0,
+        leader_epoch=-1,
+        protocol_version=2,
+    ):
+        self.value = value
+        self.partition_key = partition_key
+        self.offset = offset
+        self._headers = list(headers) or None
+        self._context = PartitionContext(topic, partition_id, partition)
+        self.timestamp_type = timestamp_type
+        self.leader_epoch = leader_epoch
+        self.protocol_version = protocol_version
+        if isinstance(timestamp, datetime):
+            self.timestamp_dt = timestamp
+        else:
+            self.timestamp = timestamp or 0
+
+    @property
+    def compression_type(self):
+        """Always 0, as in pykafka: what a user holds is not compressed."""
+        return 0
+
+    @property
+    def produce_attempt(self):
+        """Always 0: for producing, in pykafka."""
+        return 0
+
+    @property
+    def delivery_report_q(self):
+        """Always None: for producing, in pykafka."""
+        return None
+
+    @property
+    def key(self):
+        """The same as ``partition_key``, by the name that Kafka has for it."""
+        return get_key(self)
+
+    @key.setter
+    def key(self, key):
+        self.partition_key = key
+
+    @property
+    def headers(self):
+        """The record's headers in order; empty if it has none.  The list is the message's own."""
+        if type(self._headers) is bytes:
+            self._headers = read_headers(self._headers)
+        elif self._headers is None:
+            self._headers = []
+        return self._headers
+
+    @headers.setter
+    def headers(self, headers):
+        self._headers = list(headers)
+
+    @property
+    def topic(self):
+        """The topic's name."""
+        return self._context.topic
+
+    @property
+    def partition_id(self):
+        """The partition's number."""
+        return self._context.partition_id
+
+    @partition_id.setter
+    def partition_id(self, partition_id):
+        self._context = PartitionContext(self._context.topic, partition_id, self._context.partition)
+
+    @property
+    def partition(self):
+        """The partition object of the consumer that read this message; None for a message made by hand."""
+        return self._context.partition
+
+    @partition.setter
+    def partition(self, partition):
+        self._context = PartitionContext(self._context.topic, self._context.partition_id, partition)
+
+    @property
+    def timestamp_dt(self):
+        """The timestamp as a datetime in UTC without a time zone; None where there is none."""
+        return _EPOCH + timedelta(milliseconds=self.timestamp) if self.timestamp > 0 else None
+
+    @timestamp_dt.setter
+    def timestamp_dt(self, value):
+        self.timestamp = (value - _EPOCH) // _MILLISECOND
+
+    def __len__(self):
+        cdef Py_ssize_t size = 14
+        value, key = get_value(self), get_key(self)
+        if value is not None:
+            size += len(value)
+        if key is not None:
+            size += len(key)
+        if self.protocol_version > 0 and self.timestamp:
+            size += 8
+        return size
+
+    def __bool__(self):
+        return True
+
+    def __repr__(self):
+        return f"<Message {self.topic}-{self.partition_id} offset {self.offset}>"
+
+    def __reduce__(self):
+        """Copies and pickles hold everything but ``partition``, which belongs to a live consumer."""
+        from managedconsumer.wire.records import rebuild_message
+
+        return rebuild_message, (
+            *(get_value(self), get_key(self), self.offset, self.timestamp, self.headers or None),
+            *(self.topic, self.partition_id, self.timestamp_type, self.leader_epoch, self.protocol_version),
+        )
+
+
+# ``del message.value`` leaves no reference at all, as with __slots__; in here that reads as None.
+cdef inline object get_value(Message message):
+    return None if <void *>message.value == NULL else message.value
+
+
+cdef inline object get_key(Message message):
+    return None if <void *>message.partition_key == NULL else message.partition_key
+
+
+cdef PyMemberDef _value_member = PyMemberDef(b"value", 0, -1, 0, b"The record's value: bytes, or None for a tombstone.")
+cdef PyMemberDef _key_member = PyMemberDef(b"partition_key", 0, -1, 0, b"The record's key: bytes, or None.")
+
+
+cdef _expose_members():
+    """Let ``value`` and ``partition_key`` be read without a call, see _slots.h."""
+    cdef object value = object(), key = object()
+    cdef Message message = Message(value, key)
+    _value_member.offset = mc_offset_of(message, value)
+    _key_member.offset = mc_offset_of(message, key)
+    mc_expose(<PyTypeObject *>Message, &_value_member)
+    mc_expose(<PyTypeObject *>Message, &_key_member)
+
+
+_expose_members()
+
+
+cdef list read_headers(bytes raw):
+    """The list of a record's headers, from their count on; they were looked over when the record was read."""
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(raw)
+    cdef const uint8_t *end = p + PyBytes_GET_SIZE(raw)
+    cdef const uint8_t *name = NULL
+    cdef const uint8_t *content = NULL
+    cdef Py_ssize_t name_size = 0, content_size = 0
+    cdef int64_t count = 0
+    cdef list headers = []
+    p = read_varint(p, end, 5, &count)
+    while count > 0:
+        p = read_field(p, end, &name, &name_size)
+        p = read_field(p, end, &content, &content_size)
+        headers.append(((<const char *>name)[:name_size].decode("utf-8", "replace"), to_bytes(content, content_size)))
+        count -= 1
+    return headers
+
+
+cdef inline object to_bytes(const uint8_t *field, Py_ssize_t size):
+    if field == NULL:
+        return None
+    return PyBytes_FromStringAndSize(<const char *>field, size)
