@@ -155,6 +155,8 @@ class Cluster:
     def _ask_anyone(self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None) -> dict[str, Any]:
         failures: list[str] = []
         for host, port, node_id in self._candidates():
+            if self._control is not None:
+                self._control.close()
             try:
                 self._control = self._open(host, port, node_id)
                 return self._control.request(api, body, timeout_ms)

@@ -75,6 +75,8 @@ class FetchPool:
             while (plan := self._next_plan(key)) is not None:
                 try:
                     if connection is None or not connection.connected:
+                        if connection is not None:
+                            connection.close()
                         connection = engine.cluster.connect(key[0])
                     answer = self._ask(connection, plan)
                 except err.FATAL_LOCAL_ERRORS:

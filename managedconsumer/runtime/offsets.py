@@ -85,6 +85,8 @@ class OffsetClient:
         with self._leader_lock:
             connection = self._leaders.get(node)
             if connection is None or not connection.connected:
+                if connection is not None:
+                    connection.close()
                 connection = self._leaders[node] = self._cluster.connect(node)
             try:
                 return connection.request(schemas.LIST_OFFSETS, body)

@@ -232,5 +232,7 @@ class Producer:
                 raise err.LeaderNotFoundError(f"{tp.topic}-{tp.partition} does not exist, or has no leader")
         connection = self._connections.get(leader.node_id)
         if connection is None or not connection.connected:
+            if connection is not None:
+                connection.close()
             connection = self._connections[leader.node_id] = self.cluster.connect(leader.node_id)
         return connection
