@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -81,7 +80,13 @@ class Counting:
         env = {**os.environ, "PYTHONPATH": here if not known else f"{here}{os.pathsep}{known}"}
         self._log = path.with_suffix(".log").open("ab")
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=env
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=env,
+            # Ctrl-C is for the demo, which then decides in which order everybody stops.
+            start_new_session=True,
         )
         self._rest = b""
         self._stopped = False
@@ -129,8 +134,6 @@ def main(bootstrap: str, topic: str, group: str, path: str) -> int:
     """Count until standard input ends."""
     from managedconsumer import ManagedBalancedConsumer
 
-    # Ctrl-C reaches the whole process group; the demo decides when it is our turn.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     saved = Saved(Path(path)).load()
 
     def go_on(_consumer: Any, _old: Any, new: dict[int, int]) -> dict[int, int]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 from managedconsumer.cli._demo_java import spark_java_home
 from managedconsumer.spark.pageviews import PageViewCounts
@@ -36,11 +34,9 @@ class Query:
             from managedconsumer.spark.session import make_session
 
             os.environ.update(spark_java_home())
-            with _standard_error_to(self.log_file.with_suffix(".jvm.log")):
-                spark = make_session(
-                    "managedconsumer demo", _master(), driver_memory=self._memory, log_file=self.log_file
-                )
-            self.spark = spark
+            self.spark = spark = make_session(
+                "managedconsumer demo", _master(), driver_memory=self._memory, log_file=self.log_file
+            )
             if self._stopping.is_set():
                 return
             self.note = "the query is starting"
@@ -66,6 +62,8 @@ class Query:
     def close(self, timeout: float) -> None:
         """Stop query and session, for at most ``timeout`` seconds; the JVM ends with this process at the latest."""
         self._stopping.set()
+        if self.spark is None:
+            return  # there is nothing in it yet, and a start cannot be called off
         worker = threading.Thread(target=self._close, name="managedconsumer.demo-end", daemon=True)
         worker.start()
         worker.join(timeout)
@@ -83,18 +81,3 @@ class Query:
 
 def _master() -> str:
     return f"local[{min(4, max(2, os.cpu_count() or 2))}]"
-
-
-@contextmanager
-def _standard_error_to(path: Path) -> Iterator[None]:
-    """What the JVM prints before its log is set up goes to a file; it keeps the stream it was started with."""
-    sys.stderr.flush()
-    saved = os.dup(2)
-    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        os.dup2(target, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(target)

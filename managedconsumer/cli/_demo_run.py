@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -26,9 +27,19 @@ from managedconsumer.testing._instances import Instance, ensure_running
 from managedconsumer.testing._jars import DEFAULT_VERSION
 
 _TICK = 0.2
-_BROKER_GRACE = 1.5
 # Everything in the output directory that the demo makes, so that it can take away what it made and nothing else.
 _OURS = ("data", "counts", "_claims", "_checkpoint", "plain.json", "demo.json")
+
+
+def _log_to(path: Path) -> None:
+    """What the consumer, and py4j about a query that is stopped, have to say: of use when something went wrong."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for name, level in (("managedconsumer", logging.INFO), ("py4j", logging.WARNING), ("pyspark", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +94,9 @@ class Demo:
         self.screen.wipe()
         good = self._prove(topic, self._query, self._counting)
         self.screen.say(f"\nResult: {self.output / 'counts'}  (Parquet: user, start, end, views)")
-        self.screen.say(f"        {time.monotonic() - began:.1f} s in all; logs: {self.output / 'spark.log'}")
+        self.screen.say(
+            f"        {time.monotonic() - began:.1f} s in all; logs beside it: demo.log, spark.log, plain.log"
+        )
         return good
 
     # -- steps ----------------------------------------------------------------------------------------
@@ -106,6 +119,7 @@ class Demo:
         if plan.records and not made:
             topic.check_ours(events)
         self._check_output(topic)
+        _log_to(self.output / "demo.log")
         screen.say(f"topic {topic.name}, {topic.partitions} partitions{', new' if made else ''}")
         return topic
 
@@ -230,24 +244,29 @@ class Demo:
     def close(self) -> None:
         """End everything within five seconds; what is not finished goes on in the next run."""
         previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+        began = time.monotonic()
+
+        def left(until: float) -> float:
+            return max(0.05, began + until - time.monotonic())
+
         try:
             self.screen.wipe()
             if self._counting is not None:
                 self._counting.ask_to_stop()
             if self._writer is not None:
-                self._writer.stop(1.0)
+                self._writer.stop(left(0.7))
             if self._query is not None:
-                self._query.close(2.5)
+                self._query.close(left(2.4))
             if self._counting is not None:
-                self._counting.stop(1.0)
+                self._counting.stop(left(3.0))
             if self._topic is not None:
                 self._topic.close()
-            self._stop_broker()
+            self._stop_broker(left(3.8))
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def _stop_broker(self) -> None:
+    def _stop_broker(self, grace: float) -> None:
         """Ask the broker that we started to end; it saves its data by itself, nobody has to wait for long."""
         if self._broker is None:
             return
@@ -255,7 +274,7 @@ class Demo:
         for node in nodes:
             with suppress(ProcessLookupError):
                 os.kill(node.pid, signal.SIGTERM)
-        deadline = time.monotonic() + _BROKER_GRACE
+        deadline = time.monotonic() + grace
         while time.monotonic() < deadline and any(self._broker.is_alive(node) for node in nodes):
             time.sleep(0.05)
         if not any(self._broker.is_alive(node) for node in nodes):

@@ -43,6 +43,8 @@ def make_session(
     _export_package(settings)
     from pyspark.sql import SparkSession
 
+    if log_file is not None:
+        _start_jvm(app_name, master, settings, Path(log_file).with_suffix(".jvm.log"))
     builder: Any = SparkSession.builder
     builder = builder.master(master).appName(app_name)
     for key, value in settings.items():
@@ -50,6 +52,20 @@ def make_session(
     session = builder.getOrCreate()
     session.dataSource.register(ManagedKafkaSource)
     return session
+
+
+def _start_jvm(app_name: str, master: str, settings: Mapping[str, str], output: Path) -> None:
+    """Start Spark's JVM, unless it runs, with what it says before its log is set up going to a file."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:  # noqa: SLF001
+        return
+    conf: Any = SparkConf(loadDefaults=False).setMaster(master).setAppName(app_name).setAll(list(settings.items()))
+    with output.open("ab") as out:
+        launch: Any = launch_gateway
+        gateway = launch(conf, {"stdout": out, "stderr": out})
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
 
 
 def _settings(driver_memory: str, shuffle_partitions: int) -> dict[str, str]:
