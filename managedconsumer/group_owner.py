@@ -15,6 +15,7 @@ from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.runtime.callbacks import CallbackNotDelivered, ListenerCalls
 from managedconsumer.runtime.member import GroupMember
+from managedconsumer.runtime.troubles import GROUP
 from managedconsumer.simpleconsumer import SimpleConsumer
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.subscription_state import FetchState
@@ -105,14 +106,14 @@ class GroupOwner:
                 return None
             if not getattr(error, "retriable", False):
                 raise
-            engine.note_trouble(f"committed offsets cannot be had yet: {error}")
+            engine.troubles.note(GROUP, f"committed offsets cannot be had yet: {error}")
             return "committed offsets could not be fetched"
         self._reset_on_start = False
         self._announce(fresh if self._negotiation.cooperative else share, old, share, generation)
         if not self._release(share, generation):
             return None
         self.assignments += 1
-        engine.trouble = None
+        engine.troubles.over(GROUP)
         return "topics of the assignment are not in the metadata yet" if unresolved else rejoin
 
     def _release(self, share: list[TopicPartition], generation: Any) -> bool:
@@ -149,9 +150,9 @@ class GroupOwner:
                 event.reason,
             )
         elif isinstance(event, ev.Retrying):
-            self._engine.note_trouble(f"cannot join yet: {event.error}")
+            self._engine.troubles.note(GROUP, f"cannot join yet: {event.error}")
         elif isinstance(event, ev.MembershipLost):
-            self._engine.note_trouble(f"membership lost: {event.error}")
+            self._engine.troubles.note(GROUP, f"membership lost: {event.error}")
         with self._engine.lock:
             self._engine.lock.notify_all()
 

@@ -25,6 +25,7 @@ from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.fetch_pool import FetchPool
 from managedconsumer.runtime.offsets import OffsetClient
 from managedconsumer.runtime.positions import PositionWorker
+from managedconsumer.runtime.troubles import METADATA, Troubles
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
 from managedconsumer.wire.records import Message
@@ -72,7 +73,7 @@ class Engine(AssignmentPart):
         self._draining = 0
         self.error: BaseException | None = None
         self._cause: TracebackType | None = None
-        self.trouble: str | None = None
+        self.troubles = Troubles(group_id or "consumer")
         self._raise_once: deque[BaseException] = deque()
         self._tasks: deque[Task] = deque()
         #: The event loop that consumes, while one does.
@@ -103,7 +104,8 @@ class Engine(AssignmentPart):
         self._build()
         with self.lock:
             self.closing = self.stopping = self.stop_wanted = False
-            self.error = self.trouble = None
+            self.error = None
+            self.troubles.clear()
             self._raise_once.clear()
             self._tasks.clear()
         self.positions.start()
@@ -161,11 +163,10 @@ class Engine(AssignmentPart):
         self.dispenser.settle_lane()
         self.lock.notify_all()
 
-    def note_trouble(self, text: str) -> None:
-        """Something that heals by itself; shown by ``health()`` and logged when it is new."""
-        if text != self.trouble:
-            log.warning("%s: %s", self.group_id or "consumer", text)
-        self.trouble = text
+    @property
+    def trouble(self) -> str | None:
+        """What does not work at the moment and heals by itself; None when all is well."""
+        return self.troubles.text
 
     def raise_if_over(self) -> None:
         """Raise what has ended the consumer, or what the user has to know once."""
@@ -308,11 +309,12 @@ class Engine(AssignmentPart):
         topics = None if pattern is not None else assigned | self.subscription.group_subscription()
         try:
             self.cluster.refresh_if_same(snapshot, topics)
+            self.troubles.over(METADATA)
         except err.FATAL_LOCAL_ERRORS as error:
             self.fail(error)
         except err.KafkaException as error:
             if not self.closing:
-                self.note_trouble(str(error))
+                self.troubles.note(METADATA, str(error))
         with self.lock:
             self.fetchers.ensure_workers()
             self.room.notify_all()

@@ -15,6 +15,7 @@ from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.runtime.connection import Connection
+from managedconsumer.runtime.troubles import FETCH
 from managedconsumer.wire import schemas
 from managedconsumer.wire.records import RecordChunk
 
@@ -82,14 +83,15 @@ class FetchPool:
                 except err.FATAL_LOCAL_ERRORS:
                     raise
                 except err.KafkaException as error:
-                    self._give_up(plan, connection, error, backoff)
+                    self._give_up(key, plan, connection, error, backoff)
                     connection = None
                     continue
                 backoff.succeed()
-                self._deliver(plan, answer)
+                self._deliver(key, plan, answer)
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             engine.fail(error)
         finally:
+            engine.troubles.over((FETCH, *key))
             if connection is not None:
                 connection.close()
 
@@ -123,7 +125,12 @@ class FetchPool:
         return answer
 
     def _give_up(
-        self, plan: fp.FetchPlan, connection: Connection | None, error: err.KafkaException, backoff: Backoff
+        self,
+        key: tuple[int, int],
+        plan: fp.FetchPlan,
+        connection: Connection | None,
+        error: err.KafkaException,
+        backoff: Backoff,
     ) -> None:
         engine = self._engine
         if connection is not None:
@@ -132,10 +139,10 @@ class FetchPool:
         with engine.lock:
             fp.release(plan, now + backoff.fail(now))
         if not engine.closing:
-            engine.note_trouble(f"fetching failed: {error}")
+            engine.troubles.note((FETCH, *key), f"fetching failed: {error}")
             engine.refresh_metadata()
 
-    def _deliver(self, plan: fp.FetchPlan, answer: dict[str, Any]) -> None:
+    def _deliver(self, key: tuple[int, int], plan: fp.FetchPlan, answer: dict[str, Any]) -> None:
         """Walk the answer without the lock, then hand it over in one go."""
         engine = self._engine
         results = fp.read_answer(plan, answer, self._limits)
@@ -146,6 +153,11 @@ class FetchPool:
             for result in results:
                 stale |= self._take(result, rest)
             engine.lock.notify_all()
+        retried = [result for result in results if result.outcome is fp.Outcome.RETRY]
+        if retried:
+            engine.troubles.note((FETCH, *key), f"fetching {retried[0].queue.tp}: {retried[0].error}")
+        else:
+            engine.troubles.over((FETCH, *key))
         if stale:
             engine.refresh_metadata()
 
@@ -165,8 +177,6 @@ class FetchPool:
         elif result.outcome is fp.Outcome.RAISE:
             log.error("fetching %s-%d: %s", *queue.tp, problem)
             engine.fail(problem)
-        elif result.outcome is fp.Outcome.RETRY:
-            engine.note_trouble(f"fetching {queue.tp.topic}-{queue.tp.partition}: {problem}")
         return result.outcome is fp.Outcome.REFRESH
 
     def _take_data(self, queue: PartitionQueue, version: int, chunk: RecordChunk, answer: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Callable
 
 from managedconsumer import errors as err
+from managedconsumer.runtime.troubles import POSITIONS
 from managedconsumer.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class PositionWorker:
                 if state.awaiting_reset and state.reset_strategy is not None
             }
         if not waiting:
+            engine.troubles.over(POSITIONS)
             return
         wanted = {tp: strategy for tp, (_, strategy) in waiting.items() if strategy is not None}
         answers = engine.offsets.list_offsets(wanted, timeout, lambda: engine.closing)
@@ -70,7 +72,7 @@ class PositionWorker:
         if self._engine.closing:
             return
         if error.retriable:
-            self._engine.note_trouble(f"{tp.topic}-{tp.partition}: no offset yet: {error}")
+            self._engine.troubles.note(POSITIONS, f"{tp.topic}-{tp.partition}: no offset yet: {error}")
         else:
             self._engine.fail(error)
 
@@ -79,19 +81,28 @@ class PositionWorker:
         with engine.lock:
             return any(state.awaiting_reset for state in engine.subscription.assignment.values())
 
+    def _leaderless(self) -> bool:
+        """True while a partition has no leader: no fetch worker asks for it, and nobody else for a new one."""
+        engine = self._engine
+        with engine.lock:
+            return any(engine.cluster.snapshot.leader_for(tp) is None for tp in engine.subscription.assignment)
+
     def _run(self) -> None:
         engine = self._engine
+        seen = engine.cluster.snapshot
         try:
             while not engine.closing:
                 self._wake.clear()
                 self.resolve(_ROUND)
                 age = engine.handler.now() - engine.cluster.refreshed_at
                 # Never yet: whoever starts the consumer is asking, and has to hear what is wrong.
-                if engine.cluster.metadata_max_age <= age < float("inf"):
+                if engine.cluster.metadata_max_age <= age < float("inf") or self._leaderless():
                     engine.refresh_metadata()
-                    self.on_metadata()
                     age = min(age, engine.handler.now() - engine.cluster.refreshed_at)
-                pause = 0.2 if self._pending() else max(0.5, min(5.0, engine.cluster.metadata_max_age - age))
-                self._wake.wait(pause)
+                if engine.cluster.snapshot is not seen:  # whoever asked for it
+                    seen = engine.cluster.snapshot
+                    self.on_metadata()
+                urgent = self._pending() or self._leaderless()
+                self._wake.wait(0.2 if urgent else max(0.5, min(5.0, engine.cluster.metadata_max_age - age)))
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             engine.fail(error)
