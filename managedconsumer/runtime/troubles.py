@@ -1,0 +1,39 @@
+"""What does not work at the moment and heals by itself: for ``health()`` and, once each, for the log."""
+
+from __future__ import annotations
+
+import logging
+from typing import Hashable
+
+log = logging.getLogger(__name__)
+
+#: Where trouble is met; a fetch worker's is ``(FETCH, broker id, slot)``.
+GROUP, METADATA, POSITIONS, FETCH = "group", "metadata", "positions", "fetch"
+
+
+class Troubles:
+    """Troubles by where they are met, so that each ends when *that* works again. Thread-safe without a lock."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._texts: dict[Hashable, str] = {}
+
+    def note(self, source: Hashable, text: str) -> None:
+        """``source`` has trouble; logged when it is new."""
+        if self._texts.pop(source, None) != text:
+            log.warning("%s: %s", self._owner, text)
+        self._texts[source] = text
+
+    def over(self, source: Hashable) -> None:
+        """``source`` works (again)."""
+        self._texts.pop(source, None)
+
+    def clear(self) -> None:
+        """A fresh start."""
+        self._texts.clear()
+
+    @property
+    def text(self) -> str | None:
+        """The newest trouble that is not over, None when all is well."""
+        texts = list(self._texts.values())
+        return texts[-1] if texts else None
