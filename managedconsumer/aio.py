@@ -54,6 +54,8 @@ class AsyncReader:
         end = None if timeout is None else loop.time() + timeout
         who = engine.handler.ident()
         while True:
+            while engine.stopping and not engine.closing:  # the listener's last callback needs this loop
+                await loop.run_in_executor(self._waiter, engine.wait_for_end, _NAP)
             try:
                 message, task = engine.attempt(engine.dispenser.take, who)
             except err.CorruptRecordError as error:

@@ -147,7 +147,7 @@ class BalancedConsumer(ConsumerAPI):
         self._consumer = SimpleConsumer._held_by(topic, cluster, group, self._options, use_greenlets)
         self._choice, self._group = self._consumer._choice, group
         self._engine, self._committer = self._consumer._engine, self._consumer._committer
-        self._take = self._consumer._take
+        self._open_short_way()
         self._member: GroupMember | None = None
         self._owner: GroupOwner | None = None
         self._worker: Any = None

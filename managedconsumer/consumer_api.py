@@ -1,29 +1,22 @@
-"""What both consumers offer over their engine: consuming, offsets in pykafka's and in Kafka's convention, health."""
+"""What both consumers offer besides messages: offsets in pykafka's and in Kafka's convention, commits, health."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple
+from typing import Any, Iterable, Mapping, NamedTuple
 
-from managedconsumer import aio
 from managedconsumer import errors as err
-from managedconsumer.aio import AsyncReader
 from managedconsumer.compat.accept import TopicChoice, accept_partition
-from managedconsumer.config import ConsumerOptions, check_int
+from managedconsumer.consumer_reading import ReadingAPI
 from managedconsumer.offset_convention import held_from_position, next_offset_of, target_of
 from managedconsumer.runtime.committer import Committer
-from managedconsumer.runtime.engine import Engine
 from managedconsumer.structs import OffsetAndMetadata, OffsetResetStrategy, OffsetType, TopicPartition
 from managedconsumer.subscription_state import PartitionNotAssignedError
-from managedconsumer.wire.records import Message
 
 log = logging.getLogger(__name__)
 
 # How long (seconds) a call that needs a broker's answer tries before it raises.
 _PATIENCE = 30.0
-# How often a consume() that was given an event to watch looks at it (seconds).
-_EVENT_SLICE = 0.02
 
 
 class OffsetFetchPartitionResponse(NamedTuple):
@@ -34,157 +27,13 @@ class OffsetFetchPartitionResponse(NamedTuple):
     err: int
 
 
-class ConsumerAPI:
+class ConsumerAPI(ReadingAPI):
     """Methods common to SimpleConsumer and ManagedBalancedConsumer. Thread-safe unless a method says otherwise."""
 
-    _engine: Engine
     _committer: Committer
-    _options: ConsumerOptions
     _choice: TopicChoice
     _group: str | None
     _last_held: dict[Any, int] | None
-    _take: Callable[[], Message | None]
-
-    def start(self) -> None:
-        """Start this consumer."""
-        raise NotImplementedError
-
-    def stop(self, timeout: float | None = None) -> None:
-        """Stop this consumer."""
-        raise NotImplementedError
-
-    # -- consuming ------------------------------------------------------------------------------------
-
-    def consume(self, block: bool = True, unblock_event: Any = None) -> Message | None:
-        """The next message, or None after ``consumer_timeout_ms`` without one (at once with ``block=False``).
-
-        Coming back for the next message tells the consumer that the last one is finished. Several threads may call.
-        Raises what ended the consumer, ConsumerStoppedException when it is not running, an exception of a callback
-        once, CorruptRecordError and the deserializer's exceptions as ``on_error`` decides.
-        """
-        return self._take() or self._consume_waiting(block, unblock_event)
-
-    def _consume_waiting(self, block: bool, unblock_event: Any) -> Message | None:
-        """The long way: under the lock, and waiting where nothing is there."""
-        timeout_ms = self._options.consumer_timeout_ms
-        timeout = 0.0 if not block else None if timeout_ms < 0 else timeout_ms / 1000.0
-        if unblock_event is None:
-            return self._consume(timeout)
-        return self._consume_until(timeout, unblock_event)
-
-    def _consume_until(self, timeout: float | None, event: Any) -> Message | None:
-        now = self._engine.handler.now
-        end = None if timeout is None else now() + timeout
-        while not event.is_set():
-            left = _EVENT_SLICE if end is None else min(_EVENT_SLICE, end - now())
-            message = self._consume(max(0.0, left))
-            if message is not None or (end is not None and now() >= end):
-                return message
-        return None
-
-    def _consume(self, timeout: float | None) -> Message | None:
-        while True:
-            try:
-                message = self._engine.next_message(timeout)
-            except err.CorruptRecordError as error:
-                self._decide_corrupt(error)
-                continue
-            if message is None:
-                self._finish_stop()
-                return None
-            if self._options.deserializer is None or self._deserialize(message):
-                return message
-
-    def consume_batch(self, max_messages: int = 500, timeout_ms: int = 1000) -> list[Message]:
-        """What is there, up to ``max_messages``, as soon as there is one; empty after ``timeout_ms`` (-1: never).
-
-        All of the batch is in hand until the next call.
-        """
-        max_messages = check_int("max_messages", max_messages)
-        timeout_ms = check_int("timeout_ms", timeout_ms, 0, "ms", also=(-1,))
-        timeout = None if timeout_ms < 0 else timeout_ms / 1000.0
-        while True:
-            try:
-                messages = self._engine.next_batch(max_messages, timeout)
-            except err.CorruptRecordError as error:
-                self._decide_corrupt(error)
-                continue
-            if not messages:
-                self._finish_stop()
-                return messages
-            if self._options.deserializer is not None:
-                messages = self._deserialize_all(messages)
-            if messages:
-                return messages
-
-    def __iter__(self) -> Iterator[Message]:
-        """Messages until ``consume()`` gives None; may be iterated again."""
-        return self._engine.dispenser.lane.iterate(self.consume)
-
-    def __aiter__(self) -> AsyncReader:
-        """``async for message in consumer``: like iterating, without blocking the event loop."""
-        timeout_ms = self._options.consumer_timeout_ms
-        timeout = None if timeout_ms < 0 else timeout_ms / 1000.0
-        return AsyncReader(self._engine, timeout, self._deserialize, self._decide_corrupt, self.stop)
-
-    async def __aenter__(self) -> Any:
-        await asyncio.get_running_loop().run_in_executor(None, self.start)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await aio.stop(self)
-
-    def _finish_stop(self) -> None:
-        """A signal handler or a callback asked for a stop while this thread was consuming: do it now."""
-        if self._engine.stop_wanted:
-            self.stop()
-            raise err.ConsumerStoppedException("the consumer was stopped")
-
-    def _deserialize(self, message: Message) -> bool:
-        """Apply the deserializer; False: skip the message. Raising leaves the position before it."""
-        try:
-            return self._apply_deserializer(message)
-        except BaseException:
-            self._engine.push_back([message])
-            raise
-
-    def _apply_deserializer(self, message: Message) -> bool:
-        deserializer = self._options.deserializer
-        if deserializer is None:
-            return True
-        try:
-            message.value, message.partition_key = deserializer(message.value, message.partition_key)
-        except Exception as error:
-            if self._decide(error, message) == "skip":
-                return False
-            raise
-        return True
-
-    def _deserialize_all(self, messages: list[Message]) -> list[Message]:
-        """What comes before the first that cannot be used; raises where that is nothing."""
-        good = []
-        for index, message in enumerate(messages):
-            try:
-                if self._apply_deserializer(message):
-                    good.append(message)
-            except BaseException as error:
-                self._engine.push_back(messages[index:])
-                if not good:
-                    raise
-                if not isinstance(error, Exception):  # Ctrl-C: what is good is delivered first
-                    self._engine.raise_later(error)
-                break
-        return good
-
-    def _decide_corrupt(self, error: err.CorruptRecordError) -> None:
-        if self._decide(error, None) != "skip":
-            raise error
-        log.warning("skipped: %s", error)
-        self._engine.skip_corrupt(TopicPartition(error.topic, error.partition))
-
-    def _decide(self, error: BaseException, message: Message | None) -> str:
-        policy = self._options.on_error
-        return policy(error, message) if callable(policy) else policy
 
     # -- keys and partitions --------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class SimpleConsumer(ConsumerAPI):
         self._cluster.settings = replace(self._cluster.settings, max_frame_bytes=max(room, needed))
         self._engine = Engine(self._cluster, options, self._group)
         self._committer = Committer(self._engine)
-        self._take = self._engine.dispenser.lane.take
+        self._open_short_way()
         self._public_cluster = PublicCluster(self._cluster)
         self._topic_given = topic
         self._last_held: dict[Any, int] | None = None

@@ -10,11 +10,12 @@ Pure and not thread-safe: the consumer's lock is held around every call.
 from __future__ import annotations
 
 from collections import deque
-from typing import Callable, Container, Sequence
+from typing import Any, Callable, Container, Sequence
 
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.structs import TopicPartition
+from managedconsumer.wire.arrow import chunk_to_columns
 from managedconsumer.wire.records import Lane, Message, RecordChunk
 
 Hand = tuple[tuple[PartitionQueue, int], ...]
@@ -91,6 +92,34 @@ class Dispenser:
             self.handed_out += len(messages) - 1
             queue.state.position = messages[-1].offset + 1
         return queue, messages
+
+    def take_columns(self, who: int, columns: Sequence[str]) -> tuple[Any] | None:
+        """What is left of one chunk as Arrow columns (in a tuple, as an Arrow batch has no truth); None: nothing."""
+        self._look(who)
+        while True:
+            if (self._queue is None or self._chunk is None) and not self._open_chunk():
+                return None
+            queue, chunk = self._queue, self._chunk
+            if queue is None or chunk is None:
+                return None
+            start = chunk.position
+            try:
+                batch = chunk_to_columns(chunk, columns=columns)
+            except CorruptRecordError:
+                self._set_aside()
+                raise
+            if batch.num_rows:
+                queue.state.position = chunk.position
+                self._hands[who] = ((queue, start),)
+                self.handed_out += batch.num_rows
+                return (batch,)
+            self._close_chunk()
+
+    def _open_chunk(self) -> bool:
+        found = self._buffer.pop()
+        if found is not None:
+            self._queue, self._chunk = found
+        return found is not None
 
     def _look(self, who: int) -> None:
         """``who`` is here: what it had in hand is finished. A second consuming thread ends the short way for good."""

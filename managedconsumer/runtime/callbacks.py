@@ -33,9 +33,11 @@ class UserTask:
         self._call = call
         self._handler = handler
         self.done = handler.Event()
+        self.begun = False
 
     def run(self) -> None:
         """Run it here; a coroutine gets an event loop of its own. Raises what the user's code raises."""
+        self.begun = True
         try:
             result = self._call()
             if inspect.isawaitable(result):
@@ -45,6 +47,7 @@ class UserTask:
 
     async def run_async(self) -> None:
         """Run it on the event loop that consumes, which stays live while a coroutine waits."""
+        self.begun = True
         try:
             result = self._call()
             if inspect.isawaitable(result):
@@ -150,11 +153,12 @@ class ListenerCalls:
             task.run()
             return
         outcome = asyncio.run_coroutine_threadsafe(task.run_async(), loop)
-        while not task.done.wait(_SLICE):
-            if not loop.is_running() and outcome.cancel():  # the loop ended instead
-                task.run()
-                return
-        outcome.result()
+        while not outcome.done() and loop.is_running():
+            task.done.wait(_SLICE)
+        if outcome.done():
+            outcome.result()
+        elif not task.begun:  # the loop ended instead
+            task.run()
 
     def _invoke(self, method: str, tps: Collection[TopicPartition]) -> Any:
         log.debug("%s(%s)", method, sorted(tps))

@@ -187,6 +187,11 @@ class Engine(AssignmentPart):
         """What is there, up to ``limit`` messages, as soon as there is one; empty after ``timeout`` seconds."""
         return self._wait_for(lambda who: self.dispenser.take_many(who, limit), timeout) or []
 
+    def next_columns(self, columns: Sequence[str], timeout: float | None) -> Any:
+        """What is there of one partition as Arrow columns; None after ``timeout`` seconds."""
+        found = self._wait_for(lambda who: self.dispenser.take_columns(who, columns), timeout)
+        return None if found is None else found[0]
+
     def attempt(self, take: Callable[[int], T | None], who: int) -> tuple[T | None, Task | None]:
         """One look without waiting: what ``take`` gives, or a callback to run first, outside the lock.
 
@@ -208,6 +213,12 @@ class Engine(AssignmentPart):
         with self.lock:
             over = self.error is not None or self.closing or self.stopping or self.stop_wanted
             if not (over or self._raise_once or self._tasks or self.buffer.ready()):
+                self.lock.wait(seconds)
+
+    def wait_for_end(self, seconds: float) -> None:
+        """Block until a :meth:`close` that has begun elsewhere is through, or ``seconds``."""
+        with self.lock:
+            if not self.closing:
                 self.lock.wait(seconds)
 
     def _wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:

@@ -68,6 +68,29 @@ cdef class Lane:
         return _Iterator.__new__(_Iterator, self, slow)
 
 
+    def caller(self, slow):
+        """``consume()`` as one call: the short way, or what ``slow(block, unblock_event)`` gives."""
+        return _Caller.__new__(_Caller, self, slow)
+
+
+@cython.final
+cdef class _Caller:
+    """See ``Lane.caller``."""
+
+    cdef Lane _lane
+    cdef object _slow
+
+    def __cinit__(self, Lane lane not None, slow):
+        self._lane = lane
+        self._slow = slow
+
+    def __call__(self, block=True, unblock_event=None):
+        message = self._lane._next()
+        if message is not None:
+            return message
+        return self._slow(block, unblock_event)
+
+
 @cython.final
 cdef class _Iterator:
     """Messages of a lane, and what ``slow`` gives."""

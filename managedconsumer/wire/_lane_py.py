@@ -40,6 +40,10 @@ class Lane:
         """An iterator that calls ``slow`` where the short way ends, and ends where that gives None."""
         return _iterate(slow)
 
+    def caller(self, _slow: Callable[..., Message | None]) -> Callable[..., Message | None] | None:
+        """``consume()`` as one call: the short way, or what ``slow(block, unblock_event)`` gives; None: not here."""
+        return None
+
 
 def _iterate(slow: Callable[[], Message | None]) -> Iterator[Message]:
     while (message := slow()) is not None:
