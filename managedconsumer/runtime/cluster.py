@@ -7,7 +7,7 @@ import weakref
 from dataclasses import replace
 from random import random
 from types import MappingProxyType
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
@@ -100,19 +100,22 @@ class Cluster:
 
     # -- connections ----------------------------------------------------------------------------------
 
-    def connect(self, node_id: int) -> Connection:
-        """A new, connected connection to a broker by its id; the caller closes it."""
+    def connect(self, node_id: int, buffers: Callable[[int], bytearray] | None = None) -> Connection:
+        """A new, connected connection to a broker by its id; the caller closes it. ``buffers``: where it receives."""
         broker = self.snapshot.brokers.get(node_id)
         if broker is None:
             broker = self.refresh(()).brokers.get(node_id)
         if broker is None:
             raise err.NoBrokersAvailableError(f"broker {node_id} is not in the cluster's metadata any more")
-        return self._open(broker.host, broker.port, node_id)
+        return self._open(broker.host, broker.port, node_id, buffers)
 
-    def _open(self, host: str, port: int, node_id: int | None = None) -> Connection:
+    def _open(
+        self, host: str, port: int, node_id: int | None = None, buffers: Callable[[int], bytearray] | None = None
+    ) -> Connection:
         if self._closed:
             raise err.SocketDisconnectedError("the consumer's connections are closed")
-        connection = Connection(host, port, self.handler, self.settings, node_id)
+        settings = self.settings if buffers is None else replace(self.settings, buffer_factory=buffers)
+        connection = Connection(host, port, self.handler, settings, node_id)
         self._connections.add(connection)
         try:
             connection.connect()

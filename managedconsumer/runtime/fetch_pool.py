@@ -14,6 +14,7 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
+from managedconsumer.runtime.buffers import BufferPool
 from managedconsumer.runtime.connection import Connection
 from managedconsumer.runtime.troubles import FETCH
 from managedconsumer.wire import schemas
@@ -71,14 +72,14 @@ class FetchPool:
     def _run(self, key: tuple[int, int]) -> None:
         engine = self._engine
         connection: Connection | None = None
-        backoff = Backoff(0.05, 2.0, random)
+        backoff, buffers = Backoff(0.05, 2.0, random), BufferPool()
         try:
             while (plan := self._next_plan(key)) is not None:
                 try:
                     if connection is None or not connection.connected:
                         if connection is not None:
                             connection.close()
-                        connection = engine.cluster.connect(key[0])
+                        connection = engine.cluster.connect(key[0], buffers.take)
                     answer = self._ask(connection, plan)
                 except err.FATAL_LOCAL_ERRORS:
                     raise
