@@ -109,10 +109,7 @@ def plan_fetch(
         "min_bytes": limits.min_bytes,
         "max_bytes": min(limits.max_bytes, max(limits.partition_max_bytes, buffer.max_bytes)),
         "isolation_level": limits.isolation_level,
-        "session_id": 0,
-        "session_epoch": -1,
         "topics": list(topics.values()),
-        "forgotten_topics_data": [],
         "rack_id": limits.rack,
     }
     return plan

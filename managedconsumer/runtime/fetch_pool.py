@@ -14,6 +14,7 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
+from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.runtime.buffers import BufferPool
 from managedconsumer.runtime.connection import Connection
 from managedconsumer.runtime.troubles import FETCH
@@ -72,7 +73,7 @@ class FetchPool:
     def _run(self, key: tuple[int, int]) -> None:
         engine = self._engine
         connection: Connection | None = None
-        backoff, buffers = Backoff(0.05, 2.0, random), BufferPool()
+        backoff, buffers, session = Backoff(0.05, 2.0, random), BufferPool(), FetchSession()
         try:
             while (plan := self._next_plan(key)) is not None:
                 try:
@@ -80,7 +81,8 @@ class FetchPool:
                         if connection is not None:
                             connection.close()
                         connection = engine.cluster.connect(key[0], buffers.take)
-                    answer = self._ask(connection, plan)
+                        session.reset()
+                    answer = self._ask(connection, session, plan)
                 except err.FATAL_LOCAL_ERRORS:
                     raise
                 except err.KafkaException as error:
@@ -116,11 +118,15 @@ class FetchPool:
                 self._retired.append(worker)
         return None
 
-    def _ask(self, connection: Connection, plan: fp.FetchPlan) -> dict[str, Any]:
+    def _ask(self, connection: Connection, session: FetchSession, plan: fp.FetchPlan) -> dict[str, Any]:
         version = connection.version(schemas.FETCH)
         if not plan.by_id:
             version = min(version, fp.TOPIC_ID_VERSION - 1)
-        answer = connection.request(schemas.FETCH, plan.body, self._limits.max_wait_ms + _ANSWER_GRACE_MS, version)
+        timeout = self._limits.max_wait_ms + _ANSWER_GRACE_MS
+        answer = connection.request(schemas.FETCH, session.shorten(plan.body, version), timeout, version)
+        if not session.accept(answer):
+            answer = connection.request(schemas.FETCH, session.shorten(plan.body, version), timeout, version)
+            session.accept(answer)
         if answer.get("error_code"):
             raise err.error_for_code(answer["error_code"])
         return answer

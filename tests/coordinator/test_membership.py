@@ -131,7 +131,7 @@ def test_passing_errors_of_a_join_are_retried_with_back_off(code: int) -> None:
     events = rig.answer(rig.request(), error_code=code)
     retry = events[-1]
     assert isinstance(retry, ev.Retrying)
-    assert (isinstance(events[0], ev.CoordinatorLost)) is (code in (15, 16))
+    assert isinstance(events[0], ev.CoordinatorLost) == (code in (15, 16))
     assert rig.machine.next_request(rig.now) is None
     rig.now += retry.delay
     assert rig.request().api.name == "JoinGroup"
@@ -143,7 +143,7 @@ def test_errors_that_nothing_heals_end_the_membership(code: int) -> None:
     rig.to_joining()
     (failed,) = rig.answer(rig.request(), error_code=code)
     assert isinstance(failed, ev.MembershipFailed)
-    assert failed.error.ERROR_CODE == code  # type: ignore[attr-defined]
+    assert code == failed.error.ERROR_CODE  # type: ignore[attr-defined]
     assert rig.machine.state is S.FAILED
     assert rig.machine.next_request(rig.now) is None
     assert rig.machine.next_heartbeat(rig.now + 60) is None

@@ -1,0 +1,77 @@
+"""Incremental fetch sessions (KIP-227): after the first request only what has changed is named. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+#: The first Fetch version with sessions.
+SESSION_VERSION = 7
+#: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR: begin a new session.
+SESSION_ERRORS = frozenset({70, 71, 106})
+_NO_SESSION_EPOCH, _FIRST_EPOCH, _LAST_EPOCH = -1, 0, 2**31 - 1
+
+Key = tuple[str, bytes, int]
+
+
+class FetchSession:
+    """What one broker knows of our fetches over one connection. Not thread-safe: one fetch worker's own."""
+
+    def __init__(self) -> None:
+        self._id = 0
+        self._epoch = _FIRST_EPOCH
+        self._known: dict[Key, Mapping[str, Any]] = {}
+
+    def reset(self) -> None:
+        """The next request names everything and asks for a new session."""
+        self._id, self._epoch = 0, _FIRST_EPOCH
+        self._known = {}
+
+    def shorten(self, body: Mapping[str, Any], version: int) -> dict[str, Any]:
+        """The request that says the same as ``body``, which names everything that is wanted."""
+        if version < SESSION_VERSION:
+            return {**body, "session_id": 0, "session_epoch": _NO_SESSION_EPOCH}
+        wanted: dict[Key, Mapping[str, Any]] = {
+            (topic["topic"], topic["topic_id"], part["partition"]): part
+            for topic in body["topics"]
+            for part in topic["partitions"]
+        }
+        changed = {key: part for key, part in wanted.items() if self._known.get(key) != part}
+        gone = [key for key in self._known if key not in wanted]
+        self._known = wanted
+        return {
+            **body,
+            "session_id": self._id,
+            "session_epoch": self._epoch,
+            "topics": _by_topic(changed),
+            "forgotten_topics_data": _forgotten(gone),
+        }
+
+    def accept(self, answer: Mapping[str, Any]) -> bool:
+        """Take note of the answer; False: the session is gone, and the fetch has to be asked again."""
+        if answer.get("error_code") in SESSION_ERRORS:
+            self.reset()
+            return False
+        self._id = answer.get("session_id", 0)
+        if self._id:
+            self._epoch = 1 if self._epoch == _LAST_EPOCH else self._epoch + 1
+        else:
+            self.reset()  # the broker has no room for another session: everything is named each time
+        return True
+
+
+def _by_topic(parts: Mapping[Key, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    topics: dict[tuple[str, bytes], list[Mapping[str, Any]]] = {}
+    for (name, topic_id, _), part in parts.items():
+        topics.setdefault((name, topic_id), []).append(part)
+    return [
+        {"topic": name, "topic_id": topic_id, "partitions": entries} for (name, topic_id), entries in topics.items()
+    ]
+
+
+def _forgotten(keys: list[Key]) -> list[dict[str, Any]]:
+    topics: dict[tuple[str, bytes], list[int]] = {}
+    for name, topic_id, number in keys:
+        topics.setdefault((name, topic_id), []).append(number)
+    return [
+        {"topic": name, "topic_id": topic_id, "partitions": numbers} for (name, topic_id), numbers in topics.items()
+    ]
