@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass
 
+from managedconsumer import errors as err
 from managedconsumer.testing.devbroker import DevBroker
 from managedconsumer.testing.producer import Producer, encode_plain
 
@@ -55,6 +57,20 @@ def value(size: int, chance: random.Random) -> bytes:
     return "".join(parts)[:size].encode()
 
 
+def send_first(producer: Producer, topic: str, partition: int, batch: bytes, patience: float = 20.0) -> None:
+    """Send one batch and wait; again while the broker does not yet know that it leads a partition this new."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            producer.send(topic, partition, batch)
+            producer.flush()
+            return
+        except err.ProduceFailureError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
 def fill(broker: DevBroker, cell: Cell, count: int) -> int:
     """Make the topic of ``cell`` and write at least ``count`` messages, evenly; how many there are."""
     broker.create_topic(cell.topic, cell.partitions)
@@ -67,7 +83,9 @@ def fill(broker: DevBroker, cell: Cell, count: int) -> int:
     rounds = -(-count // (per_batch * cell.partitions))
     with Producer(broker.bootstrap, codec=cell.codec) as producer:
         producer.partitions(cell.topic)
-        for number in range(rounds):
+        for partition in range(cell.partitions):
+            send_first(producer, cell.topic, partition, batches[partition % _VARIETY])
+        for number in range(1, rounds):
             for partition in range(cell.partitions):
                 producer.send(cell.topic, partition, batches[(number + partition) % _VARIETY])
         producer.flush()

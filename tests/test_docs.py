@@ -1,0 +1,85 @@
+"""The documentation names everything that exists: no option, error code or capability is left to be guessed."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from managedconsumer import BalancedConsumer, KafkaClient, ManagedBalancedConsumer, SimpleConsumer
+from managedconsumer.config import ConsumerOptions, GroupOptions
+from managedconsumer.errors import ERROR_CODES
+from managedconsumer.runtime.security import Security
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+
+
+def named(text: str) -> set[str]:
+    """What stands in double back-quotes."""
+    return set(re.findall(r"``(\w+)``", text))
+
+
+def parameters(call: object) -> set[str]:
+    """The names that a constructor takes."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    found = inspect.signature(call).parameters.values()  # type: ignore[arg-type]
+    return {parameter.name for parameter in found if parameter.kind in kinds and parameter.name != "self"}
+
+
+@pytest.mark.parametrize("consumer", [ManagedBalancedConsumer, BalancedConsumer, SimpleConsumer, KafkaClient])
+def test_every_option_is_described(consumer: type) -> None:
+    described = named((DOCS / "options.rst").read_text(encoding="utf-8"))
+    missing = parameters(consumer) - described - {"ssl_config", "security"}
+    assert not missing
+
+
+@pytest.mark.parametrize("options", [ConsumerOptions, GroupOptions, Security])
+def test_every_field_of_the_option_classes_is_described(options: type) -> None:
+    described = named((DOCS / "options.rst").read_text(encoding="utf-8"))
+    missing = set(options.__dataclass_fields__) - described - {"sasl_oauth_extensions"}  # type: ignore[attr-defined]
+    assert not missing
+
+
+@pytest.mark.parametrize("consumer", [ManagedBalancedConsumer, SimpleConsumer])
+def test_numeric_defaults_are_the_documented_ones(consumer: type) -> None:
+    text = (DOCS / "options.rst").read_text(encoding="utf-8")
+    for name, parameter in inspect.signature(consumer).parameters.items():
+        default = parameter.default
+        if isinstance(default, bool) or not isinstance(default, int) or name in ("auto_offset_reset", "generation_id"):
+            continue
+        heading = re.search(rf"^``{name}`` \(.*?default (.+?)[,;)]", text, re.MULTILINE)
+        assert heading, name
+        written = heading.group(1)
+        number = int(written.split()[0]) * (1 << 20 if "MiB" in written else 1)
+        assert number == default, name
+
+
+def test_every_error_code_is_listed_with_its_remedy() -> None:
+    text = (DOCS / "errors.rst").read_text(encoding="utf-8")
+    rows = {
+        int(number): (name, kafka_name, remedy.strip())
+        for number, name, kafka_name, remedy in re.findall(
+            r"^(-?\d+) +``(\w+)`` +([A-Z0-9_]+) *(\w*)$", text, re.MULTILINE
+        )
+    }
+    assert set(rows) == set(ERROR_CODES)
+    for number, error in ERROR_CODES.items():
+        remedy = "refresh" if error.refresh_metadata else "retry" if error.retriable else ""
+        assert rows[number] == (error.__name__, error.kafka_name, remedy)
+
+
+def test_the_benchmarks_find_where_to_write_their_tables() -> None:
+    text = (DOCS / "performance.rst").read_text(encoding="utf-8")
+    for name in ("consume", "rebalance"):
+        assert text.count(f".. begin {name}\n") == text.count(f".. end {name}\n") == 1
+
+
+@pytest.mark.parametrize("name", ["options", "pykafka", "guarantees", "errors", "performance"])
+def test_a_page_mentions_no_file_that_does_not_exist(name: str) -> None:
+    text = (DOCS / f"{name}.rst").read_text(encoding="utf-8")
+    mentioned = re.findall(r"``((?:examples|benchmarks|docs)/[\w./]+)``", text)
+    mentioned += [f"docs/{page}" for page in re.findall(r"``(\w+\.rst)``", text)]
+    assert [path for path in mentioned if not (ROOT / path).exists()] == []
