@@ -58,7 +58,7 @@ def target_of(value: Any, what: str) -> tuple[str, int]:
 def next_offset_of(value: Any, what: str) -> OffsetAndMetadata:
     """What an entry of ``commit_offsets`` asks for; raises TypeError or ValueError that name ``what``."""
     if isinstance(value, OffsetAndMetadata):
-        return value
+        return value._replace(offset=next_offset_of(value.offset, what).offset)
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(
             f"{what}: {value!r} is a {type(value).__name__}; the next offset to read (an int) or an OffsetAndMetadata "

@@ -22,7 +22,8 @@ class Api:
 
     ``name`` and ``key`` are Kafka's; ``min_version`` to ``max_version`` is what this client speaks; ``flexible_from``
     the first version with compact lengths and tagged fields (KIP-482), or None; ``since`` the broker release that
-    brought it, where that is later than 2.1.
+    brought it, where that is later than 2.1; ``asked_from`` the lowest version in which the client says what it means
+    to, where that is not the first.
 
     Bodies are plain dicts with Kafka's field names in snake_case; arrays are lists, uuids 16 bytes, records in decoded
     messages ``memoryview`` slices of the given buffer, which they keep alive.  Safe from any thread.
@@ -33,6 +34,7 @@ class Api:
         "_encoders",
         "_fields",
         "_texts",
+        "asked_from",
         "flexible_from",
         "key",
         "max_version",
@@ -51,6 +53,7 @@ class Api:
         request: str,
         response: str,
         since: str | None = None,
+        asked_from: int = 0,
     ) -> None:
         own, compact = Versions.parse(versions), Versions.parse(flexible)
         self.name: Final = name
@@ -59,6 +62,7 @@ class Api:
         self.max_version: Final = own.last
         self.flexible_from: Final = None if flexible == "none" else compact.first
         self.since: Final = since
+        self.asked_from: Final = max(own.first, asked_from)
         self._texts: Final = {"request": request, "response": response}
         self._fields: Final[dict[str, tuple[Field, ...]]] = {}
         self._encoders: Final[dict[tuple[str, int], _Encoder]] = {}

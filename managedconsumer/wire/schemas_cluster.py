@@ -67,6 +67,8 @@ METADATA = Api(
     "Metadata",
     3,
     versions="0-13",
+    # Below it asking about a topic may create the topic, and nothing in the request can forbid that.
+    asked_from=4,
     flexible="9+",
     request="""
         topics                                 []?1+

@@ -48,7 +48,7 @@ def negotiate(api: Api, ranges: Ranges, broker: str, *, at_most: int | None = No
     common = _common(api, ranges, at_most)
     if common is not None:
         return common
-    ours = (api.min_version, api.max_version if at_most is None else min(api.max_version, at_most))
+    ours = (api.asked_from, api.max_version if at_most is None else min(api.max_version, at_most))
     theirs = ranges.get(api.key)
     raise UnsupportedBrokerError(broker, api.name, ours, theirs, _remedy(api, ours, theirs))
 
@@ -58,7 +58,7 @@ def _common(api: Api, ranges: Ranges, at_most: int | None) -> int | None:
     if theirs is None:
         return None
     highest = min(api.max_version, theirs[1], api.max_version if at_most is None else at_most)
-    return highest if highest >= max(api.min_version, theirs[0]) else None
+    return highest if highest >= max(api.asked_from, theirs[0]) else None
 
 
 def _remedy(api: Api, ours: tuple[int, int], theirs: tuple[int, int] | None) -> str:

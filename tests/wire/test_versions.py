@@ -40,6 +40,15 @@ def test_the_highest_common_version_wins(theirs: tuple[int, int], at_most: int |
     ("api", "ranges", "at_most", "text"),
     [
         (
+            schemas.METADATA,
+            {3: (0, 1)},
+            None,
+            (
+                "broker kafka-1:9092 cannot be used for Metadata: this client speaks versions 4 to 13, the broker "
+                "offers versions 0 to 1. The broker is too old: upgrade it to Kafka 2.1 or newer."
+            ),
+        ),
+        (
             schemas.FETCH,
             {1: (0, 3)},
             None,
