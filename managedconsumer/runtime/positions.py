@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from random import random
 from typing import TYPE_CHECKING, Any, Callable
 
 from managedconsumer import errors as err
-from managedconsumer.runtime.troubles import POSITIONS
+from managedconsumer.clock import Backoff
+from managedconsumer.runtime.troubles import METADATA, POSITIONS
 from managedconsumer.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -81,28 +83,36 @@ class PositionWorker:
         with engine.lock:
             return any(state.awaiting_reset for state in engine.subscription.assignment.values())
 
-    def _leaderless(self) -> bool:
-        """True while a partition has no leader: no fetch worker asks for it, and nobody else for a new one."""
+    def _in_the_dark(self) -> bool:
+        """True while a partition has no leader (no fetch worker is there to ask for a new one), or nobody could be asked.
+        """
         engine = self._engine
+        if engine.troubles.met(METADATA):
+            return True
         with engine.lock:
             return any(engine.cluster.snapshot.leader_for(tp) is None for tp in engine.subscription.assignment)
 
     def _run(self) -> None:
-        engine = self._engine
+        engine, now = self._engine, self._engine.handler.now
         seen = engine.cluster.snapshot
+        backoff = Backoff(0.1, 2.0, random)
         try:
             while not engine.closing:
                 self._wake.clear()
                 self.resolve(_ROUND)
-                age = engine.handler.now() - engine.cluster.refreshed_at
+                age = now() - engine.cluster.refreshed_at
                 # Never yet: whoever starts the consumer is asking, and has to hear what is wrong.
-                if engine.cluster.metadata_max_age <= age < float("inf") or self._leaderless():
+                if engine.cluster.metadata_max_age <= age < float("inf") or self._in_the_dark():
                     engine.refresh_metadata()
-                    age = min(age, engine.handler.now() - engine.cluster.refreshed_at)
+                    age = min(age, now() - engine.cluster.refreshed_at)
                 if engine.cluster.snapshot is not seen:  # whoever asked for it
                     seen = engine.cluster.snapshot
                     self.on_metadata()
-                urgent = self._pending() or self._leaderless()
-                self._wake.wait(0.2 if urgent else max(0.5, min(5.0, engine.cluster.metadata_max_age - age)))
+                if self._in_the_dark():
+                    pause = backoff.fail(now())
+                else:
+                    backoff.succeed()
+                    pause = 0.2 if self._pending() else max(0.5, min(5.0, engine.cluster.metadata_max_age - age))
+                self._wake.wait(pause)
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             engine.fail(error)

@@ -28,6 +28,10 @@ class Troubles:
         """``source`` works (again)."""
         self._texts.pop(source, None)
 
+    def met(self, source: Hashable) -> bool:
+        """True while ``source`` has trouble."""
+        return source in self._texts
+
     def clear(self) -> None:
         """A fresh start."""
         self._texts.clear()
