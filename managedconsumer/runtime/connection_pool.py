@@ -60,9 +60,8 @@ class ConnectionPool:
 
     def close(self) -> None:
         """Close all connections, the lent ones too. Idempotent."""
-        with self._lock:
-            self._closed = True
-            self._idle.clear()
+        self._closed = True
+        self.close_idle()
         self.cluster.close()
 
 
