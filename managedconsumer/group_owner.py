@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 # The commit at a rebalance may take this share of the time that the group grants for the rebalance, and at most (s).
 _COMMIT_SHARE, _COMMIT_LONGEST = 0.3, 5.0
-_POSITIONS_PATIENCE = 60.0
+# How long (seconds) one attempt to get metadata lasts before the leader looks whether it still leads.
+_METADATA_PATIENCE = 5.0
 
 PostRebalance = Callable[[dict[Any, int], dict[Any, int]], None]
 
@@ -77,9 +78,19 @@ class GroupOwner:
         topics = self._negotiation.topics_of(event)
         with self._engine.lock:
             self._engine.subscription.group_subscribe(topics)
-        snapshot = self._engine.cluster.refresh_until(topics, _POSITIONS_PATIENCE)
-        self._led = self._partition_counts(snapshot, topics)
-        return self._negotiation.assign(event, snapshot)
+        generation = self.member.generation
+        while self._current(generation):
+            try:
+                snapshot = self._engine.cluster.refresh_until(topics, _METADATA_PATIENCE)
+            except err.FATAL_LOCAL_ERRORS:
+                raise
+            except err.KafkaException as error:
+                # Until brokers are back, or the session is over: then the next join elects again.
+                self._engine.troubles.note(GROUP, f"no metadata to assign partitions by: {error}")
+                continue
+            self._led = self._partition_counts(snapshot, topics)
+            return self._negotiation.assign(event, snapshot)
+        return {}
 
     def take_over(self, event: ev.Assigned) -> str | None:
         """Our share is here."""
@@ -93,6 +104,8 @@ class GroupOwner:
         # Not only what is new: an earlier attempt may have ended before it had found positions, or told the user.
         fresh = [tp for tp in share if tp not in self._told]
         with engine.lock:
+            if not self._current(generation):  # lost in the meantime: everything stays on hold
+                return None
             engine.take_over(share, retain=True)
             engine.hold(fresh)
             unplaced = sorted(engine.subscription.partitions_in(FetchState.INITIALIZING))
