@@ -81,7 +81,7 @@ def confluent(member: Member, protocol: str) -> None:
     consumer = Consumer(settings)
     consumer.subscribe([member.topic])
     while not member.ending:
-        message = consumer.poll(0.1)
+        message: Any = consumer.poll(0.1)
         if message is not None and not message.error():
             member.got(message.partition(), message.offset())
     consumer.close()
