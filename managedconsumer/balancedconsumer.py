@@ -216,6 +216,7 @@ class BalancedConsumer(ConsumerAPI):
         )
         member = GroupMember(machine, engine.link, engine.handler, self._owner)
         self._member = self._owner.member = member
+        member.on_death = engine.fail
         self._committer.identity = lambda: member.generation
         self._committer.on_expelled = member.fence
         self._committer.instance_id = self._group_options.group_instance_id

@@ -67,6 +67,8 @@ class GroupMember:
         self._closing = False
         self._beat_worker: Worker | None = None
         self._members: dict[str, bytes] = {}
+        #: Told when the heartbeat worker dies of an error that it should not have met.
+        self.on_death: Callable[[BaseException], None] = lambda error: log.error("heartbeats ended", exc_info=error)
         #: The thread that is inside :meth:`poll`, for callbacks that want to stop the consumer.
         self.polling_in: int | None = None
 
@@ -247,6 +249,12 @@ class GroupMember:
     # -- heartbeats -----------------------------------------------------------------------------------
 
     def _beat_forever(self) -> None:
+        try:
+            self._beat()
+        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+            self.on_death(error)
+
+    def _beat(self) -> None:
         backoff = Backoff(0.05, 1.0, random)
         while not self._closing:
             with self._lock:
