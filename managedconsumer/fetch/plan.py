@@ -101,7 +101,11 @@ def plan_fetch(
         topic_id = cluster.topics[name].topic_id if by_id else bytes(16)
         entry = topics.setdefault(name, {"topic": name, "topic_id": topic_id, "partitions": []})
         entry["partitions"].append(_partition(queue, cluster, limits))
-        plan.tickets[(topic_id if by_id else name), number] = (queue, queue.version, queue.fetch_offset)
+        ticket = (queue, queue.version, queue.fetch_offset)
+        # Kafka 2.8 to 3.0 tell topic ids and yet answer a Fetch by names.
+        plan.tickets[name, number] = ticket
+        if by_id:
+            plan.tickets[topic_id, number] = ticket
         queue.in_flight = True
     plan.body = {
         "replica_id": -1,
@@ -139,7 +143,7 @@ def read_answer(plan: FetchPlan, answer: Mapping[str, Any], limits: FetchLimits)
     """What each partition's part of the answer means. Walks batch headers, so it is called without the lock."""
     results = []
     for topic in answer["responses"]:
-        key = bytes(topic["topic_id"]) if plan.by_id else topic["topic"]
+        key = topic["topic"] or bytes(topic["topic_id"])
         for part in topic["partitions"]:
             ticket = plan.tickets.get((key, part["partition_index"]))
             if ticket is not None:

@@ -192,3 +192,14 @@ class TestOffsetLookUps:
         part = {"partition_index": 0, "error_code": 6, "offset": -1, "timestamp": -1}
         found = resets.read_list_offsets({"topics": [{"name": TOPIC, "partitions": [part]}]}, [tp(0)])
         assert isinstance(found[tp(0)].error, err.NotLeaderForPartition)
+
+
+def test_an_answer_by_name_to_a_request_by_id() -> None:
+    """Kafka 2.8 to 3.0 tell topic ids in their metadata, and know a Fetch by names only."""
+    kit = Kit()
+    made = plan(kit)
+    assert made is not None
+    part = {"partition_index": 0, "error_code": 0, "records": batch(0, 1)}
+    answer = {"responses": [{"topic": TOPIC, "topic_id": bytes(16), "partitions": [part]}]}
+    (result,) = fp.read_answer(made, answer, LIMITS)
+    assert result.outcome is fp.Outcome.DATA
