@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
 
 from managedconsumer import errors as err
-from managedconsumer.runtime.engine import Engine
+from managedconsumer.runtime.engine import Engine, Task
 from managedconsumer.wire.records import Message
 
 # How long (seconds) the waiting thread sleeps at most before it looks whether it is still needed.
@@ -62,7 +62,7 @@ class AsyncReader:
                 self._decide_corrupt(error)
                 continue
             if task is not None:
-                await task.run_async()
+                await self._run_task(task, who)
             elif message is not None:
                 if self._deserialize(message):
                     return message
@@ -74,6 +74,14 @@ class AsyncReader:
                 if left <= 0:
                     return None
                 await loop.run_in_executor(self._waiter, engine.wait_for_news, left)
+
+    async def _run_task(self, task: Task, who: int) -> None:
+        """A ``stop()`` on this thread while a callback is on its way follows when it has come back."""
+        self._engine.inside.add(who)
+        try:
+            await task.run_async()
+        finally:
+            self._engine.inside.discard(who)
 
     def close(self) -> None:
         """End the waiting thread."""

@@ -71,6 +71,8 @@ class Engine(AssignmentPart):
         #: Threads that are inside ``consume()`` or a callback of it: a ``stop()`` there waits until they are out.
         self.inside: set[int] = set()
         self._draining = 0
+        #: How often a consuming thread has come (the lane's messages are counted there).
+        self.visits = 0
         self.error: BaseException | None = None
         self._cause: TracebackType | None = None
         self.troubles = Troubles(group_id or "consumer")
@@ -198,6 +200,7 @@ class Engine(AssignmentPart):
         Raises what ended the consumer. Neither: nothing is there, or a stop is wanted.
         """
         with self.lock:
+            self.visits += 1
             if self.error is not None or self._raise_once or self.closing or self.stopping or self.stop_wanted:
                 self._on_return(who)
                 if not self.stop_wanted:
