@@ -31,6 +31,7 @@ from managedconsumer.listeners import check_listener
 from managedconsumer.post_rebalance import PostRebalance
 from managedconsumer.runtime.callbacks import ListenerCalls
 from managedconsumer.runtime.member import GroupMember
+from managedconsumer.runtime.watchdog import ProcessingWatchdog
 from managedconsumer.simpleconsumer import SimpleConsumer
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetType
 
@@ -217,6 +218,7 @@ class BalancedConsumer(ConsumerAPI):
         member = GroupMember(machine, engine.link, engine.handler, self._owner)
         self._member = self._owner.member = member
         member.on_death = engine.fail
+        self._watchdog = ProcessingWatchdog(engine, self._group_options.max_processing_ms)
         self._committer.identity = lambda: member.generation
         self._committer.on_expelled = member.fence
         self._committer.instance_id = self._group_options.group_instance_id
@@ -290,15 +292,6 @@ class BalancedConsumer(ConsumerAPI):
         except Exception:
             log.exception("group %s: the listener raised during stop()", self._group)
 
-    close = stop
-
-    def __enter__(self) -> Any:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     # -- the membership, step by step (pykafka's names) -------------------------------------------------
 
     def _tick(self) -> bool:
@@ -307,6 +300,11 @@ class BalancedConsumer(ConsumerAPI):
         if member is None or self._engine.closing or self._engine.stopping:
             return False
         try:
+            if self._watchdog.check(member):
+                # The lost partitions are dropped and the user is told; the next join waits for the user.
+                member.poll(_TICK, lambda: member.state is MemberState.UNJOINED)
+                self._engine.handler.sleep(_TICK / 5)
+                return True
             self._update_member_assignment()
         except (err.UnsupportedVersion, err.UnsupportedBrokerError) as error:
             if self._protocol != CONSUMER:

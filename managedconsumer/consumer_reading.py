@@ -36,6 +36,17 @@ class ReadingAPI:
         """Stop this consumer."""
         raise NotImplementedError
 
+    def close(self, timeout: float | None = None) -> None:
+        """The same as :meth:`stop`."""
+        self.stop(timeout)
+
+    def __enter__(self) -> Any:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def _open_short_way(self) -> None:
         """Let ``consume()`` be the accelerator's, unless a subclass has its own: it saves a third of the time."""
         if type(self).consume is not ReadingAPI.consume:

@@ -274,14 +274,5 @@ class SimpleConsumer(ConsumerAPI):
         self._engine.close(timeout)
         self._committer.join(timeout)
 
-    close = stop
-
-    def __enter__(self) -> Any:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
 
 registry.simple_consumer = SimpleConsumer
