@@ -84,7 +84,7 @@ class PositionWorker:
             return any(state.awaiting_reset for state in engine.subscription.assignment.values())
 
     def _in_the_dark(self) -> bool:
-        """True while a partition has no leader (no fetch worker is there to ask for a new one), or nobody could be asked."""
+        """True while a partition has no leader, and so no fetch worker to ask for one, or no broker could be asked."""
         engine = self._engine
         if engine.troubles.met(METADATA):
             return True
