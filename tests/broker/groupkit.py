@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from managedconsumer import ManagedBalancedConsumer
 from managedconsumer import errors as err
+from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.handlers import GEventHandler, Handler, ThreadingHandler
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.wire import schemas
 
 SESSION_S = 6.0
 # This machine may be busy with other things: what is promised "at once" gets this long (seconds).
@@ -26,6 +35,9 @@ OPTIONS: dict[str, Any] = {
     "consumer_timeout_ms": 500,
 }
 MODES = {"threads": ThreadingHandler, "gevent": GEventHandler}
+# For tests that take long: each release and each way of waiting once, instead of all four pairs.
+PAIRS = [pytest.param("4.3.0", "threads"), pytest.param("3.9.2", "gevent", marks=pytest.mark.gevent)]
+pairs = pytest.mark.parametrize(("kafka", "mode"), PAIRS, indirect=True)
 
 Got = tuple[int, int]
 
@@ -192,6 +204,9 @@ class Fleet:
     def duplicates(self) -> int:
         return sum(times - 1 for times in self.received().values())
 
+    def values(self) -> Counter[bytes]:
+        return Counter(event[3] for member in self.everybody for event in list(member.events) if event[0] == "got")
+
     def check(self) -> None:
         """Nobody raised, and order held."""
         assert self.errors() == []
@@ -282,3 +297,66 @@ def committed(broker: DevBroker, group: str, topic: str, partitions: int) -> dic
         return {entry.partition: max(-1, entry.offset) for entry in found}
     finally:
         asker.close()
+
+
+class ProcessMember:
+    """A member in a process of its own (:mod:`tests.broker.member`); ``events`` are its tuples as they arrive."""
+
+    def __init__(self, fleet: Fleet, **given: Any) -> None:
+        options = {**OPTIONS, **given.pop("options", {})}
+        body = {
+            "topic": fleet.topic,
+            "bootstrap": fleet.broker.bootstrap,
+            "group": fleet.group,
+            "greenlets": isinstance(fleet.handler, GEventHandler),
+            "options": options,
+            **given,
+        }
+        self.events: list[tuple[Any, ...]] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.broker.member", json.dumps(body)],
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+        )
+        self._reader = threading.Thread(target=self._read, name="test.reader", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with contextlib.suppress(ValueError):  # a line that SIGKILL has cut
+                self.events.append(tuple(json.loads(line)))
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def of(self, kind: str, since: int = 0) -> list[tuple[Any, ...]]:
+        return [event for event in list(self.events)[since:] if event[0] == kind]
+
+    @property
+    def values(self) -> list[bytes]:
+        return [event[3].encode() for event in self.of("got")]
+
+    def end(self) -> None:
+        """For the end of a test: nothing is left of it, whatever state it is in."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        self._reader.join(10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+def evict(broker: DevBroker, group: str, member_id: str) -> None:
+    """What an operator, or another program with our member id, does: LeaveGroup in the member's name."""
+    cluster = Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler())
+    try:
+        cluster.refresh(())
+        link = CoordinatorLink(cluster, group)
+        member = {"member_id": member_id, "group_instance_id": None, "reason": "evicted by a test"}
+        body = {"group_id": group, "member_id": member_id, "members": [member]}
+        answer = link.request("leave", schemas.LEAVE_GROUP, body, 10_000)
+        assert not answer["error_code"], answer
+        assert all(not each["error_code"] for each in answer.get("members", ())), answer
+    finally:
+        cluster.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -34,10 +33,6 @@ def test_members_share_the_partitions(kafka: DevBroker, fleet: Make, size: int) 
     assert all({p for p, _ in member.got} == member.owned for member in group.members)
 
 
-def values_seen(group: Fleet) -> Counter[bytes]:
-    return Counter(event[3] for member in group.everybody for event in list(member.events) if event[0] == "got")
-
-
 def test_joins_and_leaves_under_load(kafka: DevBroker, fleet: Make) -> None:
     """Everybody ends cleanly and commits automatically: nothing is lost, and nothing comes twice."""
     group = fleet(kafka, PARTITIONS)
@@ -55,9 +50,9 @@ def test_joins_and_leaves_under_load(kafka: DevBroker, fleet: Make) -> None:
             seen = len(load.acked)
             group.until(lambda seen=seen: len(load.acked) > seen + 100, 10, "load goes on")  # type: ignore[misc]
         acked = load.stop()
-    group.until(lambda: not set(acked) - values_seen(group).keys(), 20, f"all of {len(acked)} messages")
+    group.until(lambda: not set(acked) - group.values().keys(), 20, f"all of {len(acked)} messages")
     group.check()
-    assert max(values_seen(group).values()) == 1, f"{group.duplicates()} duplicates"
+    assert max(group.values().values()) == 1, f"{group.duplicates()} duplicates"
 
 
 def test_spare_members_idle_cheaply(kafka43: DevBroker, fleet: Make) -> None:
@@ -191,7 +186,7 @@ def test_a_slow_member_does_not_hold_up_the_others(kafka43: DevBroker, fleet: Ma
     group.wait_balanced(4)
     with Producer(kafka43.bootstrap, codec="lz4") as producer:
         producer.produce(group.topic, [Record(b"%d" % n, b"%d" % (n % 16)) for n in range(400)])
-    group.until(lambda: values_seen(group).total() == 400, 20, "400 messages")
+    group.until(lambda: group.values().total() == 400, 20, "400 messages")
     group.check()
     for member in group.members:
         by_partition: dict[int, list[int]] = {}

@@ -1,0 +1,99 @@
+"""Static members (KIP-345, KIP-814): restarts without a rebalance, and never two that consume under one name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from managedconsumer import errors as err
+from managedconsumer.testing import DevBroker
+from tests.broker.groupkit import Load, write
+from tests.broker.listenerkit import SESSION_S, ListenerGroup, ListenerMember, listener_view
+
+PARTITIONS = 4
+PROTOCOLS = ["eager", "cooperative", "consumer"]
+
+
+@pytest.fixture(params=PROTOCOLS)
+def group(
+    request: pytest.FixtureRequest, kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
+) -> Iterator[ListenerGroup]:
+    made = ListenerGroup(kafka43, topic(kafka43, PARTITIONS), unique("group"), "threads", request.param)
+    yield made
+    made.stop()
+
+
+def values(group: ListenerGroup, members: list[ListenerMember]) -> list[tuple[int, int]]:
+    return [(p, o) for member in members for p, o, _ in member.got]
+
+
+def test_a_restart_within_the_session_is_no_rebalance(group: ListenerGroup) -> None:
+    """Stopped and started again under its name it gets the same partitions; the other member notices nothing."""
+    one = group.join(group_instance_id="one", auto_commit_enable=True)
+    other = group.join(group_instance_id="other", auto_commit_enable=True)
+    group.wait_balanced(PARTITIONS)
+    write(group.broker, group.topic, PARTITIONS, 10)
+    group.until(lambda: len(values(group, [one, other])) == 10 * PARTITIONS, "all messages")
+    before, generation, mine = len(group.calls), other.consumer.generation_id, one.owned
+    group.leave(one)
+    write(group.broker, group.topic, PARTITIONS, 10, start=10)
+    again = group.join(group_instance_id="one", auto_commit_enable=True)
+    group.wait_balanced(PARTITIONS)
+    group.until(lambda: len(values(group, [one, other, again])) == 20 * PARTITIONS, "all messages, none twice")
+    assert again.owned == mine
+    assert not other.calls(since=before), "the other member was disturbed"
+    if group.protocol != "consumer":
+        assert other.consumer.generation_id == generation
+    assert len(set(values(group, [one, other, again]))) == 20 * PARTITIONS
+
+
+def test_a_leader_that_restarts_keeps_the_group_going(group: ListenerGroup) -> None:
+    """KIP-814: it is told to skip the assignment; partitions that are added later are noticed all the same."""
+    one = group.join(group_instance_id="one", auto_commit_enable=True)
+    group.wait_balanced(PARTITIONS)
+    group.leave(one)
+    again = group.join(group_instance_id="one", auto_commit_enable=True)
+    group.wait_balanced(PARTITIONS)
+    again.consumer._engine.cluster.metadata_max_age = 0.5
+    again.consumer._engine.positions.wake()
+    group.broker.create_partitions(group.topic, PARTITIONS + 2)
+    group.wait_balanced(PARTITIONS + 2)
+
+
+def test_gone_for_longer_than_the_session(group: ListenerGroup) -> None:
+    one = group.join(group_instance_id="one")
+    other = group.join(group_instance_id="other")
+    group.wait_balanced(PARTITIONS)
+    started = time.monotonic()
+    group.leave(one)
+    group.wait_balanced(PARTITIONS, SESSION_S + 6)
+    assert time.monotonic() - started > SESSION_S - 2.0, "it left the group, as a static member must not"
+    assert other.owned == {0, 1, 2, 3}
+
+
+def test_two_members_of_one_name(group: ListenerGroup) -> None:
+    """One of the two ends with an error that names the cause; they never consume side by side."""
+    with Load(group.broker, group.topic, PARTITIONS):
+        first = group.join(group_instance_id="twin")
+        group.until(lambda: len(first.got) > 50, "the first consumes")
+        second = group.join(group_instance_id="twin")
+        group.until(lambda: first.ended is not None or second.ended is not None, "one of the two ends")
+        loser, winner = (first, second) if first.ended is not None else (second, first)
+        assert isinstance(loser.ended, (err.FencedInstanceId, err.UnreleasedInstanceId)), loser.ended
+        assert "instance" in str(loser.ended)
+        seen = len(winner.got)
+        group.until(lambda: len(winner.got) > seen + 50, "the other goes on")
+    assert (loser is second) == (group.protocol == "consumer")
+    if loser is first:
+        (lost,) = loser.calls("lost")
+        assert lost.partitions == {0, 1, 2, 3} and not loser.calls("revoked")
+        # From the moment at which a heartbeat tells it (half a second at most) nothing comes from the loser.
+        overlap = [n for *_, n in loser.got if n > lost.number]
+        assert not overlap
+    else:
+        assert not loser.got
+    with pytest.raises((err.FencedInstanceId, err.UnreleasedInstanceId)):
+        loser.consumer.consume()
+    assert listener_view(winner.calls())[winner.name] == {0, 1, 2, 3}
