@@ -1,8 +1,8 @@
 """A small producer: for tests, benchmarks and the demo. This package consumes; it does not want to be your producer.
 
 Batches of thousands of records go out with ``acks=all``, several on their way at once, a million small records in a few
-seconds. It never sends anything twice by itself: what a broken connection leaves open is raised, and the caller, who
-may know the topic's end offsets, decides.
+seconds. It sends again only what a broker has certainly not written (it does not lead the partition): what a broken
+connection leaves open is raised, and the caller, who may know the topic's end offsets, decides.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, Iterable, Sequence
+from typing import Any, Iterable, NamedTuple, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
@@ -27,8 +27,10 @@ __all__ = ["Producer", "Record", "encode_plain", "murmur2", "partition_for"]
 
 _TOPIC_ID_VERSION = 13
 _MOST_IN_FLIGHT = 4
-_TRIES = 10
+_TRIES = 25
 _BACKOFF_S = 0.2
+# The broker has not looked at the records: a new topic, or a leader that moved.
+_NOT_WRITTEN = frozenset({3, 5, 6, 100})
 
 
 class _Varints(dict[int, bytes]):
@@ -99,6 +101,16 @@ def encode_plain(
     return bytes(header) + body
 
 
+class _Sent(NamedTuple):
+    """A batch on its way."""
+
+    connection: Connection
+    correlation_id: int
+    tp: TopicPartition
+    batch: bytes
+    tries: int
+
+
 class Producer:
     """Writes batches. One thread at a time; ``close()`` or a ``with`` statement ends it.
 
@@ -115,7 +127,7 @@ class Producer:
         self.codec = compression.codec_number(codec)
         self._timeout_ms = timeout_ms
         self._connections: dict[int, Connection] = {}
-        self._waiting: deque[tuple[Connection, int, TopicPartition]] = deque()
+        self._waiting: deque[_Sent] = deque()
         self._turn = 0
 
     def __enter__(self) -> Producer:
@@ -182,46 +194,51 @@ class Producer:
     def send(self, topic: str, partition: int, batch: bytes) -> None:
         """Send one encoded batch to the partition's leader without waiting for its answer.
 
-        Answers are awaited in order once a few are due; their errors are raised here or by :meth:`flush`.
+        Answers are awaited once a few are due, or one of the same partition; their errors are raised here or by
+        :meth:`flush`. A partition's batches stay in order.
         """
         tp = TopicPartition(topic, partition)
-        connection = self._leader(tp)
-        version = connection.version(schemas.PRODUCE)
-        topic_id = self.cluster.snapshot.topics[topic].topic_id
-        if topic_id is None:
-            version = min(version, _TOPIC_ID_VERSION - 1)
-        body = {
-            "transactional_id": None,
-            "acks": -1,
-            "timeout_ms": self._timeout_ms,
-            "topic_data": [
-                {
-                    "name": topic,
-                    "topic_id": topic_id or bytes(16),
-                    "partition_data": [{"index": partition, "records": batch}],
-                }
-            ],
-        }
-        self._waiting.append((connection, connection.send(schemas.PRODUCE, body, version), tp))
-        while len(self._waiting) >= _MOST_IN_FLIGHT:
+        # One at a time for each partition, so that none overtakes another that has to be sent again.
+        while len(self._waiting) >= _MOST_IN_FLIGHT or any(sent.tp == tp for sent in self._waiting):
             self._receive()
+        self._transmit(tp, batch)
 
     def flush(self) -> None:
         """Wait until everything sent is acknowledged; raises ProduceFailureError or a connection's error."""
         while self._waiting:
             self._receive()
 
+    def _transmit(self, tp: TopicPartition, batch: bytes, tries: int = 1) -> None:
+        connection = self._leader(tp)
+        version = connection.version(schemas.PRODUCE)
+        topic_id = self.cluster.snapshot.topics[tp.topic].topic_id
+        if topic_id is None:
+            version = min(version, _TOPIC_ID_VERSION - 1)
+        data = {
+            "name": tp.topic,
+            "topic_id": topic_id or bytes(16),
+            "partition_data": [{"index": tp.partition, "records": batch}],
+        }
+        body = {"transactional_id": None, "acks": -1, "timeout_ms": self._timeout_ms, "topic_data": [data]}
+        self._waiting.append(_Sent(connection, connection.send(schemas.PRODUCE, body, version), tp, batch, tries))
+
     def _receive(self) -> None:
-        connection, correlation_id, tp = self._waiting.popleft()
+        """Take the oldest answer; a batch that was refused because another broker leads is sent again."""
+        sent = self._waiting.popleft()
         try:
-            answer = connection.receive(correlation_id)
+            answer = sent.connection.receive(sent.correlation_id)
         except err.KafkaException:
             self._waiting.clear()
             raise
         for part in (part for topic in answer["responses"] for part in topic["partition_responses"]):
-            if part["error_code"]:
-                problem = err.error_for_code(part["error_code"], part.get("error_message"))
-                raise err.ProduceFailureError(f"{tp.topic}-{tp.partition}: {problem}") from problem
+            code = part["error_code"]
+            if code in _NOT_WRITTEN and sent.tries < _TRIES:
+                self.cluster.handler.sleep(_BACKOFF_S)
+                self.partitions(sent.tp.topic)
+                self._transmit(sent.tp, sent.batch, sent.tries + 1)
+            elif code:
+                problem = err.error_for_code(code, part.get("error_message"))
+                raise err.ProduceFailureError(f"{sent.tp.topic}-{sent.tp.partition}: {problem}") from problem
 
     def _leader(self, tp: TopicPartition) -> Connection:
         leader: Any = self.cluster.snapshot.leader_for(tp)

@@ -1,0 +1,69 @@
+"""What the Spark tests share: queries that are stopped, messages, committed offsets, and one SparkSession."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from managedconsumer.spark.options import SourceOptions
+from managedconsumer.spark.topics import TopicView
+from managedconsumer.testing import DevBroker
+from managedconsumer.testing.producer import Producer, Record
+from tests.spark.queries import Query
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
+    """The first true value of ``condition``; fails after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
+        time.sleep(0.02)
+    return found
+
+
+def produce(broker: DevBroker, topic: str, count: int, partitions: int = 4) -> None:
+    """``count`` messages, spread evenly over the partitions."""
+    with Producer(broker.bootstrap) as producer:
+        for partition in range(partitions):
+            size = count // partitions + (partition < count % partitions)
+            producer.produce(topic, [Record(b"v", b"k", 1000)] * size, partition=partition)
+
+
+def committed(broker: DevBroker, topic: str, group: str) -> dict[int, int]:
+    """What the group has committed."""
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, "group.id": group}
+    view = TopicView(SourceOptions.parse(options, streaming=True))
+    try:
+        return {tp.partition: offset for tp, offset in view.committed(view.partitions(), 20.0).items()}
+    finally:
+        view.close()
+
+
+@pytest.fixture
+def query() -> Iterator[Callable[..., Query]]:
+    """``query(broker, topic, group__id=..., ...)``; stopped after the test."""
+    made: list[Query] = []
+
+    def make(broker: DevBroker, topic: str, listener: Any = None, start: Any = None, **options: str) -> Query:
+        made.append(Query(broker.bootstrap, topic, listener, start, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One SparkSession, local[2], for all tests of the run."""
+    from managedconsumer.spark import make_session
+
+    log = tmp_path_factory.mktemp("spark") / "spark.log"
+    home: Path = tmp_path_factory.mktemp("warehouse")
+    session = make_session("tests", log_file=log, driver_memory="768m", conf={"spark.sql.warehouse.dir": home.as_uri()})
+    yield session
+    session.stop()

@@ -1,0 +1,79 @@
+"""A streaming query without Spark: calls the reader in Spark's order, one micro-batch at a time."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from managedconsumer.spark.ranges import StreamOffset
+from managedconsumer.spark.source import ManagedKafkaStreamReader
+
+Row = tuple[int, int]  # partition, offset
+
+
+class Query:
+    """One query. ``start`` is what its checkpoint would hold; ``planned`` a batch that was planned and not finished."""
+
+    def __init__(self, bootstrap: str, topic: str, listener: Any = None, start: Any = None, **options: str) -> None:
+        named = {name.replace("__", "."): value for name, value in options.items()}
+        self.options = {
+            "kafka.bootstrap.servers": bootstrap,
+            **({"subscribe": topic} if topic else {}),
+            "startingOffsets": "earliest",
+            "kafka.heartbeat.interval.ms": "200",
+            "kafka.session.timeout.ms": "6000",
+            **named,
+        }
+        self.reader = ManagedKafkaStreamReader(self.options, listener)
+        self.start = start
+        self.planned: Any = None
+        self.rows: list[Row] = []
+
+    def plan(self) -> Any:
+        """Spark's calls up to the point where it has written the batch into its log; None when there is no news."""
+        if self.start is None:
+            self.start = json.loads(json.dumps(self.reader.initialOffset()))
+        limit = self.reader.getDefaultReadLimit()
+        assert isinstance(limit, (ReadAllAvailable, ReadMaxRows))
+        end = json.loads(json.dumps(self.reader.latestOffset(self.start, limit)))
+        self.reader.reportLatestOffset()
+        self.planned = None if end == self.start else end
+        return self.planned
+
+    def execute(self, end: Any = None) -> list[Row]:
+        """Run a planned batch as executors would: with a pickled reader and pickled slices."""
+        end = end or self.planned
+        slices = [pickle.loads(pickle.dumps(part)) for part in self.reader.partitions(self.start, end)]
+        executor = pickle.loads(pickle.dumps(self.reader))
+        rows: list[Row] = []
+        for part in slices:
+            for batch in executor.read(part):
+                rows += zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True)
+        return rows
+
+    def batch(self) -> list[Row]:
+        """One whole micro-batch; empty when there is no news."""
+        if self.plan() is None:
+            return []
+        rows = self.execute()
+        self.start, self.planned = self.planned, None
+        self.rows += rows
+        return rows
+
+    @property
+    def owned(self) -> set[int]:
+        """The partitions that the group has given us."""
+        member = self.reader.driver.member
+        return set() if member is None else {tp.partition for tp in member.positions}
+
+    def ranges(self, offset: Any = None) -> dict[int, tuple[int, int]]:
+        """The ranges of a batch by partition."""
+        found = StreamOffset.from_json(offset or self.planned or self.start).ranges
+        return {tp.partition: (entry.start, entry.stop) for tp, entry in found.items()}
+
+    def stop(self) -> None:
+        """What Spark does at the end."""
+        self.reader.stop()
