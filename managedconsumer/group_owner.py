@@ -89,7 +89,7 @@ class GroupOwner:
                 self._engine.troubles.note(GROUP, f"no metadata to assign partitions by: {error}")
                 continue
             self._led = self._partition_counts(snapshot, topics)
-            return self._negotiation.assign(event, snapshot)
+            return {} if event.skip_assignment else self._negotiation.assign(event, snapshot)
         return {}
 
     def take_over(self, event: ev.Assigned) -> str | None:

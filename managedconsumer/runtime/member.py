@@ -37,7 +37,7 @@ class Owner(Protocol):
         """Give up what must be given up; True if partitions are kept through the rebalance."""
 
     def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
-        """Compute the assignment as the group's leader."""
+        """Compute the assignment as the group's leader (with ``skip_assignment`` it is not used)."""
 
     def take_over(self, event: ev.Assigned) -> str | None:
         """Take our share over; a reason asks for a follow-up rebalance."""
@@ -219,7 +219,9 @@ class GroupMember:
             self._feed(lambda: self.machine.prepared(holding))
         elif isinstance(event, ev.Elected):
             self._members = {m.member_id: m.metadata for m in event.members}
-            assignments = {} if event.skip_assignment else self._owner.elect(event)
+            # KIP-814: a static leader that came back has nothing to assign, but watches the topics as any leader does.
+            elected = self._owner.elect(event)
+            assignments = {} if event.skip_assignment else elected
             self._feed(lambda: self.machine.provide_assignments(assignments))
         elif isinstance(event, ev.Assigned) and self.machine.is_current(event.generation):
             rejoin = self._owner.take_over(event)
