@@ -37,7 +37,7 @@ class Opener:
     def __call__(self, kind: str, topic: Any, **options: Any) -> Any:
         options = {
             "consumer_group": self.group,
-            "consumer_timeout_ms": 400,
+            "consumer_timeout_ms": 250,
             "use_greenlets": isinstance(self.mode, GEventHandler),
             **options,
         }

@@ -1,4 +1,4 @@
-"""pykafka's offset conventions on a real broker: USERS' table, row by row, for both consumers, threads and greenlets."""
+"""pykafka's offset conventions on a real broker, row by row, for both consumers, on threads and on greenlets."""
 
 from __future__ import annotations
 
