@@ -172,6 +172,10 @@ cdef class _Builder:
 
     cdef object done(self, PartitionContext context):
         """The record batch."""
+        cdef Count none
+        if not self.columns.rows:
+            memset(&none, 0, sizeof(Count))
+            self.hold(&none, 1)  # even without rows there is a first offset
         columns = [self._column(field, context) for field in self.schema]
         return self.pa.RecordBatch.from_arrays(columns, schema=self.schema)
 

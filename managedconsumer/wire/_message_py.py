@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Sequence
 
+from managedconsumer.wire.recordformat import read_varint
+
 Header = tuple[str, "bytes | None"]
 
 _EPOCH = datetime(1970, 1, 1)
@@ -49,7 +51,7 @@ class Message:
     (str, bytes or None), ``leader_epoch`` -1 where unknown.  A message is true even when it is empty.
     """
 
-    __slots__ = ("header_list", "offset", "origin", "partition_key", "timestamp", "value")
+    __slots__ = ("offset", "origin", "partition_key", "raw_headers", "timestamp", "value")
 
     # Pykafka has these for producing; on a consumed message they never say anything else.
     compression_type = 0
@@ -74,7 +76,7 @@ class Message:
         self.value = value
         self.partition_key = partition_key
         self.offset = offset
-        self.header_list: list[Header] | None = list(headers) or None
+        self.raw_headers: bytes | list[Header] | None = list(headers) or None  # bytes are decoded when asked for
         context = PartitionContext(topic, partition_id, partition)
         self.origin = Origin(context, protocol_version, timestamp_type, leader_epoch)
         if isinstance(timestamp, datetime):
@@ -94,13 +96,13 @@ class Message:
     @property
     def headers(self) -> list[Header]:
         """The record's headers in order; empty if it has none.  The list is the message's own."""
-        if self.header_list is None:
-            self.header_list = []
-        return self.header_list
+        if not isinstance(self.raw_headers, list):
+            self.raw_headers = _decode_headers(self.raw_headers) if self.raw_headers else []
+        return self.raw_headers
 
     @headers.setter
     def headers(self, headers: Sequence[Header]) -> None:
-        self.header_list = list(headers)
+        self.raw_headers = list(headers)
 
     @property
     def topic(self) -> str:
@@ -175,6 +177,21 @@ class Message:
         from managedconsumer.wire.records import rebuild_message
 
         return rebuild_message, (
-            *(self.value, self.partition_key, self.offset, self.timestamp, self.header_list),
+            *(self.value, self.partition_key, self.offset, self.timestamp, self.headers or None),
             *(self.topic, self.partition_id, self.timestamp_type, self.leader_epoch, self.protocol_version),
         )
+
+
+def _decode_headers(raw: bytes) -> list[Header]:
+    """The list of headers from their count on; they were looked over when the record was read."""
+    count, place = read_varint(raw, 0)
+    headers: list[Header] = []
+    for _ in range(count):
+        size, place = read_varint(raw, place)
+        name_end = place + size
+        size, start = read_varint(raw, name_end)
+        # As in Java, a name that is no UTF-8 is shown with replacement characters, not refused.
+        name = raw[place:name_end].decode("utf-8", "replace")
+        headers.append((name, None if size < 0 else raw[start : start + size]))
+        place = start + max(size, 0)
+    return headers

@@ -7,10 +7,8 @@ after it raises IndexError, which the caller takes for "cannot be read".
 
 from __future__ import annotations
 
-from managedconsumer.wire._message_py import Header, Message
-from managedconsumer.wire.recordformat import signed
-
-_MASK = 0xFFFFFFFFFFFFFFFF
+from managedconsumer.wire._message_py import Message
+from managedconsumer.wire.recordformat import read_varint, signed, zigzag
 
 ONE_BYTE: list[int] = []
 """The number that a varint of one byte stands for (zigzag decoded)."""
@@ -33,27 +31,9 @@ def load_tables() -> None:
         TWO_BYTES[:] = rows
 
 
-def zigzag(raw: int) -> int:
-    """The signed number that zigzag coding made ``raw`` of."""
-    return raw >> 1 ^ -(raw & 1)
-
-
-def varint(data: bytes, place: int, limit: int = 5) -> tuple[int, int]:
-    """(number, place behind it) of the varint at ``place``; IndexError if it has more than ``limit`` bytes."""
-    value = shift = 0
-    while shift < 7 * limit:
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 128:
-            return zigzag(value & _MASK), place
-        shift += 7
-    raise IndexError
-
-
 def timestamp_delta(data: bytes, place: int, base: int) -> tuple[int, int]:
     """A timestamp's varint of up to ten bytes, made such that adding ``base`` stays within 64 bits."""
-    value, place = varint(data, place, 10)
+    value, place = read_varint(data, place, 10)
     return signed(base + value) - base, place
 
 
@@ -64,7 +44,7 @@ def fill_message(message: Message, data: bytes, place: int, end: int) -> None:
     if byte < 128:
         size = ONE_BYTE[byte]
     else:
-        size, place = varint(data, place - 1)
+        size, place = read_varint(data, place - 1)
     if size == -1:
         message.partition_key = None
     else:
@@ -81,7 +61,7 @@ def fill_message(message: Message, data: bytes, place: int, end: int) -> None:
         known = TWO_BYTES[byte][data[place]]
         place += 1
         if known is None:
-            size, place = varint(data, place - 2)
+            size, place = read_varint(data, place - 2)
         else:
             size = known
     if size == -1:
@@ -93,32 +73,36 @@ def fill_message(message: Message, data: bytes, place: int, end: int) -> None:
             raise IndexError
         message.value = data[start:place]
     if data[place]:
-        message.header_list, place = _headers(data, place)
+        start = place
+        place = _pass_headers(data, place)
+        message.raw_headers = data[start:place]
     else:
-        message.header_list = None
+        message.raw_headers = None
         place += 1
     if place != end:
         raise IndexError
 
 
-def _headers(data: bytes, place: int) -> tuple[list[Header] | None, int]:
-    count, place = varint(data, place)
+def _pass_headers(data: bytes, place: int) -> int:
+    """The place behind the headers, whose count is at ``place``; the caller finds what leads beyond the end."""
+    byte = data[place]
+    place += 1
+    if byte < 128:
+        count = ONE_BYTE[byte]
+    else:
+        count, place = read_varint(data, place - 1)
     if not 0 <= count <= len(data):
         raise IndexError
-    headers: list[Header] = []
     for _ in range(count):
-        size, place = varint(data, place)
-        start, place = place, place + size
-        if size < 0 or place > len(data):
-            raise IndexError
-        # As Java does: a name that is no UTF-8 is shown with replacement characters, not refused.
-        name = data[start:place].decode("utf-8", "replace")
-        size, place = varint(data, place)
-        if size == -1:
-            headers.append((name, None))
-            continue
-        start, place = place, place + size
-        if size < 0 or place > len(data):
-            raise IndexError
-        headers.append((name, data[start:place]))
-    return headers or None, place
+        for lowest in (0, -1):  # a name may not be null, a value may
+            byte = data[place]
+            place += 1
+            if byte < 128:
+                size = ONE_BYTE[byte]
+            else:
+                size, place = read_varint(data, place - 1)
+            if size > 0:
+                place += size
+            elif size < lowest:
+                raise IndexError
+    return place

@@ -19,10 +19,10 @@ from managedconsumer.wire._recordparse_py import (
     fill_message,
     load_tables,
     timestamp_delta,
-    varint,
 )
 from managedconsumer.wire.compression import DEFAULT_MAX_BYTES, Buffer, DecompressionError, decompress
 from managedconsumer.wire.legacy import BadMessageError, decode_entry
+from managedconsumer.wire.recordformat import read_varint
 
 INTERFACE = 1
 IMPLEMENTATION = "python"
@@ -258,10 +258,10 @@ class RecordChunk:
         try:
             body = decompress(batch.attributes & fmt.CODEC_MASK, self._data[batch.start + fmt.HEADER_BYTES : batch.end])
             data, place = bytes(body[:64]), 0
-            _, place = varint(data, place)  # size
-            _, place = varint(data, place + 1)  # timestamp, after the attributes
-            _, place = varint(data, place)  # offset
-            size, place = varint(data, place)
+            _, place = read_varint(data, place)  # size
+            _, place = read_varint(data, place + 1)  # timestamp, after the attributes
+            _, place = read_varint(data, place)  # offset
+            size, place = read_varint(data, place)
             return size >= 4 and data[place + 2 : place + 4] == b"\x00\x00"
         except (DecompressionError, IndexError, BadRecordError):
             return False
@@ -272,7 +272,7 @@ class RecordChunk:
                 self._unpacked += len(record.value or b"")
                 message: Message = Message.__new__(Message)
                 message.value, message.partition_key = record.value, record.key
-                message.offset, message.timestamp, message.header_list = record.offset, record.timestamp, None
+                message.offset, message.timestamp, message.raw_headers = record.offset, record.timestamp, None
                 message.origin = Origin(self.context, record.magic, record.timestamp_type, -1)
                 self._ready.append(message)
 
@@ -322,7 +322,7 @@ class RecordChunk:
                     value = two[byte][data[place]]
                     place += 1
                     if value is None:
-                        value, place = varint(data, place - 2)
+                        value, place = read_varint(data, place - 2)
                     end = place + value
                 if not place < end <= size:
                     raise IndexError
@@ -344,7 +344,7 @@ class RecordChunk:
                     value = two[byte][data[place]]
                     place += 1
                     if value is None:
-                        value, place = varint(data, place - 2)
+                        value, place = read_varint(data, place - 2)
                     offset = base + value
                 if not previous < offset <= last or place > end:
                     raise self._misplaced(batch, left, offset, place > end)

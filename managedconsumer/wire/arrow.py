@@ -100,14 +100,21 @@ def _gather(chunk: RecordChunk, stop_offset: int | None, max_bytes: int) -> list
         if not lot:
             break
         messages += lot
-        size += sum(map(len, lot)) + len(lot) * _ROW_BYTES
+        size += sum([len(message.value or b"") + len(message.partition_key or b"") for message in lot])
+        size += len(lot) * _ROW_BYTES
     return messages
 
 
-def _microseconds(message: Message) -> int:
-    if message.timestamp_type < 0:
-        return -1000  # Kafka's Java client says -1 ms where a record has no timestamp, and Spark passes that on
-    return max(-_MAX_MICROSECONDS - 1, min(message.timestamp * 1000, _MAX_MICROSECONDS))
+def _microseconds(messages: list[Message], types: list[int]) -> list[int]:
+    milliseconds = [message.timestamp for message in messages]
+    if min(types, default=0) < 0:
+        # Kafka's Java client says -1 ms where a record has no timestamp, and Spark passes that on.
+        milliseconds = [-1 if kind < 0 else value for value, kind in zip(milliseconds, types, strict=True)]
+    limit = _MAX_MICROSECONDS // 1000
+    if milliseconds and not -limit <= min(milliseconds) <= max(milliseconds) <= limit:
+        ends = (-_MAX_MICROSECONDS - 1, _MAX_MICROSECONDS)
+        return [value * 1000 if -limit <= value <= limit else ends[value > 0] for value in milliseconds]
+    return [value * 1000 for value in milliseconds]
 
 
 def _header_row(message: Message) -> list[dict[str, Any]] | None:
@@ -116,12 +123,13 @@ def _header_row(message: Message) -> list[dict[str, Any]] | None:
 
 def _from_messages(pa: Any, wanted: Any, chunk: RecordChunk, messages: list[Message]) -> Any:
     context, count = chunk.context, len(messages)
+    types = [message.timestamp_type for message in messages]
     sources: dict[str, Callable[[], Any]] = {
         "key": lambda: [message.partition_key for message in messages],
         "value": lambda: [message.value for message in messages],
         "offset": lambda: [message.offset for message in messages],
-        "timestamp": lambda: [_microseconds(message) for message in messages],
-        "timestampType": lambda: [message.timestamp_type for message in messages],
+        "timestamp": lambda: _microseconds(messages, types),
+        "timestampType": lambda: types,
         "headers": lambda: [_header_row(message) for message in messages],
     }
     constants = {"topic": context.topic, "partition": context.partition_id}

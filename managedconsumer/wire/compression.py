@@ -15,6 +15,7 @@ from typing import Any
 
 from managedconsumer.errors import KafkaException, MissingPackageError
 from managedconsumer.wire.framesizes import BadFrameError, lz4_bound, snappy_blocks, zstd_bound
+from managedconsumer.wire.lz4frames import pack_frame
 
 Buffer = bytes | bytearray | memoryview
 
@@ -77,10 +78,7 @@ def compress(codec: int | str, data: Buffer) -> bytes:
         return _snappy_xerial(package, memoryview(data).cast("B"))
     if number == ZSTD:
         return bytes(package.zstd.compress(data))
-    # Kafka's brokers refuse blocks that refer to the one before ("Dependent block stream is unsupported").
-    frame = package.lz4.Compressor(block_linked=False)
-    frame.compress(bytes(data))
-    return bytes(frame.finish())
+    return pack_frame(package, bytes(data))
 
 
 class Scratch:

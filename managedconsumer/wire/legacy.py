@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from managedconsumer.wire import compression
 from managedconsumer.wire import recordformat as fmt
+from managedconsumer.wire.lz4frames import repair_checksum
 
 Buffer = bytes | bytearray | memoryview
 
@@ -46,7 +47,7 @@ def decode_entry(data: Buffer, max_bytes: int = compression.DEFAULT_MAX_BYTES) -
         return [outer]
     packed = outer.value or b""
     if codec == compression.LZ4 and outer.magic == 0:
-        packed = _repair_lz4(packed)
+        packed = repair_checksum(packed)
     unpacked = memoryview(compression.decompress(codec, packed, max_bytes))
     inner: list[LegacyRecord] = []
     while len(unpacked):
@@ -104,31 +105,3 @@ def _absolute(outer: LegacyRecord, inner: list[LegacyRecord]) -> list[LegacyReco
             raise BadMessageError("a compressed set's offsets are out of order")
         previous = record.offset
     return fixed
-
-
-# --- KAFKA-3160: clients of format 0 wrote lz4 frames with a wrong header checksum ---
-
-
-def _repair_lz4(frame: bytes) -> bytes:
-    """The frame with the header checksum that the lz4 frame format asks for."""
-    if len(frame) < 7:
-        return frame
-    end = 6 + (8 if frame[4] & 0x08 else 0) + (4 if frame[4] & 0x01 else 0)
-    checksum = _xxh32_short(frame[4:end]) >> 8 & 0xFF
-    return frame[:end] + bytes((checksum,)) + frame[end + 1 :]
-
-
-def _xxh32_short(data: bytes) -> int:
-    """xxHash-32 with seed 0 of fewer than 16 bytes, which is all that a frame's descriptor can be."""
-    mask = 0xFFFFFFFF
-    value = (374761393 + len(data)) & mask
-    words = len(data) & ~3
-    for (word,) in struct.iter_unpack("<I", data[:words]):
-        value = (value + word * 3266489917) & mask
-        value = ((value << 17 | value >> 15) * 668265263) & mask
-    for byte in data[words:]:
-        value = (value + byte * 374761393) & mask
-        value = ((value << 11 | value >> 21) * 2654435761) & mask
-    for shift, factor in ((15, 2246822519), (13, 3266489917)):
-        value = ((value ^ value >> shift) * factor) & mask
-    return value ^ value >> 16

@@ -36,6 +36,24 @@ def signed(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
+def zigzag(raw: int) -> int:
+    """The signed number that zigzag coding made ``raw`` of."""
+    return raw >> 1 ^ -(raw & 1)
+
+
+def read_varint(data: bytes, place: int, limit: int = 5) -> tuple[int, int]:
+    """(number, place behind it) of the varint at ``place``; IndexError if it has more than ``limit`` bytes."""
+    value = shift = 0
+    while shift < 7 * limit:
+        byte = data[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 128:
+            return zigzag(value & 0xFFFFFFFFFFFFFFFF), place
+        shift += 7
+    raise IndexError
+
+
 def no_room(size: int) -> str:
     """The size in front of a batch cannot be."""
     return f"it claims a size of {size} bytes"

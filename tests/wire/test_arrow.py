@@ -236,3 +236,14 @@ def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_context_is_named_in_every_row(twin: ModuleType) -> None:
     table = chunk_to_columns(chunk(twin, batch(0, 2)), columns=["topic", "partition"])
     assert rows(table) == [{"topic": TOPIC, "partition": PARTITION}] * 2
+
+
+def test_a_batch_without_rows_is_sound_whatever_the_memory_held_before(twin: ModuleType) -> None:
+    used = [pa.allocate_buffer(size) for size in [8, 64, 128] * 200]
+    for buffer in used:
+        memoryview(buffer).cast("B")[:] = b"\xff" * buffer.size
+    del used, buffer
+    for data in (b"", batch(5, 1)):
+        table = chunk_to_columns(chunk(twin, data), 5, COLUMNS)
+        table.validate(full=True)
+        assert table.num_rows == 0

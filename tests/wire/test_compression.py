@@ -97,6 +97,17 @@ def test_frames_as_streaming_writers_make_them() -> None:
     assert bytes(decompress(GZIP, gzip.compress(TEXT))) == TEXT
 
 
+def test_lz4_is_written_as_brokers_take_it() -> None:
+    """Version 1, independent blocks of 64 kB, uncompressed where that is shorter, and a checksum that others verify."""
+    noise = os.urandom(70_000)
+    packed = compress(LZ4, noise)
+    assert packed[:6] == b"\x04\x22\x4d\x18\x60\x40"
+    assert packed[7:11] == (65536 | 1 << 31).to_bytes(4, "little")
+    assert bytes(cramjam.lz4.decompress(packed)) == noise
+    assert lz4_bound(memoryview(packed), 1 << 20) == (70_000, False)
+    assert bytes(cramjam.lz4.decompress(compress(LZ4, b""))) == b""
+
+
 def test_raw_snappy_and_snappy_javas_blocks_are_both_read() -> None:
     assert bytes(decompress(SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT)))) == TEXT
     framed = compress(SNAPPY, TEXT)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
 import threading
+import weakref
 from datetime import datetime
 from types import ModuleType
 
@@ -13,7 +15,7 @@ import pytest
 
 from managedconsumer.wire import records
 from managedconsumer.wire.encode import Record, encode_batch, encode_marker
-from tests.wire.recordkit import PARTITION, TOPIC, batch, chunk, drain, offsets
+from tests.wire.recordkit import PARTITION, TOPIC, batch, chunk, drain, flip, offsets
 
 
 def test_position_follows_every_message(twin: ModuleType) -> None:
@@ -353,3 +355,59 @@ def test_an_implementation_that_does_not_exist_is_refused() -> None:
 
 def test_drain_helper_sees_no_error_in_sound_data(twin: ModuleType) -> None:
     assert drain(chunk(twin, batch(0, 2))) == ([0, 1], None)
+
+
+# --- memory ---
+
+
+class Owner:
+    """Stands for a partition object that leads back to its consumer, and so to the chunk."""
+
+    chunk: object = None
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_chunks_in_a_circle_are_collected(twin: ModuleType, codec: str) -> None:
+    owner = Owner()
+    data = bytearray(batch(0, 100, codec=codec))
+    owner.chunk = twin.RecordChunk(twin.PartitionContext(TOPIC, PARTITION, owner), memoryview(data), 0)
+    next(owner.chunk)  # type: ignore[call-overload]
+    gone = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert gone() is None
+    data.extend(b"x")  # BufferError if the chunk still held the bytes
+
+
+def test_an_exhausted_chunk_lets_go_of_its_bytes(twin: ModuleType) -> None:
+    data = bytearray(batch(0, 10))
+    records_ = chunk(twin, data)
+    with pytest.raises(BufferError):
+        data.extend(b"x")
+    assert len(list(records_)) == 10
+    data.extend(b"x")
+
+
+def test_memory_does_not_grow(twin: ModuleType) -> None:
+    data = [batch(0, 50, codec=codec) for codec in ("none", "gzip", "snappy", "lz4", "zstd")]
+    torn = flip(data[1], len(data[1]) - 3)
+
+    def once() -> None:
+        for each in data:
+            for message in chunk(twin, each):
+                assert message.headers == []
+            chunk(twin, each).take(10)
+        for check in (True, False):
+            records_ = chunk(twin, torn, check_crcs=check)
+            drain(records_)
+            records_.skip_corrupt()
+
+    for _ in range(20):
+        once()
+    gc.collect()
+    objects, blocks = len(gc.get_objects()), sys.getallocatedblocks()
+    for _ in range(100):
+        once()
+    gc.collect()
+    assert len(gc.get_objects()) - objects < 20
+    assert sys.getallocatedblocks() - blocks < 200
