@@ -55,8 +55,12 @@ class Peer:
 
 
 _PYKAFKA_WITHOUT = {"zstd": "not supported"}
+_KAFKA_PYTHON_WITHOUT = {}
 if find_spec("lz4") is None:
     _PYKAFKA_WITHOUT["lz4"] = "waits for ever without the package lz4, which it does not bring"
+    _KAFKA_PYTHON_WITHOUT["lz4"] = "needs the package lz4, which it does not bring"
+if find_spec("zstandard") is None:
+    _KAFKA_PYTHON_WITHOUT["zstd"] = "needs the package zstandard, which it does not bring"
 
 PEERS = [
     Peer("managedconsumer for-loop", "ours", "loop"),
@@ -65,18 +69,18 @@ PEERS = [
     Peer("managedconsumer consume_arrow", "ours", "arrow"),
     Peer("managedconsumer consume_arrow, five columns", "ours", "arrow-five"),
     Peer("managedconsumer for-loop, gevent", "ours", "gevent"),
-    Peer("managedconsumer for-loop, pure Python", "ours", "loop", 0.3, NEW, (("MANAGEDCONSUMER_IMPL", "python"),)),
+    Peer("managedconsumer for-loop, pure Python", "ours", "loop", 0.1, NEW, (("MANAGEDCONSUMER_IMPL", "python"),)),
     Peer("managedconsumer for-loop, use_rdkafka", "ours", "rdkafka", 0.5),
     Peer("confluent batch tuned", "confluent", "batch"),
-    Peer("confluent batch default", "confluent", "batch-default", 0.2),
-    Peer("confluent poll tuned", "confluent", "poll", 0.5),
-    Peer("confluent poll default", "confluent", "poll-default", 0.2),
-    Peer("aiokafka getmany", "aio", "many", 0.3),
-    Peer("aiokafka async for", "aio", "loop", 0.15),
-    Peer("kafka-python poll", "kafkapython", "poll", 0.1),
-    Peer("kafka-python iterator", "kafkapython", "loop", 0.1),
+    Peer("confluent batch default", "confluent", "batch-default", 0.1),
+    Peer("confluent poll tuned", "confluent", "poll", 0.4),
+    Peer("confluent poll default", "confluent", "poll-default", 0.1),
+    Peer("aiokafka getmany", "aio", "many", 0.2),
+    Peer("aiokafka async for", "aio", "loop", 0.08),
+    Peer("kafka-python poll", "kafkapython", "poll", 0.06, without=_KAFKA_PYTHON_WITHOUT),
+    Peer("kafka-python iterator", "kafkapython", "loop", 0.06, without=_KAFKA_PYTHON_WITHOUT),
     Peer("managedconsumer for-loop (Kafka 3.9)", "ours", "loop", 1.0, OLD),
-    Peer("pykafka (Kafka 3.9)", "pyk", "loop", 0.03, OLD, (), _PYKAFKA_WITHOUT),
+    Peer("pykafka (Kafka 3.9)", "pyk", "loop", 0.01, OLD, (), _PYKAFKA_WITHOUT),
     Peer("limit", "raw", "fetch"),
 ]
 
@@ -248,7 +252,7 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, help="a document whose section '.. begin consume' is replaced")
     options = parser.parse_args()
     options.runs = options.runs or (2 if options.quick else 5)
-    options.megabytes = options.megabytes or (60 if options.quick else 400)
+    options.megabytes = options.megabytes or (150 if options.quick else 400)
     cells = [Cell(100, "none", 8), Cell(100, "lz4", 8), Cell(1000, "none", 8)] if options.quick else None
     run = Run(options)
     run.all(cells or chosen_cells(options))
