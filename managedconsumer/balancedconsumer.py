@@ -223,6 +223,7 @@ class BalancedConsumer(ConsumerAPI):
         self._committer.on_expelled = member.fence
         self._committer.instance_id = self._group_options.group_instance_id
         self._committer.members_only = True
+        self._committer.settled = self._owner.settled
         engine.positions.on_metadata = self._owner.metadata_changed
 
     def _wait_for_first_assignment(self) -> None:

@@ -13,11 +13,12 @@ from typing import Any, Callable, Collection, Mapping
 from managedconsumer import errors as err
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.negotiation import Negotiation
+from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.callbacks import CallbackNotDelivered, ListenerCalls
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.runtime.troubles import GROUP
 from managedconsumer.simpleconsumer import SimpleConsumer
-from managedconsumer.structs import ClusterSnapshot, TopicPartition
+from managedconsumer.structs import ClusterSnapshot, Generation, TopicPartition
 from managedconsumer.subscription_state import FetchState
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class GroupOwner:
         self._commit_seconds = min(_COMMIT_LONGEST, _COMMIT_SHARE * rebalance_timeout_ms / 1000.0)
         self._reset_on_start = consumer._options.reset_offset_on_start
         self._led: dict[str, set[int]] | None = None
+        self._settled_in: Generation | None = None
         #: What the listener has been told that it has, whatever has become of it since.
         self._told: set[TopicPartition] = set()
         self._retry_noted: str | None = None
@@ -62,6 +64,17 @@ class GroupOwner:
     def told(self) -> list[TopicPartition]:
         """The partitions of which the listener knows as assigned: those that it must hear the end of."""
         return sorted(self._told)
+
+    def settled(self) -> bool:
+        """False while there is a new generation and what is held is still the share of the old one.
+
+        With a cooperative assignor what is held stays ours until we give it up.
+        """
+        state = self.member.state
+        return self._negotiation.cooperative or not (
+            state is MemberState.COMPLETING_REBALANCE
+            or (state is MemberState.ASSIGNING and self._settled_in != self.member.generation)
+        )
 
     # -- what the membership asks ----------------------------------------------------------------------
 
@@ -101,6 +114,7 @@ class GroupOwner:
         before = self._consumer._assigned()
         old = self._consumer._held(before)
         rejoin = self._reconcile(event, before, share)
+        self._settled_in = generation
         # Not only what is new: an earlier attempt may have ended before it had found positions, or told the user.
         fresh = [tp for tp in share if tp not in self._told]
         with engine.lock:

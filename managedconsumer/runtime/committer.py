@@ -37,6 +37,8 @@ class Committer:
         #: True for a group's member: without a valid generation it commits nothing. (Kafka takes commits without a
         #: generation from anybody while the group is empty, a zombie's too.)
         self.members_only = False
+        #: False while a rebalance has a new generation for us and we do not know yet what is ours in it.
+        self.settled: Callable[[], bool] = lambda: True
         self.on_expelled: Callable[[BaseException, Generation], None] = lambda _error, _generation: None
 
     # -- what may be committed ------------------------------------------------------------------------
@@ -81,12 +83,15 @@ class Committer:
         engine = self._engine
         backoff = Backoff(min(0.05, backoff_ms / 1000.0), backoff_ms / 1000.0, random)
         problem: BaseException | None = None
+        owned = self._states(offsets)
         for attempt in range(retries + 1):
             if attempt:
                 engine.handler.sleep(backoff.fail(engine.handler.now()))
             generation = self.identity()
-            if self._outside(generation):
-                problem = err.UnknownMemberId("this consumer is not a member of the group at present")
+            problem = self._hindrance(owned, generation)
+            if isinstance(problem, err.RebalanceInProgress):
+                continue
+            if problem is not None:
                 break
             try:
                 verdict, errors = engine.offsets.commit_once(offsets, generation, self.instance_id)
@@ -111,8 +116,26 @@ class Committer:
             "starts at the last offsets that were"
         ) from problem
 
-    def _outside(self, generation: Generation) -> bool:
-        return self.members_only and not generation.joined
+    def _states(self, offsets: Offsets) -> dict[TopicPartition, Any]:
+        with self._engine.lock:
+            return {tp: self._engine.subscription.assignment.get(tp) for tp in offsets}
+
+    def _hindrance(self, owned: Mapping[TopicPartition, Any], generation: Generation) -> err.KafkaException | None:
+        """Why these offsets must not be committed under ``generation`` (read before this is asked); None: they may.
+
+        A commit under a new generation is taken for partitions of other members too: it would put them back.
+        """
+        if not self.members_only:
+            return None
+        if not generation.joined:
+            return err.UnknownMemberId("this consumer is not a member of the group at present")
+        if not self.settled():
+            return err.RebalanceInProgress("a rebalance is going on and the new assignment is not known yet")
+        now = self._states(dict.fromkeys(owned))  # type: ignore[arg-type]
+        gone = sorted(tp for tp, state in owned.items() if now[tp] is not state or state is None)
+        if gone:
+            return err.IllegalGeneration(f"a rebalance has taken {gone[0].topic}-{gone[0].partition} away")
+        return None
 
     def _note(self, offsets: Offsets) -> None:
         engine = self._engine
@@ -135,11 +158,12 @@ class Committer:
         engine = self._engine
         now = engine.handler.now
         deadline, backoff = Deadline(now(), seconds), Backoff(0.05, 0.5, random)
-        problem: BaseException | str = ""
+        problem: BaseException | None = None
+        owned = self._states(offsets)
         while True:
             generation = self.identity()
-            if self._outside(generation):
-                problem = "not a member of the group at present"
+            problem = self._hindrance(owned, generation)
+            if problem is not None:
                 break
             try:
                 verdict, errors = engine.offsets.commit_once(offsets, generation, self.instance_id)
