@@ -83,3 +83,12 @@ def shared_pool(key: Hashable, make: Callable[[], Cluster]) -> ConnectionPool:
         if pool is None:
             pool = _shared[mine, key] = ConnectionPool(make())
         return pool
+
+
+def close_shared_pools() -> None:
+    """Close this process's shared pools; the next :func:`shared_pool` makes new ones."""
+    mine = os.getpid()
+    with _shared_lock:
+        pools = [_shared.pop(entry) for entry in list(_shared) if entry[0] == mine]
+    for pool in pools:
+        pool.close()

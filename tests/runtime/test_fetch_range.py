@@ -11,7 +11,7 @@ import pytest
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.connection import Connection
-from managedconsumer.runtime.connection_pool import ConnectionPool, shared_pool
+from managedconsumer.runtime.connection_pool import ConnectionPool, close_shared_pools, shared_pool
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.runtime.handlers import ThreadingHandler
 from managedconsumer.testing import DevBroker
@@ -218,3 +218,6 @@ def test_a_process_has_one_pool_for_each_key() -> None:
     assert shared_pool(("a", "b"), make) is first
     assert shared_pool(("c",), make) is not first
     assert len(made) == 2
+    close_shared_pools()
+    assert shared_pool(("a", "b"), make) is not first
+    close_shared_pools()

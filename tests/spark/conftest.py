@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from managedconsumer.runtime.connection_pool import close_shared_pools
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.topics import TopicView
 from managedconsumer.testing import DevBroker
@@ -55,6 +56,7 @@ def query() -> Iterator[Callable[..., Query]]:
     yield make
     for each in made:
         each.stop()
+    close_shared_pools()
 
 
 @pytest.fixture(scope="session")
