@@ -224,16 +224,23 @@ class ConsumerAPI(ReadingAPI):
         self._engine.set_paused(tps, paused)
 
     def lag(self) -> dict[Any, int]:
-        """Messages between each partition's position and the end of its log (asks the brokers)."""
+        """Messages between each partition's position and the end of its log (asks the brokers).
+
+        A partition whose position cannot be told yet (a rebalance is under way) is left out.
+        """
         self._require_running()
+        engine = self._engine
         tps = self._assigned()
-        ends = self._engine.offsets.list_offsets(dict.fromkeys(tps, OffsetResetStrategy.LATEST), _PATIENCE)
+        ends = engine.offsets.list_offsets(dict.fromkeys(tps, OffsetResetStrategy.LATEST), _PATIENCE)
+        engine.positions.resolve(_PATIENCE)
         lags = {}
         for tp, end in ends.items():
             if end.error is not None:
                 raise end.error
-            position = self._engine.position(tp)
-            lags[self._key(tp)] = max(0, end.offset - (position or 0))
+            with engine.lock:
+                position = engine.position(tp) if engine.subscription.is_assigned(tp) else None
+            if position is not None:
+                lags[self._key(tp)] = max(0, end.offset - position)
         return lags
 
     def health(self) -> dict[str, Any]:
