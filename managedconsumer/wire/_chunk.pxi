@@ -1,10 +1,3 @@
-# Behind a pointer, as Cython would show the garbage collector what owns these buffers, and a memoryview that the
-# collector clears while its buffer is in use raises BufferError.
-cdef struct Buffers:
-    Py_buffer data
-    Py_buffer payload             # what the open batch decompressed to
-
-
 @cython.final
 cdef class RecordChunk:
     """What one fetch response held for one partition, see ``managedconsumer.wire.records``."""
@@ -205,11 +198,6 @@ cdef class RecordChunk:
         """
         return build_columns(self, pa, schema, INT64_MAX if stop_offset is None else stop_offset, max_bytes)
 
-    cdef double _ahead(self):
-        """How many times the bytes of the open batch are still to come, itself included."""
-        cdef double rest = self._walk.batches[self._walk.used - 1].end - self._batch.start
-        return 1.02 * rest / <double>(self._batch.end - self._batch.start)
-
     cdef inline Message _message(self, View *view):
         cdef Message message = Message.__new__(Message)
         message.value = to_bytes(view.value, view.value_size)
@@ -322,27 +310,13 @@ cdef class RecordChunk:
         self._raised = True
         return CorruptRecordError(self.context.topic, self.context.partition_id, offset, self._failure)
 
-    cdef object _bad(self, Batch *batch):
-        """The reason in words why a batch is bad."""
-        if batch.bad == NO_ROOM:
-            return fmt.no_room(batch.first_number)
-        if batch.bad == BEYOND_LIMIT:
-            return fmt.beyond_limit(batch.first_number, batch.second_number)
-        if batch.bad == UNKNOWN_MAGIC:
-            return fmt.unknown_magic(batch.first_number)
-        if batch.bad == BAD_CRC:
-            return fmt.bad_crc(batch.first_number, batch.second_number)
-        if batch.bad == BAD_ORDER:
-            return fmt.bad_order(batch.first_number, batch.second_number)
-        return fmt.bad_count(batch.first_number, batch.second_number)
-
     cdef int _open(self, Batch *batch) except -1:
         """Get a batch ready to be read, or pass it over (a marker, an aborted transaction, nothing new in it)."""
         self._batch = batch
         self._cursor.left = 0
         self._cursor.place = self._cursor.end = NULL
         if batch.bad != SOUND:
-            self._failure = self._bad(batch)
+            self._failure = reason_of(batch)
             return 0
         if self._read_committed and self._is_aborted(batch):
             return 0
@@ -402,32 +376,10 @@ cdef class RecordChunk:
         if batch.magic < 2:
             return False
         if batch.attributes & CONTROL:
-            if self._is_abort_marker(batch):
+            if batch.count > 0 and is_abort_marker(batch.attributes & CODEC_MASK, self._slice(batch)):  # or compacted away
                 self._aborting.discard(batch.producer_id)
             return False
         return batch.attributes & TRANSACTIONAL != 0 and batch.producer_id in self._aborting
-
-    cdef bint _is_abort_marker(self, Batch *batch) except -1:
-        """A control record's key is its version and its type, two bytes each; other types are not for consumers."""
-        cdef const uint8_t *p
-        cdef const uint8_t *end
-        cdef int64_t number
-        if batch.count < 1:
-            return False  # compacted away
-        try:
-            body = bytes(compression.decompress(batch.attributes & CODEC_MASK, self._slice(batch))[:64])
-        except compression.DecompressionError:
-            return False
-        p = <const uint8_t *>PyBytes_AS_STRING(body)
-        end = p + PyBytes_GET_SIZE(body)
-        p = read_varint(p, end, 5, &number)  # size
-        if p != NULL and p < end:
-            p = read_varint(p + 1, end, 5, &number)  # timestamp, after the attributes
-        if p != NULL:
-            p = read_varint(p, end, 5, &number)  # offset
-        if p != NULL:
-            p = read_varint(p, end, 5, &number)  # size of the key
-        return p != NULL and number >= 4 and end - p >= 4 and p[2] == 0 and p[3] == 0
 
     cdef int _open_legacy(self, Batch *batch) except -1:
         cdef Message message
@@ -442,7 +394,3 @@ cdef class RecordChunk:
                 self._ready.append(message)
                 self._unpacked += len(record.value or b"")
         return 0
-
-
-def _first_offset(entry):
-    return entry[1]

@@ -196,6 +196,12 @@ cdef object build_columns(RecordChunk chunk, pa, schema, int64_t stop, int64_t b
         raise
 
 
+cdef double bytes_ahead(RecordChunk chunk):
+    """How many times the bytes of the open batch are still to come, itself included."""
+    cdef double rest = chunk._walk.batches[chunk._walk.used - 1].end - chunk._batch.start
+    return 1.02 * rest / <double>(chunk._batch.end - chunk._batch.start)
+
+
 cdef Ending gather(RecordChunk chunk, _Builder builder, int64_t stop, int64_t budget) except *:
     """Add records to the columns until one of the limits is met."""
     cdef Columns *columns = &builder.columns
@@ -216,7 +222,7 @@ cdef Ending gather(RecordChunk chunk, _Builder builder, int64_t stop, int64_t bu
                 raise
             continue
         rows = columns.rows
-        ending = builder.add(&chunk._cursor, &outcome, &view, stop, budget, chunk._ahead())
+        ending = builder.add(&chunk._cursor, &outcome, &view, stop, budget, bytes_ahead(chunk))
         if columns.rows > rows:
             chunk.position = chunk._cursor.previous + 1
         if ending == AT_DAMAGE:

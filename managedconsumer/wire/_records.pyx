@@ -64,6 +64,7 @@ def crc32c(const uint8_t[::1] data not None, uint32_t value=0, bint portable=Fal
 
 
 include "_message.pxi"
+include "_batches.pxi"
 include "_chunk.pxi"
 include "_columns.pxi"
 include "_lane.pxi"

@@ -23,7 +23,7 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
 
-_SCRATCH_KEPT = 8  # buffers kept for reuse, per process
+_SCRATCH_KEPT = 4  # buffers kept for reuse, per process
 _SCRATCH_MAX_BYTES = 8 * 1024 * 1024  # a larger one is given back to the system
 _GZIP_WINDOW = 31  # zlib's number for "gzip header and trailer, 32 kB window"
 
@@ -179,15 +179,13 @@ def _snappy_xerial(package: Any, data: memoryview) -> bytes:
     return b"".join(parts)
 
 
-def _choose_gzip() -> tuple[Any, str]:
+def _gzip_module() -> Any:
+    """``isal``'s zlib or the standard library's; looked for at the first use, as importing costs."""
     try:
         from isal import isal_zlib
     except ImportError:
-        return zlib, "zlib"
-    return isal_zlib, "isal"
-
-
-_gzip, gzip_implementation = _choose_gzip()
+        return zlib
+    return isal_zlib
 
 
 def _gunzip(data: Buffer, max_bytes: int) -> bytes:
@@ -195,11 +193,12 @@ def _gunzip(data: Buffer, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     room = max_bytes
     rest: Buffer = data
+    package = _gzip_module()
     while rest:
-        unpacker = _gzip.decompressobj(_GZIP_WINDOW)
+        unpacker = package.decompressobj(_GZIP_WINDOW)
         try:
             part: bytes = unpacker.decompress(rest, room + 1)
-        except (zlib.error, _gzip.error) as error:
+        except (zlib.error, package.error) as error:
             raise DecompressionError(f"damaged gzip data: {error}") from None
         if len(part) > room:
             raise _too_large(GZIP, data, max_bytes)

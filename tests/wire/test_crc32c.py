@@ -45,5 +45,7 @@ def test_the_accelerators_own(twin: ModuleType) -> None:
 
 
 def test_without_the_package_the_python_version_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "managedconsumer.wire._records", raising=False)
+    assert module._choose()[1] == "crc32c"
     monkeypatch.setitem(sys.modules, "crc32c", None)
     assert module._choose() == (crc32c_pure, "python")
