@@ -137,14 +137,12 @@ class BalancedConsumer(ConsumerAPI):
         mine = {name: options.pop(name) for name in list(options) if name in GroupOptions.__dataclass_fields__}
         check_names(type(self).__name__, options, ConsumerOptions)
         self._group_options = GroupOptions(**mine)
-        self._options = ConsumerOptions(**options)
+        self._options = ConsumerOptions(use_rdkafka=use_rdkafka, **options)
         self._listener = check_listener(listener)
         self._membership_protocol = membership_protocol
         self._protocol = self._group_options.group_protocol
         self._assignors = check_assignors(self._protocol, membership_protocol)
         self._metrics = metrics
-        if use_rdkafka:
-            raise err.MissingPackageError("use_rdkafka=True is not built yet: leave it out")
         self._consumer = SimpleConsumer._held_by(topic, cluster, group, self._options, use_greenlets)
         self._choice, self._group = self._consumer._choice, group
         self._engine, self._committer = self._consumer._engine, self._consumer._committer

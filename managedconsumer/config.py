@@ -122,6 +122,7 @@ class ConsumerOptions:
     client_rack: str | None = None
     queued_max_bytes: int = 64 * 1024 * 1024
     on_error: OnError = "raise"
+    use_rdkafka: bool = False
 
     def __post_init__(self) -> None:
         self.fetch_message_max_bytes = check_int("fetch_message_max_bytes", self.fetch_message_max_bytes, 1, "byte")

@@ -25,10 +25,11 @@ from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.fetch_pool import FetchPool
 from managedconsumer.runtime.offsets import OffsetClient
 from managedconsumer.runtime.positions import PositionWorker
+from managedconsumer.runtime.rdkafka_pool import RdkafkaPool
 from managedconsumer.runtime.troubles import METADATA, Troubles
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
-from managedconsumer.wire.records import Message
+from managedconsumer.wire.records import Lane, Message
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +63,10 @@ class Engine(AssignmentPart):
         self.room = self.handler.Condition(shared)  # the fetchers wait here for room
         self.subscription = SubscriptionState(options.auto_offset_reset)
         self.buffer = FetchBuffer(options.queued_max_messages, options.queued_max_bytes)
-        ident = None if self.handler.native else self.handler.ident
         # A deserializer stands between the decoder and the user: then there is no way past it.
-        self.dispenser = Dispenser(self.buffer, ident, lane=options.deserializer is None)
+        plain = options.deserializer is None and not options.use_rdkafka
+        lane = Lane(self.handler.current, self.handler.native, self.handler.Lock()) if plain else None
+        self.dispenser = Dispenser(self.buffer, lane)
         self.partition_object: Callable[[TopicPartition], Any] = lambda tp: tp
         self.closing = True
         self.stopping = self.stop_wanted = False
@@ -94,7 +96,8 @@ class Engine(AssignmentPart):
         )
         self.link = CoordinatorLink(self.cluster, self.group_id) if self.group_id is not None else None
         self.offsets = OffsetClient(self.cluster, self.link, self.group_id, options.isolation)
-        self.fetchers = FetchPool(self, limits, options.num_consumer_fetchers)
+        slots = options.num_consumer_fetchers
+        self.fetchers = RdkafkaPool(self, limits) if options.use_rdkafka else FetchPool(self, limits, slots)
         self.positions = PositionWorker(self)
 
     # -- lifecycle ------------------------------------------------------------------------------------
