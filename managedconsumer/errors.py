@@ -141,6 +141,24 @@ class CorruptRecordError(MessageSetDecodeFailure):
         return f"corrupt record in {self.topic}-{self.partition} at offset {self.offset}: {self.reason}"
 
 
+class LogTruncationError(KafkaException):
+    """Messages that were handed out are not in the log any more (an unclean leader election; KIP-320).
+
+    From ``diverging_offset`` up to ``position`` the log holds other messages, or none.
+    """
+
+    def __init__(self, topic: str, partition: int, position: int, diverging_offset: int) -> None:
+        super().__init__(topic, partition, position, diverging_offset)
+        self.topic, self.partition = topic, partition
+        self.position, self.diverging_offset = position, diverging_offset
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}-{self.partition}: the log was truncated: offsets {self.diverging_offset} to "
+            f"{self.position - 1}, which were handed out, are not in it any more."
+        )
+
+
 class RecordTooLargeError(CorruptRecordError):
     """A batch is larger than this consumer may hold (``size`` and ``limit`` in bytes; the remedy is in the text)."""
 

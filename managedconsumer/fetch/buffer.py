@@ -25,11 +25,13 @@ class PartitionQueue:
         "context",
         "fetch_offset",
         "in_flight",
+        "last_epoch",
         "nbytes",
         "read_replica",
         "records",
         "retry_at",
         "state",
+        "topic_id",
         "tp",
         "version",
     )
@@ -46,6 +48,10 @@ class PartitionQueue:
         self.in_flight = False
         self.retry_at = 0.0
         self.read_replica = -1
+        #: Leader epoch of the batch before ``fetch_offset`` (KIP-320), -1: unknown.
+        self.last_epoch = -1
+        #: Id of the topic that ``fetch_offset`` belongs to, None: not asked for yet.
+        self.topic_id: bytes | None = None
 
     def restart(self) -> int:
         """Forget what was fetched; the next fetch starts at the state's position. Returns the bytes given back."""
@@ -55,6 +61,7 @@ class PartitionQueue:
         self.version += 1
         self.in_flight = False
         self.retry_at = 0.0
+        self.last_epoch = -1
         position = self.state.position
         self.fetch_offset = -1 if position is None else position
         return freed
@@ -66,6 +73,7 @@ class PartitionQueue:
         batch again and again.
         """
         self.fetch_offset = -1 if chunk.corrupt else chunk.next_fetch_offset
+        self.last_epoch = -1 if chunk.corrupt else chunk.last_leader_epoch
         self._count(chunk, 1)
         self.chunks.append(chunk)
 

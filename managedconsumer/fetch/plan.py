@@ -13,6 +13,8 @@ from managedconsumer.wire.records import RecordChunk
 
 #: Fetch names topics by id from this version on (KIP-516); below it by name.
 TOPIC_ID_VERSION = 13
+#: From this version on the leader compares our last epoch with its log.
+EPOCH_VERSION = 12
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Outcome(Enum):
 
     DATA = "data"
     RESET = "reset"  # the offset is not in the log
+    TRUNCATED = "truncated"  # the leader's log is another one from some offset on (KIP-320)
     REFRESH = "refresh"  # somebody else leads the partition now
     RETRY = "retry"  # ask again after a while
     RAISE = "raise"  # the user must know
@@ -77,6 +80,16 @@ def source_node(queue: PartitionQueue, cluster: ClusterSnapshot) -> int:
         return queue.read_replica
     info = cluster.partition(queue.tp)
     return -1 if info is None else info.leader
+
+
+def recreated(queue: PartitionQueue, cluster: ClusterSnapshot) -> bool:
+    """True when the topic was deleted and made again since ``queue`` was first looked at: its offsets mean nothing."""
+    info = cluster.topics.get(queue.tp.topic)
+    if info is None or not info.topic_id:
+        return False
+    if queue.topic_id is None:
+        queue.topic_id = info.topic_id
+    return queue.topic_id != info.topic_id
 
 
 def plan_fetch(
@@ -125,10 +138,18 @@ def _partition(queue: PartitionQueue, cluster: ClusterSnapshot, limits: FetchLim
         "partition": queue.tp.partition,
         "current_leader_epoch": -1 if info is None else info.leader_epoch,
         "fetch_offset": queue.fetch_offset,
-        "last_fetched_epoch": -1,
+        # A follower that lags behind would take our position for a diverging one.
+        "last_fetched_epoch": queue.last_epoch if queue.read_replica < 0 else -1,
         "log_start_offset": -1,
         "partition_max_bytes": limits.partition_max_bytes,
     }
+
+
+def forget_epochs(plan: FetchPlan) -> None:
+    """For brokers before Kafka 2.7, which do not compare epochs in a fetch."""
+    for topic in plan.body["topics"]:
+        for part in topic["partitions"]:
+            part["last_fetched_epoch"] = -1
 
 
 def release(plan: FetchPlan, retry_at: float) -> None:
@@ -155,6 +176,8 @@ def _read_partition(
     queue: PartitionQueue, version: int, offset: int, part: Mapping[str, Any], limits: FetchLimits
 ) -> PartitionResult:
     code = part["error_code"]
+    if code == 0 and part.get("diverging_epoch", {}).get("end_offset", -1) >= 0:
+        return PartitionResult(queue, version, Outcome.TRUNCATED, part)
     if code == 0:
         read_committed = limits.isolation_level == 1
         aborted = part.get("aborted_transactions") or ()

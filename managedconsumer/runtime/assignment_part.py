@@ -153,3 +153,62 @@ class AssignmentPart:
         self.subscription.need_offset_reset(queue.tp)
         queue.restart()
         self.positions.wake()
+
+    def topic_recreated(self, queue: PartitionQueue, topic_id: bytes | None) -> None:
+        """The topic was deleted and made again: old offsets mean nothing in it; the lock is held."""
+        old, position = queue.topic_id, queue.state.position
+        queue.topic_id = topic_id
+        queue.state.committed = None
+        if position is None:
+            return
+        what = f"topic {queue.tp.topic!r} was deleted and created again (its id changed)"
+        if not self.subscription.has_default_offset_reset_policy():
+            self.dispenser.forget({queue.tp})
+            queue.restart()
+            queue.fetch_offset = -1
+            self.fail(
+                err.OffsetOutOfRangeError(
+                    f"{what}: offset {position} of partition {queue.tp.partition} means nothing any more, and "
+                    "auto_offset_reset is 'none': seek to an offset that exists, or choose 'earliest' or 'latest'"
+                )
+            )
+            return
+        log.warning(
+            "%s: partition %d starts at %s instead of offset %d; old id %s, new id %s",
+            what,
+            queue.tp.partition,
+            self.options.auto_offset_reset,
+            position,
+            (old or b"").hex(),
+            (topic_id or b"").hex(),
+        )
+        self.dispenser.forget({queue.tp})
+        self.subscription.need_offset_reset(queue.tp)
+        queue.restart()
+        self.positions.wake()
+
+    def log_truncated(self, queue: PartitionQueue, end_offset: int, epoch: int) -> None:
+        """The leader's log is another one from ``end_offset`` on than the one we have read; the lock is held.
+
+        What is queued beyond is dropped. What was handed out beyond cannot be taken back: that is said, and reading
+        goes on at the first offset that differs (KIP-320).
+        """
+        self.dispenser.settle_lane()
+        tp, position = queue.tp, queue.state.position
+        if position is None:
+            return
+        self.dispenser.forget({tp})
+        if end_offset < position:
+            if not self.subscription.has_default_offset_reset_policy():
+                queue.restart()
+                queue.fetch_offset = -1
+                self.fail(err.LogTruncationError(tp.topic, tp.partition, position, end_offset))
+                return
+            log.warning("%s Reading on at %d", err.LogTruncationError(*tp, position, end_offset), end_offset)
+            self.subscription.seek(tp, end_offset, epoch)
+        else:
+            log.info("%s-%d: the log has changed from offset %d on; nothing of it was handed out", *tp, end_offset)
+        queue.restart()
+        queue.last_epoch = epoch
+        self.lock.notify_all()
+        self.room.notify_all()

@@ -107,6 +107,9 @@ class FetchPool:
                 mine = [q for q in engine.buffer if (fp.source_node(q, snapshot), self._slot(q)) == key]
                 if not mine:
                     break
+                for queue in mine:
+                    if fp.recreated(queue, snapshot):
+                        engine.topic_recreated(queue, snapshot.topics[queue.tp.topic].topic_id)
                 now = engine.handler.now()
                 plan = fp.plan_fetch(engine.buffer, mine, snapshot, self._limits, now)
                 if plan is not None:
@@ -122,6 +125,8 @@ class FetchPool:
         version = connection.version(schemas.FETCH)
         if not plan.by_id:
             version = min(version, fp.TOPIC_ID_VERSION - 1)
+        if version < fp.EPOCH_VERSION:
+            fp.forget_epochs(plan)
         timeout = self._limits.max_wait_ms + _ANSWER_GRACE_MS
         answer = connection.request(schemas.FETCH, session.shorten(plan.body, version), timeout, version)
         if not session.accept(answer):
@@ -176,10 +181,16 @@ class FetchPool:
         if result.chunk is not None:
             self._take_data(queue, result.version, result.chunk, result.answer)
             return False
+        if result.outcome is fp.Outcome.TRUNCATED:
+            diverging = result.answer["diverging_epoch"]
+            engine.log_truncated(queue, diverging["end_offset"], diverging["epoch"])
+            return False
         queue.retry_at = rest
-        queue.read_replica = -1
+        follower, queue.read_replica = queue.read_replica, -1
         problem = result.error or err.UnknownError()
-        if result.outcome is fp.Outcome.RESET:
+        if result.outcome is fp.Outcome.RESET and follower >= 0:
+            self.ensure_workers()  # a follower may lag behind (KIP-392): the leader decides
+        elif result.outcome is fp.Outcome.RESET:
             engine.offset_out_of_range(queue)
         elif result.outcome is fp.Outcome.RAISE:
             log.error("fetching %s-%d: %s", *queue.tp, problem)

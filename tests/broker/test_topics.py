@@ -1,0 +1,194 @@
+"""Several topics and patterns in one consumer, topics that come, go and come again, and logs that lose their end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from managedconsumer import KafkaClient, SimpleConsumer, TopicPartition
+from managedconsumer import errors as err
+from managedconsumer.testing import DevBroker
+from managedconsumer.testing.producer import Producer, Record
+from tests.broker.groupkit import write
+from tests.broker.listenerkit import PROTOCOLS, ListenerGroup
+
+Make = Callable[..., ListenerGroup]
+
+
+@pytest.fixture(params=PROTOCOLS)
+def group(
+    request: pytest.FixtureRequest, kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
+) -> Iterator[ListenerGroup]:
+    made = ListenerGroup(kafka43, topic(kafka43, 2), unique("group"), "threads", request.param)
+    yield made
+    made.stop()
+
+
+def client(broker: DevBroker) -> KafkaClient:
+    return KafkaClient(broker.bootstrap, metadata_max_age_ms=500)
+
+
+def test_dicts_of_several_topics_are_keyed_by_topic_partition(group: ListenerGroup, topic: Callable[..., str]) -> None:
+    other = topic(group.broker, 1)
+    tps = {TopicPartition(group.topic, 0), TopicPartition(group.topic, 1), TopicPartition(other, 0)}
+    seen: list[set[TopicPartition]] = []
+    member = group.join({"assigned": lambda _, given: seen.append(set(given))}, topic=[group.topic, other])
+    group.until(lambda: member.owned == tps, "all three partitions")
+    consumer = member.consumer
+    assert set().union(*seen) == tps
+    write(group.broker, group.topic, 2, 3)
+    write(group.broker, other, 1, 5)
+    group.until(lambda: len(member.got) == 11, "all messages")
+    assert consumer.held_offsets == {tp: 4 if tp.topic == other else 2 for tp in tps}
+    assert consumer.position(TopicPartition(other, 0)) == 5
+    consumer.commit_offsets({TopicPartition(other, 0): 2, TopicPartition(group.topic, 1): 1})
+    assert {tp: entry.offset for tp, entry in consumer.fetch_offsets()} == {
+        TopicPartition(other, 0): 2, TopicPartition(group.topic, 1): 1, TopicPartition(group.topic, 0): -1
+    }  # fmt: skip
+    assert set(consumer.lag()) == tps
+    with pytest.raises((TypeError, err.KafkaException)):
+        consumer.position(0)  # which topic's?
+
+
+def test_a_pattern_follows_the_topics(group: ListenerGroup, unique: Callable[[str], str]) -> None:
+    """New ones are read from their start, deleted ones go, what does not match is left alone."""
+    stem = re.sub(r"\W", "", unique("p"))
+    made = []
+
+    def create(name: str, partitions: int) -> None:
+        made.append(group.broker.create_topic(name, partitions))
+
+    create(f"{stem}-a", 1)
+    create(f"other-{stem}", 1)
+    try:
+        consumer: dict[str, Any] = {"topic": re.compile(f"{stem}-.*")}
+        member = group.member(**consumer)
+        member.consumer._engine.cluster.metadata_max_age = 0.5
+        member.start()
+        group.until(lambda: {tp.topic for tp in member.owned} == {f"{stem}-a"}, "the topic that is there")
+        create(f"{stem}-b", 2)
+        write(group.broker, f"{stem}-b", 2, 4)
+        group.until(lambda: len(member.owned) == 3, "the new topic")
+        group.until(lambda: len(member.got) == 8, "its messages from the first on")
+        group.broker.delete_topic(made.pop(0))
+        group.until(lambda: {tp.topic for tp in member.owned} == {f"{stem}-b"}, "the deleted topic is given up")
+        assert member.ended is None
+        assert not member.raised
+    finally:
+        for name in made:
+            group.broker.delete_topic(name)
+
+
+def test_a_topic_deleted_and_created_again(group: ListenerGroup, caplog: pytest.LogCaptureFixture) -> None:
+    """It starts by policy, not at a stale offset, and nobody creates the topic by looking for it."""
+    member = group.member(auto_commit_enable=True, auto_commit_interval_ms=200)
+    member.consumer._engine.cluster.metadata_max_age = 0.5
+    member.start()
+    group.until(lambda: len(member.owned) == 2, "assigned")
+    write(group.broker, group.topic, 2, 5)
+    group.until(lambda: len(member.got) == 10, "the old topic's messages")
+    group.until(lambda: member.consumer.committed(0) == 5, "committed")
+    group.broker.delete_topic(group.topic)
+    time.sleep(1.5)  # several rounds of metadata
+    assert group.topic not in group.broker.run_tool("kafka-topics", "--list").split()
+    assert member.ended is None
+    warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warned) < 20, "a loop of complaints"
+    group.broker.create_topic(group.topic, 2)
+    write(group.broker, group.topic, 2, 9, value="new")
+    group.until(lambda: len(member.got) >= 28, "the new topic's messages from the first on", 30)
+    assert sorted((p, o) for p, o, _ in member.got[10:]) == [(p, o) for p in range(2) for o in range(9)]
+    assert member.ended is None
+
+
+def test_a_topic_created_again_behind_our_back(kafka43: DevBroker, topic: Callable[..., str], caplog: Any) -> None:
+    """Between two looks at the metadata, and with more messages than before: only its id tells."""
+    name = topic(kafka43, 1)
+    write(kafka43, name, 1, 5)
+    consumer = SimpleConsumer(name, kafka43.bootstrap, consumer_timeout_ms=15_000)
+    try:
+        assert [message.offset for _, message in zip(range(5), consumer, strict=False)] == [0, 1, 2, 3, 4]
+        consumer.pause()
+        kafka43.delete_topic(name)
+        kafka43.create_topic(name, 1)
+        write(kafka43, name, 1, 9, value="new")
+        consumer.resume()
+        again = [consumer.consume() for _ in range(9)]
+        assert [(m.offset, m.value) for m in again if m] == [(n, b"0-%dnew" % n) for n in range(9)]
+        assert any("deleted and created again" in record.getMessage() for record in caplog.records)
+    finally:
+        consumer.stop()
+
+
+def test_a_topic_created_again_without_a_policy(kafka43: DevBroker, topic: Callable[..., str]) -> None:
+    name = topic(kafka43, 1)
+    write(kafka43, name, 1, 5)
+    consumer = SimpleConsumer(name, kafka43.bootstrap, consumer_timeout_ms=15_000, auto_start=False)
+    consumer.start()
+    try:
+        assert consumer.consume() is not None
+        consumer._engine.subscription._default_offset_reset_strategy = 0
+        consumer.pause()
+        kafka43.delete_topic(name)
+        kafka43.create_topic(name, 1)
+        write(kafka43, name, 1, 9)
+        consumer.resume()
+        with pytest.raises(err.OffsetOutOfRangeError, match="created again"):
+            for _ in range(9):
+                consumer.consume()
+    finally:
+        consumer.stop()
+
+
+@pytest.mark.slow
+def test_a_truncated_log_is_told(dev_broker: Callable[..., DevBroker], caplog: pytest.LogCaptureFixture) -> None:
+    """KIP-320: an unclean election takes messages away that were handed out; others get their offsets."""
+    broker = dev_broker("4.3.0", brokers=3)
+    options = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    name, tp = broker.create_topic("truncated", 1, options, 2), TopicPartition("truncated", 0)
+    written = [write(broker, name, 1, 10)]
+    consumer = SimpleConsumer(name, broker.bootstrap, consumer_timeout_ms=500)
+    try:
+        info = consumer._engine.cluster.snapshot.partition(tp)
+        assert info is not None
+        other = next(node for node in info.replicas if node != info.leader)
+        broker.stop_node(other)
+        written.append(write(broker, name, 1, 10, start=10))
+        got = read(consumer, 20)
+        assert [m.offset for m in got] == list(range(20))
+        broker.kill(info.leader)
+        broker.start_node(other)
+        produce_somehow(broker, name, [b"other-%d" % n for n in range(15)])
+        got = read(consumer, 15)
+        assert [(m.offset, m.value) for m in got] == [(10 + n, b"other-%d" % n) for n in range(15)]
+        told = [record.getMessage() for record in caplog.records if "truncated" in record.getMessage()]
+        assert any("offsets 10 to 19" in text for text in told), told
+    finally:
+        consumer.stop()
+
+
+def read(consumer: SimpleConsumer, count: int, seconds: float = 40.0) -> list[Any]:
+    end, found = time.monotonic() + seconds, []
+    while len(found) < count:
+        assert time.monotonic() < end, f"{len(found)} of {count}; {consumer.health()}"
+        message = consumer.consume()
+        if message is not None:
+            found.append(message)
+    return found
+
+
+def produce_somehow(broker: DevBroker, name: str, values: list[bytes]) -> None:
+    """As soon as somebody leads the partition again; the records go out in one request."""
+    end = time.monotonic() + 40
+    while time.monotonic() < end:
+        with contextlib.suppress(err.KafkaException), Producer(broker.bootstrap, timeout_ms=5000) as producer:
+            producer.produce(name, [Record(value, b"k") for value in values], partition=0, batch_records=len(values))
+            return
+        time.sleep(0.2)
+    raise AssertionError("nobody leads the partition")
