@@ -7,6 +7,9 @@ from typing import Any, Callable, Mapping
 from managedconsumer.clock import monotonic
 from managedconsumer.errors import ConfigurationError
 
+#: For so long (seconds) after a join heartbeats are sent more often, and how often.
+LIVELY_SECONDS, LIVELY_INTERVAL = 1.5, 0.2
+
 
 class Heartbeat:
     """The timers of a group member's session (the names of kafka-python's ``Heartbeat``).
@@ -64,7 +67,11 @@ class Heartbeat:
     def ttl(self, now: float | None = None) -> float:
         """Seconds until the next heartbeat is due (0: now)."""
         at = self._clock() if now is None else now
-        left: float = max(0.0, self.last_send + self.interval - at)
+        # In the moments after a join the group often moves on (a second phase, partitions that become free): who
+        # asks soon is told soon.
+        lively = at - self.last_reset < LIVELY_SECONDS
+        interval = min(self.interval, LIVELY_INTERVAL) if lively and self.received else self.interval
+        left: float = max(0.0, self.last_send + interval - at)
         return left
 
     def should_heartbeat(self, now: float | None = None) -> bool:

@@ -10,7 +10,7 @@ Pure and not thread-safe: the consumer's lock is held around every call.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Callable, Container, Sequence
+from typing import Any, Container, Sequence
 
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
@@ -24,14 +24,14 @@ Hand = tuple[tuple[PartitionQueue, int], ...]
 class Dispenser:
     """Hands out the buffered messages of all partitions, chunk by chunk in turn."""
 
-    def __init__(self, buffer: FetchBuffer, ident: Callable[[], int] | None = None, *, lane: bool = True) -> None:
-        """``ident`` tells consuming greenlets apart (None: threads do); ``lane``: messages may go past the lock."""
+    def __init__(self, buffer: FetchBuffer, lane: Lane | None = None) -> None:
+        """``lane``: the way past the lock for the one thread that consumes, if there may be one."""
         self._buffer = buffer
-        #: The way past the lock for the one thread that consumes; detached before anything here is looked at.
-        self.lane = Lane(ident)
+        #: Detached before anything here is looked at.
+        self.lane = lane or Lane()
+        self._shared = lane is None
         self._lane_who: int | None = None
         self._lane_seen = 0
-        self._shared = not lane
         self._queue: PartitionQueue | None = None
         self._chunk: RecordChunk | None = None
         #: What each thread has in hand: the lowest offset by partition.
@@ -52,7 +52,7 @@ class Dispenser:
         self._hands[who] = ((queue, message.offset),)
         if queue is self._queue and self._chunk is not None and not self._pushed and not self._shared:
             self._lane_who = who
-            self.lane.attach(self._chunk, who)
+            self.lane.attach(self._chunk)
         return message
 
     def take_many(self, who: int, limit: int) -> list[Message]:

@@ -103,7 +103,7 @@ class Committer:
                 problem = error
                 continue
             if verdict is Verdict.DONE:
-                self._note(offsets)
+                self._note(offsets, finish=True)
                 return
             problem = next(iter(errors.values()))
             if verdict is Verdict.FATAL:
@@ -137,13 +137,16 @@ class Committer:
             return err.IllegalGeneration(f"a rebalance has taken {gone[0].topic}-{gone[0].partition} away")
         return None
 
-    def _note(self, offsets: Offsets) -> None:
+    def _note(self, offsets: Offsets, *, finish: bool = False) -> None:
+        """They are committed; ``finish``: by the user, for whom they are finished then, the one in hand included."""
         engine = self._engine
         with engine.lock:
             for tp, entry in offsets.items():
                 state = engine.subscription.assignment.get(tp)
                 if state is not None:
                     state.committed = entry.offset
+                    if finish:
+                        state.finish(entry.offset)
 
     # -- automatic ------------------------------------------------------------------------------------
 

@@ -11,24 +11,25 @@ cdef class Lane:
 
     cdef RecordChunk _chunk
     cdef unsigned long _thread
-    cdef object _ident             # names the greenlet, where threads do not tell consumers apart
-    cdef object _who
+    cdef object _current           # names the greenlet, where threads do not tell consumers apart
+    cdef object _owner
     cdef readonly long long last_offset
     cdef readonly long long count
 
-    def __init__(self, ident=None):
-        self._ident = ident
+    def __init__(self, current=None, native=True, lock=None):
+        self._current = None if native else current
         self.last_offset = -1
 
-    def attach(self, RecordChunk chunk not None, who):
-        """Let the calling thread, ``who``, take from ``chunk``, whose last message it has in hand."""
+    def attach(self, RecordChunk chunk not None):
+        """Let the calling thread take from ``chunk``, whose last message it has in hand."""
         self._thread = PyThread_get_thread_ident()
-        self._who = who
+        self._owner = None if self._current is None else self._current()
         self._chunk = chunk
 
     def detach(self):
         """From here on nothing is taken."""
         self._chunk = None
+        self._owner = None
 
     @property
     def attached(self):
@@ -41,10 +42,10 @@ cdef class Lane:
         cdef RecordChunk chunk = self._chunk
         if chunk is None or not chunk.active:
             return None
-        if self._ident is None:
+        if self._current is None:
             if PyThread_get_thread_ident() != self._thread:
                 return None
-        elif self._ident() != self._who:
+        elif self._current() is not self._owner:
             return None
         while chunk._cursor.left > 0 or chunk._step_plain():
             outcome = read_record(&chunk._cursor, &view)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
@@ -9,7 +10,7 @@ from managedconsumer.fetch.collect import Dispenser
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import TopicPartitionState
 from managedconsumer.wire.encode import Record, encode_batch
-from managedconsumer.wire.records import RecordChunk
+from managedconsumer.wire.records import Lane, RecordChunk
 
 TOPIC = "orders"
 
@@ -35,7 +36,7 @@ class Kit:
 
     def __init__(self, partitions: int = 1, max_messages: int = 1000, max_bytes: int = 1 << 20) -> None:
         self.buffer = FetchBuffer(max_messages, max_bytes)
-        self.dispenser = Dispenser(self.buffer)
+        self.dispenser = Dispenser(self.buffer, Lane(threading.get_ident, True, threading.Lock()))
         self.states = {}
         for number in range(partitions):
             state = self.states[number] = TopicPartitionState()
