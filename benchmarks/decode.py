@@ -2,8 +2,9 @@
 
     python benchmarks/decode.py [--records 6700] [--rounds 7] [--json]
 
-Thread CPU time, best of the rounds, which take turns, each after one for warming up.  Each loop is in a function and reads ``len(message.value)``.
-Batches are as a broker sends them: about 1 MB, values of 100 bytes (or 1 kB) that compress like JSON.
+Thread CPU time, best of the rounds, which take turns, each after one for warming up.  Each loop is in a function and
+reads ``len(message.value)``.  Batches are as a broker sends them: about 1 MB, values of 100 bytes (or 1 kB) that
+compress like JSON.
 """
 
 from __future__ import annotations
