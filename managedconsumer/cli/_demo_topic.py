@@ -27,7 +27,7 @@ class DemoTopic:
 
     def prepare(self, partitions: int | None) -> bool:
         """Look at the topic, or make it with so many partitions; True if it was made. None: it must be there."""
-        snapshot = self._view.cluster.refresh_until([self.name], 10.0)
+        snapshot = self._view.cluster.refresh_until([self.name], 5.0)
         info = snapshot.topics.get(self.name)
         missing = info is None or info.error_code == err.UnknownTopicOrPartition.ERROR_CODE
         if missing and partitions is None:

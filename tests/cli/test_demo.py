@@ -1,0 +1,202 @@
+"""``managedconsumer demo``: the main job from end to end, interrupted, resumed, proven; and what it shows."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from managedconsumer.cli import main
+from managedconsumer.cli._demo_counter import Saved
+from managedconsumer.cli._demo_proof import read_counts, show_proof, show_top
+from managedconsumer.cli._demo_screen import Gauge, Screen
+from managedconsumer.cli._demo_topic import DemoTopic
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.spark.events import PageViews
+from managedconsumer.testing import DevBroker
+from managedconsumer.testing.producer import Producer, Record
+
+HERE = Path(__file__).parents[2]
+
+
+class Run:
+    """The command in a process group of its own, without a terminal."""
+
+    def __init__(self, output: Path, *arguments: str) -> None:
+        self.log = output.with_suffix(f".{time.monotonic_ns()}.txt")
+        command = [sys.executable, "-m", "managedconsumer", "demo", "--output", str(output), "--memory", "512m"]
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [*command, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=HERE,
+                env={**os.environ, "PYTHONPATH": str(HERE)},
+                start_new_session=True,
+            )
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, condition: Callable[[], Any], seconds: float = 150) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, self.text
+            assert time.monotonic() < deadline, self.text
+            time.sleep(0.05)
+
+    def interrupt(self) -> float:
+        """Ctrl-C, as a terminal does it; how long it took to end."""
+        began = time.monotonic()
+        os.killpg(self.process.pid, signal.SIGINT)
+        self.process.wait(60)
+        return time.monotonic() - began
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_main_job_interrupted_resumed_and_proven(
+    kafka43: DevBroker, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    topic, output = unique("views"), tmp_path / "out"
+    arguments = ["--bootstrap", kafka43.bootstrap, "--topic", topic, "--records", "60000", "--partitions", "4"]
+    first = Run(output, *arguments, "--batch", "5000")
+    claims = output / "_claims" / topic
+    first.wait_for(lambda: len(list(claims.glob("*/*.json"))) > 8)
+    assert first.interrupt() < 5, first.text
+    assert first.process.returncode == 130
+    assert "run the same command again to go on" in first.text
+    before = len(list(claims.glob("*/*.json")))
+
+    second = Run(output, *arguments)
+    assert second.process.wait(200) == 0, second.text
+    assert second.text.count(": equal") == 2
+    assert "60,000 views" in second.text
+    assert "generated" in second.text
+    assert "plain consumer" in second.text
+    assert "user-00000" in second.text
+    assert f"Result: {output / 'counts'}" in second.text
+    assert "\x1b" not in second.text, "no control sequences where there is no terminal"
+    assert "Traceback" not in second.text
+    assert len(list(claims.glob("*/*.json"))) > before, "it went on where the first run was stopped"
+    assert read_counts(output / "counts").total() == 60_000
+
+    # The same data as if they were the user's own: nothing is written, and the two readers agree.
+    own = Run(tmp_path / "own", "--bootstrap", kafka43.bootstrap, "--topic", topic, "--records", "0")
+    assert own.process.wait(200) == 0, own.text
+    assert own.text.count(": equal") == 1
+    assert read_counts(tmp_path / "own" / "counts") == read_counts(output / "counts")
+    kafka43.delete_topic(topic)
+
+
+def test_it_adds_nothing_to_other_peoples_topics(kafka43: DevBroker, topic: Callable[..., str]) -> None:
+    name = topic(kafka43, 2)
+    with Producer(kafka43.bootstrap) as producer:
+        producer.produce(name, [Record(b"order 1", b"customer", 1)], partition=1)
+    found = DemoTopic(kafka43.bootstrap, name)
+    try:
+        assert not found.prepare(8)
+        assert found.partitions == 2
+        with pytest.raises(ConfigurationError, match="records that are not this demo's"):
+            found.check_ours(PageViews(1000))
+    finally:
+        found.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--records", "many"], "'many' is not a number of records"),
+        (["--rate", "-1"], "'-1' is not a number of page views per second"),
+        (["--partitions", "0"], "whole number above 0"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["demo", *arguments])
+    assert said in capsys.readouterr().err
+
+
+def test_own_data_need_an_address(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--records", "0"]) == 1
+    assert "give --bootstrap and --topic" in capsys.readouterr().err
+
+
+def test_a_broker_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["demo", "--bootstrap", "127.0.0.1:1", "--output", str(tmp_path)]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_is_redrawn_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    screen = Screen(out)
+    gauge = Gauge("Spark")
+    gauge.update(1000, 500, 10.0)
+    gauge.update(3000, 0, 11.0)
+    screen.show(0.5, [gauge])
+    screen.show(0.6, [gauge])
+    screen.say("done")
+    text = out.getvalue()
+    assert "██████████████░░░░░░░░░░░░░░  50%" in text
+    assert "3,000" in text
+    assert "2,000" in text, "rows per second"
+    assert text.count("\x1b[3F") == 2, "drawn over, then taken away"
+    assert text.endswith("done\n")
+
+
+@pytest.mark.parametrize("term", ["dumb", None])
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, term: str | None) -> None:
+    monkeypatch.delenv("TERM", raising=False)
+    if term is not None:
+        monkeypatch.setenv("TERM", term)
+    out = Terminal()
+    screen = Screen(out)
+    gauges = [Gauge("written", rows=5), Gauge("Spark", note="is starting")]
+    for now in (0.0, 0.5, 1.0, 2.5):
+        gauges[0].rows += 1
+        screen.show(0.25, gauges, now)
+    screen.bars([("a", 4), ("b", 2)])
+    assert out.getvalue().splitlines()[:2] == [
+        " 25%  written: 6, 0/s  Spark: is starting",
+        " 25%  written: 9, 0/s  Spark: is starting",
+    ]
+    assert "\x1b" not in out.getvalue()
+    assert "█" not in out.getvalue()
+
+
+def test_the_proof_names_a_difference() -> None:
+    out = io.StringIO()
+    counted = Counter({(b"ann", 0): 3, (b"bob", 300_000): 1})
+    assert show_proof(Screen(out), counted, {"generated": counted.copy()})
+    assert not show_proof(Screen(out), counted, {"plain": Counter({(b"ann", 0): 3})})
+    assert "NOT EQUAL: 1 cells differ, such as bob at 300000" in out.getvalue()
+    show_top(Screen(out), counted)
+    assert "ann" in out.getvalue()
+
+
+def test_the_counters_file_survives_any_key(tmp_path: Path) -> None:
+    saved = Saved(tmp_path / "plain.json")
+    saved.tally.update({(b"\xff\x00", 5): 2, (None, 5): 1, (b"", 5): 4})  # type: ignore[dict-item]
+    saved.next = {3: 17}
+    saved.save()
+    again = Saved(tmp_path / "plain.json").load()
+    assert (again.tally, again.next) == (saved.tally, saved.next)
