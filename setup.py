@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -38,7 +39,11 @@ def extensions() -> list[Extension]:
         return []
     flags = [] if os.name == "nt" else ["-O3"]
     source = Extension("managedconsumer.wire._records", [ACCELERATOR], extra_compile_args=flags)
-    built: list[Extension] = cythonize([source], language_level=3)
+    try:
+        built: list[Extension] = cythonize([source], language_level=3)
+    except Exception as error:  # noqa: BLE001 - a Cython that cannot read the source must not stop the installation
+        sys.stderr.write(f"managedconsumer: the accelerator is left out: {error}\n")
+        return []
     for extension in built:
         extension.optional = True  # cythonize() makes new objects and forgets this when it is set on its argument
     return built
@@ -81,7 +86,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["managedconsumer", "managedconsumer.*"]),
-    package_data={"managedconsumer": ["py.typed"], "managedconsumer.wire": ["*.pyx", "*.pxd", "*.h", "*.pyi"]},
+    package_data={"managedconsumer": ["py.typed"], "managedconsumer.wire": ["*.pyx", "*.pxi", "*.pxd", "*.h", "*.pyi"]},
     exclude_package_data={"managedconsumer.wire": ["*.c"]},
     zip_safe=False,
     ext_modules=extensions(),

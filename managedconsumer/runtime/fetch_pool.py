@@ -206,5 +206,13 @@ class FetchPool:
         if preferred >= 0 and preferred != queue.read_replica:
             queue.read_replica = preferred
             self.ensure_workers()
+        if chunk.next_fetch_offset > state.highwater >= 0:
+            # Kafka's checksum does not cover a batch's base offset; believing a broken one would skip messages.
+            engine = self._engine
+            engine.troubles.note(
+                (FETCH, queue.tp), f"{queue.tp.topic}-{queue.tp.partition}: offsets beyond the log's end"
+            )
+            queue.retry_at = engine.handler.now() + _ERROR_REST
+            return
         if chunk.record_count or chunk.corrupt or chunk.next_fetch_offset > chunk.fetch_offset:
             self._engine.buffer.accept(queue, version, chunk)
