@@ -1,0 +1,227 @@
+"""What real logs hold besides plain records: transactions, compaction, huge records, values that do not parse."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer as ConfluentProducer
+
+from managedconsumer import SimpleConsumer
+from managedconsumer.testing import DevBroker
+from managedconsumer.testing.producer import Producer, Record
+from tests.broker.groupkit import Fleet, committed, pairs, until, write
+
+Make = Callable[..., Fleet]
+
+
+def drain(group: Fleet, count: int, **options: Any) -> tuple[Any, list[Any]]:
+    """A consumer and the next ``count`` messages of it; there is nothing after them."""
+    consumer = group.member(consumer_timeout_ms=10_000, **options).consumer
+    consumer.start()
+    messages = [consumer.consume() for _ in range(count)]
+    assert None not in messages, f"{messages.index(None)} of {count} came: {consumer.health()}"
+    until(group.handler, lambda: consumer.consume(block=False) is None, 5, "the end")
+    return consumer, messages
+
+
+def transactions(broker: DevBroker, topic: str, unique: Callable[[str], str], *ends: str) -> None:
+    """One transaction of five records for each of ``ends``: ``"commit"`` or ``"abort"``."""
+    producer = ConfluentProducer(
+        {"bootstrap.servers": broker.bootstrap, "transactional.id": unique("tx"), "transaction.timeout.ms": 20_000}
+    )
+    producer.init_transactions(30)
+    for number, end in enumerate(ends):
+        producer.begin_transaction()
+        for n in range(5):
+            producer.produce(topic, value=f"{end}-{number}-{n}".encode(), partition=0)
+        producer.flush(30)
+        producer.commit_transaction(30) if end == "commit" else producer.abort_transaction(30)
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+@pairs
+def test_transactions(kafka: DevBroker, fleet: Make, unique: Callable[[str], str], isolation: str) -> None:
+    """USERS.md M14, M15: pykafka stalls at the first gap, or hands out what was aborted and is one behind for ever."""
+    group = fleet(kafka, 1)
+    ends = ("commit", "abort", "commit", "abort")
+    transactions(kafka, group.topic, unique, *ends)
+    wanted = [
+        f"{end}-{number}-{n}".encode()
+        for number, end in enumerate(ends)
+        for n in range(5)
+        if end == "commit" or isolation == "read_uncommitted"
+    ]
+    consumer, messages = drain(group, len(wanted), isolation_level=isolation, auto_commit_enable=True)
+    assert [message.value for message in messages] == wanted
+    assert consumer.lag() == {0: 0}
+    consumer.stop()
+    # 20 records and 4 markers; the marker at the end was passed and is committed, so that tools show no lag.
+    assert committed(kafka, group.group, group.topic, 1) == {0: 24}
+
+
+@pairs
+def test_an_open_transaction_is_waited_for(kafka: DevBroker, fleet: Make, unique: Callable[[str], str]) -> None:
+    group = fleet(kafka, 1)
+    producer = ConfluentProducer({"bootstrap.servers": kafka.bootstrap, "transactional.id": unique("tx")})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(group.topic, value=b"pending", partition=0)
+    producer.flush(30)
+    write(kafka, group.topic, 1, 3, value="behind")
+    patient, eager = fleet(kafka, 1), fleet(kafka, 1)
+    patient.topic = eager.topic = group.topic
+    _, messages = drain(eager, 4)
+    assert messages[0].value == b"pending"
+    consumer, _ = drain(patient, 0, isolation_level="read_committed")
+    assert consumer.lag() == {0: 0}, "what lies behind an open transaction cannot be read yet"
+    producer.commit_transaction(30)
+    assert [consumer.consume().value for _ in range(4)] == [b"pending", *(f"0-{n}behind".encode() for n in range(3))]
+    assert consumer.consume(block=False) is None
+    assert consumer.lag() == {0: 0}
+
+
+@pairs
+def test_a_compacted_topic(kafka: DevBroker, fleet: Make) -> None:
+    """Offsets with holes; tombstones; the final lag is 0."""
+    config = {
+        "cleanup.policy": "compact",
+        "segment.ms": 100,
+        "min.cleanable.dirty.ratio": 0.01,
+        "max.compaction.lag.ms": 200,
+        "delete.retention.ms": 600_000,
+    }
+    group = fleet(kafka, 1, configs=config)
+    topic = group.topic
+    with Producer(kafka.bootstrap) as producer:
+        write(kafka, topic, 1, 1)  # until the leader is there
+        now = int(time.time() * 1000)
+        producer.produce(topic, [Record(b"%d" % n, b"key-%d" % (n % 10), now) for n in range(200)], partition=0)
+        producer.produce(topic, [Record(None, b"key-3", now)], partition=0)
+
+        def compacted() -> bool:
+            # The active segment is never compacted: a later record makes it roll.
+            producer.produce(topic, [Record(b"last", b"roll", int(time.time() * 1000))], partition=0)
+            group.handler.sleep(0.3)
+            reader = SimpleConsumer(topic, kafka.bootstrap, consumer_timeout_ms=300)
+            try:
+                return len(list(reader)) < 100
+            finally:
+                reader.stop()
+
+        until(group.handler, compacted, 40, "the cleaner has run")
+    consumer = group.member(consumer_timeout_ms=1500).consumer
+    consumer.start()
+    messages = list(consumer)
+    offsets = [message.offset for message in messages]
+    assert offsets == sorted(offsets) and len(offsets) < 100 and offsets[-1] > 200
+    newest = {message.key: message.value for message in messages}
+    assert newest[b"key-3"] is None
+    assert {key: value for key, value in newest.items() if key and key.startswith(b"key-") and value} == {
+        b"key-%d" % n: b"%d" % (190 + n) for n in range(10) if n != 3
+    }
+    assert consumer.lag() == {0: 0}
+
+
+@pairs
+def test_records_larger_than_the_fetch_size(kafka: DevBroker, fleet: Make) -> None:
+    """USERS.md M17: in every partition, also beside one that is never empty; memory for one of them at a time."""
+    group = fleet(kafka, 3)
+    write(kafka, group.topic, 3, 1)
+    big = bytes(range(256)) * 3000
+    with Producer(kafka.bootstrap) as producer:
+        for partition in range(3):
+            for n in range(3):
+                producer.produce(group.topic, [Record(big + b"%d" % n, b"k")], partition=partition)
+    _, messages = drain(group, 12, fetch_message_max_bytes=1000, queued_max_messages=1)
+    large = [message for message in messages if len(message.value) > 1000]
+    assert sorted((m.partition_id, m.value[-1:]) for m in large) == [(p, b"%d" % n) for p in range(3) for n in range(3)]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_codecs_of_another_producer(kafka: DevBroker, fleet: Make, codec: str) -> None:
+    group = fleet(kafka, 2)
+    producer = ConfluentProducer({"bootstrap.servers": kafka.bootstrap, "compression.type": codec, "linger.ms": 20})
+    for n in range(500):
+        producer.produce(group.topic, value=b"v" * 50 + b"%d" % n, key=b"%d" % n, headers={"n": b"%d" % n})
+    producer.flush(30)
+    _, messages = drain(group, 500)
+    assert {message.value for message in messages} == {b"v" * 50 + b"%d" % n for n in range(500)}
+    assert all(list(message.headers) == [("n", message.key)] for message in messages)
+
+
+# -- deserializers ------------------------------------------------------------------------------------
+
+
+def parse(value: bytes | None, key: bytes | None) -> tuple[Any, Any]:
+    return None if value is None else int(value), None if key is None else key.decode()
+
+
+def write_values(group: Fleet, *values: bytes | None) -> None:
+    write(group.broker, group.topic, 1, 1, value="")  # "0-0" does not parse, and is passed by a commit below
+    with Producer(group.broker.bootstrap) as producer:
+        producer.produce(group.topic, [Record(value, b"k") for value in values], partition=0)
+
+
+def parsing(group: Fleet, **options: Any) -> Any:
+    consumer = group.member(deserializer=parse, consumer_timeout_ms=1000, **options).consumer
+    consumer.start()
+    consumer.seek(0, 1)
+    return consumer
+
+
+@pairs
+def test_a_value_that_does_not_parse_is_raised_and_stays(kafka: DevBroker, fleet: Make) -> None:
+    """USERS.md M13, M16: with ``on_error="raise"`` the position stays before it; a tombstone arrives as None."""
+    group = fleet(kafka, 1)
+    write_values(group, b"1", None, b"x", b"4")
+    consumer = parsing(group, auto_commit_enable=True)
+    assert consumer.consume().value == 1
+    tombstone = consumer.consume()
+    assert tombstone.value is None and tombstone.partition_key == "k" and tombstone
+    for _ in range(3):
+        with pytest.raises(ValueError, match="invalid literal"):
+            consumer.consume()
+        assert consumer.position(0) == 3
+    consumer.seek(0, 4)
+    assert consumer.consume().value == 4
+    consumer.seek(0, 3)
+    with pytest.raises(ValueError, match="invalid literal"):
+        consumer.consume()
+    consumer.stop()
+    assert committed(kafka, group.group, group.topic, 1) == {0: 3}, "what could not be parsed is not finished"
+
+
+@pairs
+def test_a_value_that_does_not_parse_is_skipped(kafka: DevBroker, fleet: Make) -> None:
+    group = fleet(kafka, 1)
+    write_values(group, b"1", b"x", b"3", b"y", b"5")
+    dropped: list[Any] = []
+
+    def dead_letter(error: BaseException, message: Any) -> str:
+        dropped.append((type(error), message.offset, message.value))
+        return "skip"
+
+    consumer = parsing(group, on_error=dead_letter)
+    assert [consumer.consume().value for _ in range(3)] == [1, 3, 5]
+    assert dropped == [(ValueError, 2, b"x"), (ValueError, 4, b"y")]
+    assert consumer.consume() is None
+    group.stop()
+    consumer = parsing(group, on_error="skip")
+    assert [message.value for message in consumer] == [1, 3, 5]
+
+
+@pairs
+def test_consume_batch_parses_too(kafka: DevBroker, fleet: Make) -> None:
+    group = fleet(kafka, 1)
+    write_values(group, b"1", b"2", b"x", b"4")
+    consumer = parsing(group)
+    got: list[int] = []
+    while len(got) < 2:
+        got += [message.value for message in consumer.consume_batch(100, 3000)]
+    assert got == [1, 2]
+    with pytest.raises(ValueError, match="invalid literal"):
+        consumer.consume_batch(100, 3000)
+    assert consumer.position(0) == 3
