@@ -1,0 +1,61 @@
+"""The same program with pykafka 2.8 and with ours prints the same types and values, on Kafka 3.9; ours also on 4.3."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from managedconsumer.testing import DevBroker
+from tests.broker.consumerkit import fill
+
+PROGRAM = Path(__file__).with_name("program.py")
+MODULES = {"pykafka": "pykafka.exceptions", "managedconsumer": "managedconsumer.errors"}
+
+
+def output(module: str, broker: DevBroker, topic: str, group: str) -> list[str]:
+    """What the program prints, line by line."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", str(PROGRAM), module, MODULES[module], broker.bootstrap, topic, group],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=PROGRAM.parent.parent.parent,
+        env={**os.environ, "PYTHONPATH": str(PROGRAM.parent.parent.parent)},
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return ran.stdout.splitlines()
+
+
+def filled(broker: DevBroker, name: str) -> str:
+    fill(broker, name, 20, 0)
+    fill(broker, name, 5, 1)
+    return name
+
+
+@pytest.fixture
+def theirs(kafka39: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]) -> list[str]:
+    return output("pykafka", kafka39, filled(kafka39, topic(kafka39, 2)), unique("theirs"))
+
+
+def alike(lines: list[str]) -> list[str]:
+    """Without what must differ: names of groups and of our partition's topic are each run's own."""
+    return [line.split(" (consumer_group")[0] for line in lines]
+
+
+def test_types_and_values_are_the_same(
+    theirs: list[str],
+    kafka39: DevBroker,
+    kafka43: DevBroker,
+    topic: Callable[..., str],
+    unique: Callable[[str], str],
+) -> None:
+    assert len(theirs) > 50
+    for broker in (kafka39, kafka43):
+        ours = output("managedconsumer", broker, filled(broker, topic(broker, 2)), unique("ours"))
+        assert not list(difflib.unified_diff(alike(theirs), alike(ours), "theirs", "ours", n=0, lineterm=""))
