@@ -267,29 +267,13 @@ class BalancedConsumer(ConsumerAPI):
         if self._worker is not None:
             self._worker.join(timeout)
             self._worker = None
-        self._say_goodbye(member)
+        if member is not None and self._owner is not None:
+            self._owner.say_goodbye()
         self._last_held = self._held(self._assigned())
         if member is not None:
             member.leave(reason, timeout)
         self._consumer._close(timeout)
         self._member = None
-
-    def _say_goodbye(self, member: GroupMember | None) -> None:
-        """Drain, commit, tell the listener: in the thread that calls ``stop()``."""
-        held = self._assigned()
-        self._engine.hold(held)
-        self._engine.drain(set(held), self._group_options.revoke_drain_ms / 1000.0)
-        joined = member is not None and member.generation.joined and member.state is not MemberState.LOSING
-        if joined and self._options.auto_commit_enable:
-            self._committer.commit_finished(2.0, "stop")
-        told = [] if self._owner is None else self._owner.told
-        if not told or self._listener is None:
-            return
-        try:
-            calls = ListenerCalls(self._listener, self._engine, 0)
-            calls.call_here("on_partitions_revoked" if joined else "on_partitions_lost", told)
-        except Exception:
-            log.exception("group %s: the listener raised during stop()", self._group)
 
     # -- the membership, step by step (pykafka's names) -------------------------------------------------
 
@@ -381,6 +365,10 @@ class BalancedConsumer(ConsumerAPI):
         if self._owner is None:
             return None
         return super().held_offsets
+
+    def events(self) -> list[Any]:
+        """What happened to the membership, oldest first: the last 1,000 ``coordinator.history.GroupEvent``."""
+        return self._engine.history.events()
 
     def health(self) -> dict[str, Any]:
         """Everything an operator asks first, as plain values; never blocks on a broker."""

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 _COMMIT_SHARE, _COMMIT_LONGEST = 0.3, 5.0
 # How long (seconds) one attempt to get metadata lasts before the leader looks whether it still leads.
 _METADATA_PATIENCE = 5.0
+# How long (seconds) the commit of a stop may take.
+_LAST_COMMIT_PATIENCE = 2.0
 
 PostRebalance = Callable[[dict[Any, int], dict[Any, int]], None]
 
@@ -136,7 +138,9 @@ class GroupOwner:
             engine.troubles.note(GROUP, f"committed offsets cannot be had yet: {error}")
             return "committed offsets could not be fetched"
         self._reset_on_start = False
-        self._announce(fresh if self._negotiation.cooperative else share, old, share, generation)
+        assigned = fresh if self._negotiation.cooperative else share
+        self._announce(assigned, old, share, generation)
+        self._note("assigned", generation, assigned)
         if not self._release(share, generation):
             return None
         self.assignments += 1
@@ -149,6 +153,7 @@ class GroupOwner:
             if not self._current(generation):
                 return False
             self._engine.release(share)
+        self._note("handed out", generation, share)
         return True
 
     def drop(self, event: ev.MembershipLost) -> None:
@@ -157,31 +162,51 @@ class GroupOwner:
         if lost and not self._listener.call("on_partitions_lost", lost, lambda: True, for_ever=True):
             return  # stop() calls it, in the thread that stops
         self._told.clear()
+        self._note("lost", event.generation, self._consumer._assigned(), event.reason)
         self._engine.drop(self._consumer._assigned())
+
+    def say_goodbye(self) -> None:
+        """Drain, commit, tell the listener: in the thread that calls ``stop()``, when the worker has ended."""
+        generation, held = self.member.generation, self._consumer._assigned()
+        joined = generation.joined and self.member.state is not MemberState.LOSING
+        self._engine.hold(held)
+        self._note("held", generation, held)
+        self._engine.drain(set(held), self._drain)
+        if joined and self._engine.options.auto_commit_enable:
+            self._consumer._committer.commit_finished(_LAST_COMMIT_PATIENCE, "stop")
+        told = self.told
+        self._told.clear()
+        if told:
+            try:
+                self._listener.call_here("on_partitions_revoked" if joined else "on_partitions_lost", told)
+            except Exception:
+                log.exception("group %s: the listener raised during stop()", self._engine.group_id)
+        self._note("revoked" if joined else "lost", generation, held, "stop")
 
     def fence(self, event: ev.MembershipLost) -> None:
         """At once: nothing of the lost partitions is handed out from here on."""
-        self._engine.hold(self._consumer._assigned())
+        held = self._consumer._assigned()
+        self._engine.hold(held)
+        self._note("held", event.generation, held, event.reason)
 
     def observe(self, event: ev.Event) -> None:
         """Log what happens; wake whoever waits for it."""
-        group = self._engine.group_id
+        add = self._engine.history.add
         if isinstance(event, ev.Transition):
-            log.info(
-                "group %s: member %s generation %d: %s -> %s (%s)",
-                group,
-                event.generation.member_id or "(new)",
-                event.generation.id,
-                event.old.value,
-                event.new.value,
-                event.reason,
-            )
+            noted = add("state", event.generation, old=event.old.value, new=event.new.value, reason=event.reason)
+            log.info("%s", noted)
+        elif isinstance(event, ev.CoordinatorLost):
+            add("coordinator", self.member.generation, reason=event.reason)
         elif isinstance(event, ev.Retrying):
+            add("retry", self.member.generation, reason=str(event.error))
             self._engine.troubles.note(GROUP, f"cannot join yet: {event.error}")
         elif isinstance(event, ev.MembershipLost):
             self._engine.troubles.note(GROUP, f"membership lost: {event.error}")
         with self._engine.lock:
             self._engine.lock.notify_all()
+
+    def _note(self, kind: str, generation: Generation, tps: Collection[TopicPartition], reason: str = "") -> None:
+        log.debug("%s", self._engine.history.add(kind, generation, tps, reason=reason))
 
     def _resolve(self, event: ev.Assigned) -> tuple[list[TopicPartition], bool]:
         """Our share, and whether some of it cannot be named yet."""
@@ -197,6 +222,7 @@ class GroupOwner:
         """Drain, commit, tell the user; the generation is still valid while this runs."""
         generation = self.member.generation
         self._engine.hold(tps)
+        self._note("held", generation, tps)
         self._engine.drain(set(tps), self._drain)
         if not joined or not self._current(generation):
             return
@@ -208,6 +234,7 @@ class GroupOwner:
         if self._listener.listens and self._engine.options.auto_commit_enable and tps and self._current(generation):
             # The thread that came for the callback has finished its message by coming.
             self._consumer._committer.commit_finished(self._commit_seconds, "rebalance")
+        self._note("revoked", generation, tps)
 
     def _reconcile(self, event: ev.Assigned, before: list[TopicPartition], share: list[TopicPartition]) -> str | None:
         """Let go of what we held and do not hold any more."""

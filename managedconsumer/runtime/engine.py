@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections import deque
 from types import TracebackType
 from typing import Any, Callable, Iterable, Protocol, Sequence, TypeVar
@@ -16,6 +17,7 @@ from typing import Any, Callable, Iterable, Protocol, Sequence, TypeVar
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.config import ConsumerOptions
+from managedconsumer.coordinator.history import History
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import Dispenser
 from managedconsumer.fetch.plan import FetchLimits
@@ -61,6 +63,8 @@ class Engine(AssignmentPart):
         shared = self.handler.RLock()
         self.lock = self.handler.Condition(shared)  # the user waits here for messages
         self.room = self.handler.Condition(shared)  # the fetchers wait here for room
+        #: What happened to the membership, for the log, ``events()`` and the recorder.
+        self.history = History(group_id or "", self.handler.now, time.time)
         self.subscription = SubscriptionState(options.auto_offset_reset)
         self.buffer = FetchBuffer(options.queued_max_messages, options.queued_max_bytes)
         # A deserializer stands between the decoder and the user: then there is no way past it.

@@ -1,0 +1,100 @@
+"""What happened to one membership, as values: the log, the tests and the pictures are made from the same events."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Callable, Iterable
+
+from managedconsumer.structs import Generation, TopicPartition
+
+#: Events that are kept of one consumer.
+LIMIT = 1000
+
+#: The kinds of events. ``state``: the membership's state changed from ``old`` to ``new``. ``held``: nothing more of the
+#: partitions is handed out. ``revoked``: they are given up. ``assigned``: they were taken over (and the callback has
+#: run). ``handed out``: messages of them may come from here on. ``lost``: the membership was lost and they with it.
+#: ``retry``: an attempt failed and is repeated. ``coordinator``: it has to be looked up again.
+KINDS = ("state", "held", "revoked", "assigned", "handed out", "lost", "retry", "coordinator")
+
+
+@dataclass(frozen=True)
+class GroupEvent:
+    """One thing that happened.
+
+    ``time``: seconds since 1970 by this machine's clock, for people and for comparing members; ``moment``: seconds of
+    the monotonic clock, for durations. ``partitions`` are those that the event is about.
+    """
+
+    time: float
+    moment: float
+    kind: str
+    group: str
+    member: str
+    generation: int
+    old: str = ""
+    new: str = ""
+    reason: str = ""
+    partitions: tuple[TopicPartition, ...] = ()
+
+    def __str__(self) -> str:
+        who = f"group {self.group}: member {self.member or '(new)'} generation {self.generation}"
+        if self.kind == "state":
+            return f"{who}: {self.old} -> {self.new} ({self.reason})"
+        what = ", ".join(f"{tp.topic}-{tp.partition}" for tp in self.partitions) or "nothing"
+        parts = "" if self.kind in ("retry", "coordinator") else f": {what}"
+        return f"{who}: {self.kind}{parts}{f' ({self.reason})' if self.reason else ''}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values only, as JSON takes them; partitions as ``"topic-0"``."""
+        return {**self.__dict__, "partitions": [f"{tp.topic}-{tp.partition}" for tp in self.partitions]}
+
+
+class History:
+    """The last events of one consumer, whatever member ids it has had. Adding and reading are safe from any thread."""
+
+    def __init__(self, group: str, now: Callable[[], float], wall: Callable[[], float], limit: int = LIMIT) -> None:
+        self._group, self._now, self._wall = group, now, wall
+        self._events: deque[GroupEvent] = deque(maxlen=limit)
+        self._watchers: tuple[Callable[[GroupEvent], None], ...] = ()
+
+    def add(
+        self,
+        kind: str,
+        generation: Generation,
+        partitions: Iterable[TopicPartition] = (),
+        *,
+        old: str = "",
+        new: str = "",
+        reason: str = "",
+    ) -> GroupEvent:
+        """Note an event; watchers are called in this thread."""
+        event = GroupEvent(
+            self._wall(),
+            self._now(),
+            kind,
+            self._group,
+            generation.member_id,
+            generation.id,
+            old,
+            new,
+            reason,
+            tuple(sorted(partitions)),
+        )
+        self._events.append(event)
+        for watcher in self._watchers:
+            watcher(event)
+        return event
+
+    def events(self) -> list[GroupEvent]:
+        """What is kept, oldest first."""
+        return list(self._events)  # one step of the interpreter: nobody adds in between
+
+    def watch(self, watcher: Callable[[GroupEvent], None]) -> Callable[[], None]:
+        """Call ``watcher`` with every event from here on (it must not block or raise); returns what ends it."""
+        self._watchers = (*self._watchers, watcher)
+
+        def end() -> None:
+            self._watchers = tuple(each for each in self._watchers if each is not watcher)
+
+        return end

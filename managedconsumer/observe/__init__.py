@@ -1,0 +1,1 @@
+"""Metrics, lag, health, the rebalance recorder and its pictures."""
