@@ -248,8 +248,9 @@ class BalancedConsumer(ConsumerAPI):
         if handler.ident() in self._engine.inside:
             self._consumer._ask_for_stop()
             return
-        if self._member is not None and self._member.polling_in == handler.ident():
-            handler.spawn("stopper", self.stop, timeout)  # a callback on the membership worker cannot wait for itself
+        if not handler.may_wait() or (self._member is not None and self._member.polling_in == handler.ident()):
+            # A signal handler of gevent's hub may not wait; a callback on the membership worker not for itself.
+            handler.spawn("stopper", self.stop, timeout)
             return
         with self._consumer._life:
             if not self._engine.closing:

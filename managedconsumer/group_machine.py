@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import weakref
 from typing import Any, Callable
@@ -17,6 +18,8 @@ from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.structs import Generation
+
+log = logging.getLogger(__name__)
 
 Machine = Membership | ConsumerGroupMembership
 
@@ -111,13 +114,24 @@ def error_handlers(member: GroupMember | None, link: CoordinatorLink | None) -> 
     return handlers
 
 
+def _end_forgotten(engine: Engine, member: GroupMember) -> None:
+    """Without this the heartbeats would keep partitions that nobody reads."""
+    log.warning("group %s: a consumer was deleted without stop(): its member leaves", engine.group_id)
+    member.leave("consumer deleted without stop()", 2.0)
+    engine.close(2.0)
+
+
 def membership_loop(me: weakref.ref[Any]) -> None:
-    """The membership worker: holds its consumer only while it works."""
+    """The membership worker: holds its consumer only while it works, and cleans up after one that was deleted."""
+    engine: Engine | None = None
+    member: GroupMember | None = None
     while True:
         consumer = me()
         if consumer is None:
+            if engine is not None and member is not None and not engine.closing:
+                _end_forgotten(engine, member)
             return
-        engine = consumer._engine
+        engine, member = consumer._engine, consumer._member
         try:
             if not consumer._tick():
                 return

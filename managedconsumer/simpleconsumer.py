@@ -31,7 +31,7 @@ _START_PATIENCE = 30.0
 
 def abandon(engine: Engine) -> None:
     """The consumer was collected without ``stop()``: let its workers end. No lock, no I/O: this runs inside the GC."""
-    engine.closing = True
+    engine.abandoned = engine.closing = True
 
 
 class SimpleConsumer(ConsumerAPI):
@@ -244,8 +244,12 @@ class SimpleConsumer(ConsumerAPI):
 
         Idempotent, from any thread and from a signal handler; never raises. ``timeout`` in seconds (default 5).
         """
-        if self._engine.handler.ident() in self._engine.inside:
+        handler = self._engine.handler
+        if handler.ident() in self._engine.inside:
             self._ask_for_stop()
+            return
+        if not handler.may_wait():
+            handler.spawn("stopper", self.stop, timeout)
             return
         with self._life:
             if not self._engine.closing:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SLICE = 5.0
+
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
@@ -203,7 +205,11 @@ class Committer:
         engine = self._engine
         interval = engine.options.auto_commit_interval_ms / 1000.0
         try:
-            while not engine.closing and not self._wake.wait(interval):
-                self.commit_finished(min(interval, 10.0), "interval")
+            due = engine.handler.now() + interval
+            # In slices: the worker of a consumer that was deleted without stop() is not woken.
+            while not engine.closing and not self._wake.wait(max(0.0, min(_SLICE, due - engine.handler.now()))):
+                if engine.handler.now() >= due:
+                    self.commit_finished(min(interval, 10.0), "interval")
+                    due = engine.handler.now() + interval
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             engine.fail(error)

@@ -21,6 +21,7 @@ from managedconsumer.coordinator.history import History
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import Dispenser
 from managedconsumer.fetch.plan import FetchLimits
+from managedconsumer.runtime import forks
 from managedconsumer.runtime.assignment_part import AssignmentPart
 from managedconsumer.runtime.cluster import Cluster
 from managedconsumer.runtime.coordinator_link import CoordinatorLink
@@ -87,6 +88,8 @@ class Engine(AssignmentPart):
         #: The event loop that consumes, while one does.
         self.loop: Any = None
         self._pid = os.getpid()
+        self.abandoned = False
+        forks.watch(self)
         self._build()
 
     def _build(self) -> None:
@@ -147,10 +150,20 @@ class Engine(AssignmentPart):
     def check_process(self) -> None:
         """Raise ForkedProcessError in a child of the process that made this consumer."""
         if not self.in_own_process():
-            raise err.ForkedProcessError(
-                f"this consumer was created in process {self._pid} and is used in its child {os.getpid()}: threads and "
-                "sockets do not survive a fork. Create the consumer in the process that uses it"
-            )
+            raise self._forked()
+
+    def _forked(self) -> err.ForkedProcessError:
+        return err.ForkedProcessError(
+            f"this consumer was created in process {self._pid} and is used in its child {os.getpid()}: threads and "
+            "sockets do not survive a fork. Create the consumer in the process that uses it"
+        )
+
+    def disown(self) -> None:
+        """In the child of a fork: every call raises from here on. Its locks may be held by threads that are not here."""
+        shared = self.handler.RLock()
+        self.lock, self.room = self.handler.Condition(shared), self.handler.Condition(shared)
+        self.dispenser.lane.cut()
+        self.error, self._cause = self._forked(), None
 
     def fail(self, error: BaseException) -> None:
         """An error that ends the consumer: raised by every later call."""

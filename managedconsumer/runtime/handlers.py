@@ -37,6 +37,12 @@ def _hub_threadpool() -> Any:
     return sys.modules["gevent"].get_hub().threadpool
 
 
+def _in_hub() -> bool:
+    import gevent
+
+    return gevent.getcurrent() is gevent.get_hub()
+
+
 def _in_pool(pool: Any, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
     """``fn(*args)`` in one of gevent's native threads.
 
@@ -108,6 +114,10 @@ class Handler(abc.ABC):
     @abc.abstractmethod
     def ident(self) -> int:
         """A number that tells the current thread or greenlet from all others alive."""
+
+    def may_wait(self) -> bool:
+        """False where nothing may block: in gevent's hub, where signal handlers run."""
+        return True
 
     @property
     def current(self) -> Callable[[], Any]:
@@ -233,6 +243,9 @@ class ThreadingHandler(Handler):
     def ident(self) -> int:
         return threading.get_ident()
 
+    def may_wait(self) -> bool:
+        return self.native or not _in_hub()
+
     @property
     def current(self) -> Callable[[], Any]:
         if self.native:
@@ -317,6 +330,9 @@ class GEventHandler(Handler):
         import gevent
 
         return id(gevent.getcurrent())
+
+    def may_wait(self) -> bool:
+        return not _in_hub()
 
     @property
     def current(self) -> Callable[[], Any]:

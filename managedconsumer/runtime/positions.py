@@ -115,3 +115,5 @@ class PositionWorker:
                 self._wake.wait(pause)
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             engine.fail(error)
+        if engine.abandoned:  # deleted without stop(); whoever collects garbage may not wait for sockets and workers
+            engine.close(2.0)

@@ -31,6 +31,10 @@ cdef class Lane:
         self._chunk = None
         self._owner = None
 
+    def cut(self):
+        """``detach`` in the child of a fork."""
+        self.detach()
+
     @property
     def attached(self):
         return self._chunk is not None

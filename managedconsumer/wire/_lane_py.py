@@ -40,6 +40,10 @@ class Lane:
             with self._lock:
                 self._chunk = self._owner = None
 
+    def cut(self) -> None:
+        """:meth:`detach` in the child of a fork, where the lock may be held by a thread that does not exist."""
+        self._chunk = self._owner = None
+
     @property
     def attached(self) -> bool:
         """True while a thread may take messages without the lock."""
