@@ -5,8 +5,8 @@ it is assigned; its group is never joined. Seeks, resets and resumed partitions 
 offset, which makes librdkafka forget what it had fetched. What comes of partitions that are held for a rebalance stays
 in our buffer. When the buffer is full the worker takes no more, and librdkafka's own queue fills up to its bound.
 
-A batch that librdkafka cannot read is fetched once more by us: our decoder delivers what is sound of it and raises the
-CorruptRecordError, and ``on_error`` works as everywhere.
+Where librdkafka cannot go on (a damaged batch, an offset that is not in the log, a log that was cut) we fetch once
+ourselves, so that all of that is treated as it is without librdkafka.
 """
 
 from __future__ import annotations
@@ -111,6 +111,10 @@ class RdkafkaPool(FetchPool):
             idle_since = engine.handler.now()
             while not engine.closing:
                 now = engine.handler.now()
+                snapshot = engine.cluster.snapshot
+                for queue in engine.buffer:
+                    if fp.recreated(queue, snapshot):
+                        engine.topic_recreated(queue, snapshot.topics[queue.tp.topic].topic_id)
                 step = self._plan({} if reader is None else reader.readings, now)
                 if step.stop or step.start or (step.room and reader is not None and reader.readings):
                     return step
@@ -185,7 +189,6 @@ class RdkafkaPool(FetchPool):
             messages = [message for message in messages if message.offset() >= reading.next_offset]
         chunk = RdkafkaChunk(queue.context, messages, reading.next_offset, part.end_offset)
         if chunk.next_fetch_offset > chunk.fetch_offset:
-            reading.fresh = False
             # The buffer and the dispenser see the interface only.
             self._engine.buffer.accept(queue, reading.version, cast("RecordChunk", chunk))
             reading.next_offset = chunk.next_fetch_offset
@@ -197,14 +200,8 @@ class RdkafkaPool(FetchPool):
         engine, queue, codes = self._engine, reading.queue, self._package.KafkaError
         reading.ended = True
         code = error.code()
-        if code in (codes._BAD_MSG, codes._BAD_COMPRESSION):  # noqa: SLF001
-            return True
-        if code in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):  # noqa: SLF001
-            # Where something has come before, the epoch of that may be what does not fit: ask once more without it.
-            if reading.fresh:
-                queue.retry_at = engine.handler.now() + _ERROR_REST
-                engine.offset_out_of_range(queue)
-            return False
+        if code in (codes._BAD_MSG, codes._BAD_COMPRESSION, codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):  # noqa: SLF001
+            return True  # the last two say either that the offset is not in the log, or that the log is another one
         queue.retry_at = engine.handler.now() + _ERROR_REST
         text = f"fetching {queue.tp.topic}-{queue.tp.partition}: {error.str()}"
         ours = err.error_for_code(code, text) if code > 0 else None
@@ -247,7 +244,7 @@ class RdkafkaPool(FetchPool):
                 engine.room.wait(backoff.fail(engine.handler.now()))
 
     def _read_ourselves(self, queue: PartitionQueue) -> None:
-        """Fetch with our own decoder once, where ``queue`` goes on."""
+        """Fetch by ourselves once, where ``queue`` goes on."""
         engine = self._engine
         with engine.lock:
             snapshot = engine.cluster.snapshot

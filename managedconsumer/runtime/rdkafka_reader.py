@@ -31,7 +31,6 @@ class Reading:
     queue: PartitionQueue
     version: int
     next_offset: int
-    fresh: bool = True  # nothing has come of it yet
     ended: bool = False  # nothing more will come of it
 
     def fits(self, queue: PartitionQueue | None) -> bool:
