@@ -248,9 +248,11 @@ class BalancedConsumer(ConsumerAPI):
         if handler.ident() in self._engine.inside:
             self._consumer._ask_for_stop()
             return
-        if not handler.may_wait() or (self._member is not None and self._member.polling_in == handler.ident()):
-            # A signal handler of gevent's hub may not wait; a callback on the membership worker not for itself.
-            handler.spawn("stopper", self.stop, timeout)
+        if not handler.may_wait():
+            self._consumer._stop_later(self.stop, timeout)
+            return
+        if self._member is not None and self._member.polling_in == handler.ident():
+            handler.spawn("stopper", self.stop, timeout)  # a callback on the membership worker cannot wait for itself
             return
         with self._consumer._life:
             if not self._engine.closing:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import weakref
 from dataclasses import replace
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable
 
 from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
 from managedconsumer.compat import registry
 from managedconsumer.compat.accept import accept_cluster, accept_partition, accept_topic
 from managedconsumer.compat.objects import Cluster as PublicCluster
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 # What stop() grants each worker to end, and the last commit to get through (seconds).
 _STOP_TIMEOUT = 5.0
 _START_PATIENCE = 30.0
+# How long (seconds) a stop that a signal handler asked for waits for the consuming greenlet.
+_HUB_PATIENCE = 1.0
 
 
 def abandon(engine: Engine) -> None:
@@ -249,11 +252,28 @@ class SimpleConsumer(ConsumerAPI):
             self._ask_for_stop()
             return
         if not handler.may_wait():
-            handler.spawn("stopper", self.stop, timeout)
+            self._stop_later(self.stop, timeout)
             return
         with self._life:
             if not self._engine.closing:
                 self._wind_down(_STOP_TIMEOUT if timeout is None else timeout)
+
+    def _stop_later(self, stop: Callable[[float | None], None], timeout: float | None) -> None:
+        """In gevent's hub (signal handler): the greenlet that consumes stops, as it may end the program right after.
+
+        If none comes back in time, a greenlet of our own does it.
+        """
+        engine = self._engine
+
+        def stop_if_nobody_came() -> None:
+            deadline = Deadline(engine.handler.now(), _HUB_PATIENCE)
+            while not engine.closing and not deadline.expired(engine.handler.now()):
+                engine.handler.sleep(0.01)
+            stop(timeout)
+
+        if not engine.closing:
+            self._ask_for_stop()
+            engine.handler.spawn("stopper", stop_if_nobody_came)
 
     def _ask_for_stop(self) -> None:
         """This thread is inside ``consume()`` (signal handler): let it come out first, it then stops."""
