@@ -68,6 +68,23 @@ def test_consume_loop(run: Callable[..., str]) -> None:
     assert sorted(seen(output)) == sorted(EVERYTHING)  # the second run went on where the first ended
 
 
+def test_consume_loop_under_gevents_monkey_patching(
+    kafka43: DevBroker, filled: str, unique: Callable[[str], str]
+) -> None:
+    """The program does not know that its threads are greenlets."""
+    python, *_, example, bootstrap, at, name, topic, group, groups = command(
+        "consume_loop", kafka43, filled, unique("monkey")
+    )
+    ran = subprocess.run(
+        [python, "-m", "gevent.monkey", example, bootstrap, at, name, topic, group, groups, "--messages", "20"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(seen(ran.stdout)) == sorted(EVERYTHING)
+
+
 def test_consume_loop_ends_on_a_signal(kafka43: DevBroker, filled: str, unique: Callable[[str], str]) -> None:
     group = unique("signal")
     process = subprocess.Popen(
