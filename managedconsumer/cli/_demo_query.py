@@ -14,13 +14,14 @@ from managedconsumer.spark.pageviews import PageViewCounts
 class Query:
     """A SparkSession and the page-view query in it. ``error`` is set when it ends by itself."""
 
-    def __init__(self, counts: PageViewCounts, log_file: Path, memory: str) -> None:
+    def __init__(self, counts: PageViewCounts, log_file: Path, memory: str, *, quick: bool) -> None:
+        """``quick``: it will not run for long."""
         self.counts = counts
         self.log_file = log_file
         self.note = "Spark is starting"
         self.error: BaseException | None = None
         self.spark: Any = None
-        self._memory = memory
+        self._memory, self._quick = memory, quick
         self._query: Any = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="managedconsumer.demo-spark", daemon=True)
@@ -35,7 +36,11 @@ class Query:
 
             os.environ.update(spark_java_home())
             self.spark = spark = make_session(
-                "managedconsumer demo", _master(), driver_memory=self._memory, log_file=self.log_file
+                "managedconsumer demo",
+                _master(),
+                driver_memory=self._memory,
+                quick_start=self._quick,
+                log_file=self.log_file,
             )
             if self._stopping.is_set():
                 return

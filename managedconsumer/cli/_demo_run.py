@@ -27,6 +27,8 @@ from managedconsumer.testing._instances import Instance, ensure_running
 from managedconsumer.testing._jars import DEFAULT_VERSION
 
 _TICK = 0.2
+# Up to so many records Spark's JVM is better off when it starts fast than when it runs fast.
+_SHORT_RUN = 3_000_000
 # Everything in the output directory that the demo makes, so that it can take away what it made and nothing else.
 _OURS = ("data", "counts", "_claims", "_checkpoint", "plain.json", "demo.json")
 
@@ -162,7 +164,8 @@ class Demo:
         plan = self.plan
         options = {} if plan.batch is None else {"maxOffsetsPerTrigger": str(plan.batch)}
         counts = PageViewCounts(self.output, topic.bootstrap, topic.name, f"{topic.name}-spark", options=options)
-        self._query = Query(counts, self.output / "spark.log", plan.memory)
+        short = 0 < plan.records <= _SHORT_RUN and plan.rate is None and not plan.keep_running
+        self._query = Query(counts, self.output / "spark.log", plan.memory, quick=short)
         self._query.start()
         self._counting = Counting(topic.bootstrap, topic.name, f"{topic.name}-plain", self.output / "plain.json")
         if plan.records:

@@ -66,6 +66,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     home: Path = tmp_path_factory.mktemp("warehouse")
-    session = make_session("tests", log_file=log, driver_memory="768m", conf={"spark.sql.warehouse.dir": home.as_uri()})
+    session = make_session(
+        "tests", log_file=log, driver_memory="768m", quick_start=True, conf={"spark.sql.warehouse.dir": home.as_uri()}
+    )
     yield session
     session.stop()

@@ -172,7 +172,7 @@ def test_two_executors_in_processes_of_their_own(kafka43: DevBroker, topic: Make
         "from pyspark.sql import functions as F\n"
         "from managedconsumer.spark import make_session\n"
         "spark = make_session('cluster', 'local-cluster[2,1,1024]', driver_memory='512m', log_file=sys.argv[3],\n"
-        "    conf={'spark.executor.memory': '512m', 'spark.testing.memory': '536870912'})\n"
+        "    quick_start=True, conf={'spark.executor.memory': '512m', 'spark.testing.memory': '536870912'})\n"
         "views = (spark.readStream.format('managedkafka').option('kafka.bootstrap.servers', sys.argv[1])\n"
         "    .option('subscribe', sys.argv[2]).option('startingOffsets', 'earliest').option('group.id', sys.argv[2])\n"
         "    .load().select('partition', 'offset'))\n"

@@ -1,0 +1,52 @@
+"""The Spark examples run, and say what is true."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from managedconsumer.spark import PageViews
+from managedconsumer.testing import DevBroker
+from tests.spark.test_spark import write_views
+
+pytestmark = pytest.mark.spark
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    # Spark pickles a class that a module holds by its name; in __main__, where examples run, by value.
+    module.__name__ = "__main__"
+    for thing in vars(module).values():
+        if isinstance(thing, type) and thing.__module__ == name:
+            thing.__module__ = "__main__"
+            setattr(sys.modules["__main__"], thing.__name__, thing)
+    return module
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_examples(kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path) -> None:
+    name = topic(kafka43, 4, {"retention.ms": -1})
+    tally = write_views(kafka43, name, 4, PageViews(20_000, users=50))
+    place = (kafka43.bootstrap, name)
+
+    rows = example("spark_batch").main(*place).collect()
+    assert sum(row.records for row in rows) == 20_000
+
+    windowed = example("spark_page_views").main(*place, str(tmp_path / "windows")).collect()
+    assert windowed, "all but the newest windows"
+    assert all(row["count"] == tally[row.user.encode(), int(row.window.start.timestamp() * 1000)] for row in windowed)
+
+    sums = example("spark_exactly_once").main(*place, str(tmp_path / "sums")).collect()
+    assert {(row.user.encode(), int(row.start.timestamp() * 1000)): row.views for row in sums} == dict(tally)
+
+    assert example("spark_listener").main(*place) == 20_000
