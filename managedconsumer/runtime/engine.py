@@ -159,7 +159,7 @@ class Engine(AssignmentPart):
         )
 
     def disown(self) -> None:
-        """In the child of a fork: every call raises from here on. Its locks may be held by threads that are not here."""
+        """In the child of a fork: every call raises from here on. Threads that are not here may hold its locks."""
         shared = self.handler.RLock()
         self.lock, self.room = self.handler.Condition(shared), self.handler.Condition(shared)
         self.dispenser.lane.cut()
