@@ -302,7 +302,7 @@ def committed(broker: DevBroker, group: str, topic: str, partitions: int) -> dic
 class ProcessMember:
     """A member in a process of its own (:mod:`tests.broker.member`); ``events`` are its tuples as they arrive."""
 
-    def __init__(self, fleet: Fleet, **given: Any) -> None:
+    def __init__(self, fleet: Fleet, *, module: str = "tests.broker.member", **given: Any) -> None:
         options = {**OPTIONS, **given.pop("options", {})}
         body = {
             "topic": fleet.topic,
@@ -314,7 +314,7 @@ class ProcessMember:
         }
         self.events: list[tuple[Any, ...]] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.broker.member", json.dumps(body)],
+            [sys.executable, "-m", module, json.dumps(body)],
             stdout=subprocess.PIPE,
             cwd=Path(__file__).parents[2],
         )
@@ -336,6 +336,12 @@ class ProcessMember:
     @property
     def values(self) -> list[bytes]:
         return [event[3].encode() for event in self.of("got")]
+
+    @property
+    def owned(self) -> set[int]:
+        """What it was assigned last."""
+        assigned = self.of("assigned")
+        return set(assigned[-1][1]) if assigned else set()
 
     def end(self) -> None:
         """For the end of a test: nothing is left of it, whatever state it is in."""
