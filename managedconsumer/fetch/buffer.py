@@ -156,6 +156,9 @@ class FetchBuffer:
         queue.push(chunk)
         if queue not in self._turn:
             self._turn.append(queue)
+        # Last in the next request: a broker sends a batch larger than the fetch size only for the first partition that
+        # has anything, and would never get to the others.
+        self.queues[queue.tp] = self.queues.pop(queue.tp)
         return True
 
     def give_back(self, queue: PartitionQueue, chunk: RecordChunk, *, last: bool = False) -> None:
