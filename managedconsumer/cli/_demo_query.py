@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import threading
 from pathlib import Path
 from typing import Any
 
 from managedconsumer.cli._demo_java import spark_java_home
 from managedconsumer.spark.pageviews import PageViewCounts
+
+log = logging.getLogger(__name__)
+_ERROR = re.compile(r"[\w.]+(Error|Exception|Partition|Failed|Available)\b.*: ")
 
 
 class Query:
@@ -53,8 +58,9 @@ class Query:
     def check(self) -> None:
         """Raise what has ended the query."""
         if self.error is None and self._query is not None and not self._query.isActive:
-            problem = self._query.exception()
-            self.error = RuntimeError(f"the Spark query has ended: {problem or 'without an error'}")
+            problem = str(self._query.exception() or "without an error")
+            log.error("the Spark query has ended: %s", problem)
+            self.error = RuntimeError(f"the Spark query has ended: {_short(problem)}")
         if self.error is not None:
             raise self.error
 
@@ -82,6 +88,13 @@ class Query:
         except Exception as error:  # noqa: BLE001 - py4j says all kinds of things about a JVM that is gone
             if self.error is None:
                 self.error = error
+
+
+def _short(problem: str) -> str:
+    """What a user needs of Spark's long texts: where it happened and what was wrong, not the way there."""
+    lines = [line.strip() for line in problem.split("=== Streaming Query ===")[0].splitlines()]
+    named = [line for line in lines if _ERROR.match(line)]
+    return named[-1] if named else lines[0]
 
 
 def _master() -> str:
