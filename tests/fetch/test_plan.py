@@ -88,7 +88,15 @@ class TestPlanning:
         kit.fetched(0, data)
         assert plan(kit) is None
         kit.buffer.pop()
-        assert asked(plan(kit)) == [0, 1]
+        assert sorted(asked(plan(kit))) == [0, 1]
+
+    def test_who_has_just_had_data_comes_last(self) -> None:
+        """A broker sends more than the fetch size for the first partition only: without a session nobody else rotates."""
+        kit = Kit(3)
+        assert asked(plan(kit)) == [0, 1, 2]
+        kit.buffer.restart(tp(0)), kit.buffer.restart(tp(1)), kit.buffer.restart(tp(2))
+        kit.fetched(0, batch(0, 5))
+        assert asked(plan(kit)) == [1, 2, 0]
 
     def test_after_a_failure_partitions_rest(self) -> None:
         kit = Kit()
