@@ -140,6 +140,20 @@ def test_records_larger_than_the_fetch_size(kafka: DevBroker, fleet: Make) -> No
     assert sorted((m.partition_id, m.value[-1:]) for m in large) == [(p, b"%d" % n) for p in range(3) for n in range(3)]
 
 
+@pairs
+def test_large_records_beside_a_partition_that_is_never_empty(kafka: DevBroker, fleet: Make) -> None:
+    """A broker sends more than the fetch size only for the first partition that has anything; they take turns."""
+    group = fleet(kafka, 3)
+    write(kafka, group.topic, 3, 1)
+    with Producer(kafka.bootstrap) as producer:
+        for partition, count in ((0, 300), (1, 1), (2, 1)):
+            for _ in range(count):
+                producer.produce(group.topic, [Record(b"x" * 2000, b"k")], partition=partition)
+    _, messages = drain(group, 305, fetch_message_max_bytes=1000)
+    places = [n for n, message in enumerate(messages) if message.partition_id and message.offset]
+    assert len(places) == 2 and max(places) < 60, f"after {places} messages"
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_codecs_of_another_producer(kafka: DevBroker, fleet: Make, codec: str) -> None:
     group = fleet(kafka, 2)
