@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 # What stop() grants each worker to end, and the last commit to get through (seconds).
 _STOP_TIMEOUT = 5.0
 _START_PATIENCE = 30.0
+# How long (seconds) start() waits for the leaders of a topic that is just being created.
+_CREATION_PATIENCE = 3.0
+_UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE = 3, 5
 # How long (seconds) a stop that a signal handler asked for waits for the consuming greenlet.
 _HUB_PATIENCE = 1.0
 
@@ -170,19 +173,27 @@ class SimpleConsumer(ConsumerAPI):
         """Workers up, topics known. Raises UnknownTopicOrPartition for a topic that does not exist."""
         self._engine.open()
         try:
-            names = self._choice.names
-            snapshot = self._cluster.refresh(names if self._choice.pattern is None else None)
-            for name in names:
-                info = snapshot.topics.get(name)
-                if info is not None and info.error_code not in (0, 3, 5):
-                    raise err.error_for_code(info.error_code, f"topic {name!r}")
-                if snapshot.partitions_for_topic(name) is None:
-                    raise err.UnknownTopicOrPartition(
-                        f"topic {name!r} does not exist on {self._cluster.address}: create it, or correct its name"
-                    )
+            self._find_topics()
         except BaseException:
             self._close(_STOP_TIMEOUT)
             raise
+
+    def _find_topics(self) -> None:
+        names, now = self._choice.names, self._engine.handler.now
+        patience = Deadline(now(), _CREATION_PATIENCE)
+        while True:
+            snapshot = self._cluster.refresh(names if self._choice.pattern is None else None)
+            missing = [name for name in names if snapshot.partitions_for_topic(name) is None]
+            codes = {snapshot.topics[name].error_code for name in missing if name in snapshot.topics}
+            if codes != {_LEADER_NOT_AVAILABLE} or patience.expired(now()):
+                break
+            self._engine.handler.sleep(0.1)  # the topic has just been created and has no leaders yet
+        for code in codes - {0, _UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE}:
+            raise err.error_for_code(code, f"topics {missing}")
+        if missing:
+            raise err.UnknownTopicOrPartition(
+                f"topic {missing[0]!r} does not exist on {self._cluster.address}: create it, or correct its name"
+            )
 
     def _assign_all(self) -> None:
         engine = self._engine
