@@ -1,0 +1,56 @@
+"""A member as a coordinator in memory knows it, and the words they share."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Callable, Mapping
+
+Body = Mapping[str, Any]
+Reply = Callable[[dict[str, Any]], None]
+
+NOT_COORDINATOR, ILLEGAL_GENERATION, INCONSISTENT, UNKNOWN_MEMBER = 16, 22, 23, 25
+REBALANCING, MEMBER_ID_REQUIRED, FENCED = 27, 79, 82
+
+
+class GroupState(Enum):
+    """Kafka's states of a group."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+class GroupMember:
+    """A member as the coordinator knows it."""
+
+    __slots__ = ("assignment", "deadline", "id", "instance", "join", "protocols", "rebalance", "session", "sync")
+
+    def __init__(self, member_id: str, body: Body) -> None:
+        self.id = member_id
+        self.instance: str | None = body.get("group_instance_id")
+        self.session: float = body["session_timeout_ms"] / 1000.0
+        self.rebalance: float = body["rebalance_timeout_ms"] / 1000.0
+        self.protocols = protocols_of(body)
+        self.assignment = b""
+        self.deadline = 0.0
+        self.join: Reply | None = None
+        self.sync: Reply | None = None
+
+
+def protocols_of(body: Body) -> list[tuple[str, bytes]]:
+    """The assignors that a join offers, with the member's metadata for each."""
+    return [(entry["name"], bytes(entry["metadata"])) for entry in body["protocols"]]
+
+
+def join_error(code: int, member_id: str) -> dict[str, Any]:
+    """The answer to a join that is refused."""
+    return {
+        "error_code": code,
+        "generation_id": -1,
+        "protocol_name": None,
+        "leader": "",
+        "member_id": member_id,
+        "skip_assignment": False,
+        "members": [],
+    }

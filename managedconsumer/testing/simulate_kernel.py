@@ -1,0 +1,206 @@
+"""Virtual time: one scheduler, one clock, one random source, and processes whose workers are greenlets of one thread.
+
+The clock jumps from event to event. What happens first of several things that could is decided by the seed, and so is
+whether a worker is interrupted where it takes a lock. A process may be frozen (SIGSTOP) and killed (-9).
+
+Needs the package ``greenlet`` (comes with the extra ``gevent``).
+"""
+
+from __future__ import annotations
+
+import heapq
+from random import Random
+from typing import Any, Callable
+
+from managedconsumer.errors import MissingPackageError
+
+try:
+    import greenlet  # type: ignore[import-untyped]
+except ImportError as missing:
+    raise MissingPackageError(
+        "the simulation runs on greenlets, which are not installed: pip install 'managedconsumer[gevent]'"
+    ) from missing
+
+#: The clock's first reading: far from 0, so that nothing works only because "never" and "0.0" are near each other.
+START = 1000.0
+
+
+#: Unwinds a worker of a process that was killed.
+Killed: type[BaseException] = greenlet.GreenletExit
+
+
+class Kernel:
+    """The scheduler. ``random`` is the only source of chance in a simulation."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.now = START
+        self.current: Task | None = None
+        self.events = 0
+        #: Set when the simulation is over: nothing more happens.
+        self.stopped = False
+        #: Every so many lock acquisitions a worker is interrupted (0: never).
+        self.interrupt_every = 0
+        self._until_interrupt = 0
+        #: The greenlet of the scheduler: whoever made the kernel.
+        self.hub: Any = greenlet.getcurrent()
+        self._heap: list[tuple[float, float, int, Callable[..., Any], tuple[Any, ...]]] = []
+        self._pushed = 0
+        self._tasks = 0
+
+    def at(self, when: float, call: Callable[..., Any], *args: Any) -> None:
+        """Call ``call(*args)`` at ``when``; the order of what happens at the same time is chance."""
+        self._pushed += 1
+        heapq.heappush(self._heap, (when, self.random.random(), self._pushed, call, args))
+
+    def after(self, delay: float, call: Callable[..., Any], *args: Any) -> None:
+        """Call ``call(*args)`` in ``delay`` seconds."""
+        self.at(self.now + delay, call, *args)
+
+    def run(self, until: float, done: Callable[[], bool] | None = None) -> None:
+        """Let everything happen that is due up to ``until``, unless ``done()`` or ``stopped`` comes true before."""
+        heap = self._heap
+        while heap and heap[0][0] <= until and not self.stopped:
+            when, _, _, call, args = heapq.heappop(heap)
+            if when > self.now:
+                self.now = when
+            self.events += 1
+            call(*args)
+            if done is not None and done():
+                return
+        if not self.stopped:
+            self.now = max(self.now, until)
+
+    def next_task_number(self) -> int:
+        """Numbers of tasks: what ``ident()`` gives."""
+        self._tasks += 1
+        return self._tasks
+
+    def maybe_interrupt(self) -> None:
+        """Called where a lock is taken: now and then somebody else runs first."""
+        self._until_interrupt -= 1
+        if self._until_interrupt <= 0:
+            self._until_interrupt = 1 + int(self.random.random() * 2 * self.interrupt_every)
+            if self.current is not None and not self.current.process.dead:
+                self.current.park(0.0)
+
+
+class Process:
+    """A program with its workers; what happens to a frozen one waits, what happens to a dead one does not happen."""
+
+    def __init__(self, kernel: Kernel, name: str) -> None:
+        self.kernel = kernel
+        self.name = name
+        self.dead = False
+        self.frozen = False
+        self.tasks: dict[int, Task] = {}
+        self._waiting: list[tuple[Task, int, bool]] = []
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """SIGCONT: all that became due in the meantime happens now, in any order."""
+        self.frozen = False
+        waiting, self._waiting = self._waiting, []
+        for task, token, value in waiting:
+            self.kernel.at(self.kernel.now, task.resume, token, value)
+
+    def hold_back(self, task: Task, token: int, value: bool) -> None:
+        """Remember a wake-up for the thaw."""
+        self._waiting.append((task, token, value))
+
+    def kill(self) -> None:
+        """SIGKILL: no code of it runs any more (its stacks are unwound, to no effect on anybody)."""
+        self.dead = True
+        for task in list(self.tasks.values()):
+            task.unwind()
+        self.tasks.clear()
+        self._waiting.clear()
+
+
+class Task:
+    """A worker: a greenlet that runs until it waits. The ``Worker`` of this handler."""
+
+    def __init__(self, process: Process, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.process = process
+        self.name = name
+        self.number = process.kernel.next_task_number()
+        self.exception: BaseException | None = None
+        self._fn, self._args = fn, args
+        self._token = 0
+        self._joining: list[Task] = []
+        self._done = process.dead
+        self._greenlet = greenlet.greenlet(self._main, process.kernel.hub)
+        if not process.dead:
+            process.tasks[self.number] = self
+            process.kernel.at(process.kernel.now, self.resume, 0, True)
+
+    def _main(self, _value: bool) -> None:
+        try:
+            self._fn(*self._args)
+        except Killed:
+            pass
+        except Exception as error:  # noqa: BLE001 (as the other handlers do it)
+            self.exception = error
+        finally:
+            del self._fn, self._args
+            self._done = True
+            self.process.tasks.pop(self.number, None)
+            if not self.process.dead:
+                for task in self._joining:
+                    task.wake()
+
+    def resume(self, token: int, value: bool) -> None:
+        """Run on, if this is still what the task waits for; called by the scheduler only."""
+        if token != self._token or self._done or self.process.dead:
+            return
+        if self.process.frozen:
+            self.process.hold_back(self, token, value)
+            return
+        kernel = self.process.kernel
+        self._token += 1
+        kernel.current = self
+        try:
+            self._greenlet.switch(value)
+        finally:
+            kernel.current = None
+
+    def park(self, timeout: float | None) -> bool:
+        """Wait to be woken (True) or for ``timeout`` seconds (False)."""
+        kernel = self.process.kernel
+        if self.process.dead:
+            raise Killed
+        if timeout is not None:
+            kernel.at(kernel.now + (timeout if timeout > 0.0 else 0.0), self.resume, self._token, False)
+        woken: bool = kernel.hub.switch()
+        return woken
+
+    def wake(self) -> None:
+        """Let the task run as soon as it is its turn."""
+        if not self.process.dead:
+            kernel = self.process.kernel
+            kernel.at(kernel.now, self.resume, self._token, True)
+
+    def unwind(self) -> None:
+        """End the greenlet of a dead process."""
+        self._done = True
+        if self._greenlet and not self._greenlet.dead:
+            self._greenlet.throw(Killed)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end; returns at once in the task itself."""
+        kernel = self.process.kernel
+        me = kernel.current
+        if me is None or me is self:
+            return
+        deadline = None if timeout is None else kernel.now + timeout
+        while not self._done and (deadline is None or kernel.now < deadline):
+            self._joining.append(me)
+            me.park(None if deadline is None else deadline - kernel.now)
+            self._joining.remove(me)
+
+    def is_alive(self) -> bool:
+        """True until the function has returned."""
+        return not self._done

@@ -1,0 +1,138 @@
+"""What a seed stands for: the group, its members' settings, and what goes wrong when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from managedconsumer.testing.simulate_network import NO_FAULT, Fault
+from managedconsumer.wire import schemas
+
+#: Error codes by API: those that heal, and those that end a member. 99 is a code that no Kafka knows.
+HEALING: dict[int, tuple[int, ...]] = {
+    schemas.JOIN_GROUP.key: (14, 15, 16, 22, 25, 27, 79, -1, 7, 99),
+    schemas.SYNC_GROUP.key: (14, 15, 16, 22, 25, 27, -1, 7, 99),
+    schemas.HEARTBEAT.key: (14, 15, 16, 22, 25, 27, -1, 7, 99),
+    schemas.LEAVE_GROUP.key: (14, 15, 16, 25, -1, 99),
+    schemas.OFFSET_COMMIT.key: (14, 15, 16, 22, 25, 27, 3, 7, -1, 99),
+    schemas.OFFSET_FETCH.key: (14, 15, 16, 88, 7, -1, 99),
+    schemas.FIND_COORDINATOR.key: (14, 15, -1, 99),
+}
+ENDING: dict[int, tuple[int, ...]] = {
+    schemas.JOIN_GROUP.key: (23, 24, 26, 30, 35, 42, 81, 82),
+    schemas.SYNC_GROUP.key: (23, 24, 30, 35, 42, 82),
+    schemas.HEARTBEAT.key: (24, 30, 35, 42, 82),
+    schemas.LEAVE_GROUP.key: (30, 82),
+    schemas.OFFSET_COMMIT.key: (12, 28, 30, 82),
+    schemas.OFFSET_FETCH.key: (24, 30, 35),
+    schemas.FIND_COORDINATOR.key: (24, 30),
+}
+_KINDS = ("code",) * 8 + ("reset before",) * 4 + ("reset after",) * 4 + ("late",) * 2 + ("lost request", "lost answer")
+
+
+@dataclass
+class Plan:
+    """Everything that a seed decides beforehand; the rest is decided on the way. Times in seconds."""
+
+    seed: int
+    members: int = 2
+    topics: dict[str, int] = field(default_factory=dict)
+    nodes: int = 2
+    assignors: tuple[str, ...] = ("range",)
+    static: bool = False
+    session: float = 3.0
+    rebalance: float = 5.0
+    initial_delay: float = 0.0
+    auto_commit: float | None = 1.0
+    explicit_commit: float = 0.0
+    listener: bool = True
+    slow_callback: float = 0.0
+    raising_callback: float = 0.0
+    processing: float = 0.01
+    slow_processing: float = 0.0
+    drain: float = 0.2
+    queued_messages: int = 100
+    batch: int = 0
+    interrupt_every: int = 0
+    latency: float = 0.002
+    fault_rate: float = 0.02
+    ending_rate: float = 0.1
+    duration: float = 12.0
+    batches: list[tuple[float, str, int, int]] = field(default_factory=list)
+    incidents: list[tuple[float, str, int]] = field(default_factory=list)
+
+    @property
+    def slow_seconds(self) -> float:
+        """The longest that the user's code may take for one thing."""
+        return max(
+            2.0 * self.session if self.slow_callback else 0.0, 1.5 * self.rebalance if self.slow_processing else 0.0
+        )
+
+    def fault(self, random: Random, api: schemas.Api) -> Fault:
+        """What goes wrong with one request."""
+        if random.random() >= self.fault_rate:
+            return NO_FAULT
+        kind = random.choice(_KINDS)
+        if kind == "code":
+            if api.key not in HEALING:
+                return NO_FAULT
+            table = ENDING if random.random() < self.ending_rate else HEALING
+            return Fault(kind, random.choice(table[api.key]))
+        return Fault(kind, 0, random.uniform(0.1, 1.5 * self.session) if kind == "late" else 0.0)
+
+
+#: What may happen to the group, and how often in comparison.
+INCIDENTS = {
+    "stop": 3,
+    "stop elsewhere": 2,
+    "restart": 3,
+    "kill": 4,
+    "freeze": 4,
+    "start": 4,
+    "twin": 1,
+    "coordinator": 3,
+    "leaders": 2,
+    "node": 2,
+    "partitions": 1,
+    "reset connections": 2,
+}
+
+
+def make_plan(seed: int) -> Plan:
+    """The plan that ``seed`` stands for."""
+    random = Random(seed)
+    plan = Plan(seed, members=random.choice((1, 2, 2, 2, 2, 3, 3, 4)))
+    plan.topics = {f"t{n}": random.randint(1, 4) for n in range(random.choice((1, 1, 2)))}
+    plan.nodes = random.choice((1, 2, 2, 3))
+    eager = random.choice((("range",), ("roundrobin",), ("sticky",), ("range", "sticky")))
+    plan.assignors = random.choice((eager, ("cooperative-sticky",), ("cooperative-sticky",)))
+    if random.random() < 0.06:
+        plan.assignors = ("cooperative-sticky", "range")  # an eager fleet on its way to cooperative (KIP-429)
+    plan.static = random.random() < 0.25
+    plan.rebalance = random.choice((3.0, 5.0, 8.0))
+    plan.initial_delay = random.choice((0.0, 0.0, 0.5))
+    plan.auto_commit = random.choice((0.3, 1.0, 1.0, 2.5, None))
+    plan.explicit_commit = random.choice((0.0, 0.1, 0.5)) if plan.auto_commit else random.choice((0.1, 0.5, 1.0))
+    plan.listener = random.random() < 0.75
+    plan.slow_callback = random.choice((0.0, 0.0, 0.2))
+    plan.raising_callback = random.choice((0.0, 0.0, 0.0, 0.2))
+    plan.processing = random.choice((0.0, 0.01, 0.05, 0.2))
+    plan.slow_processing = random.choice((0.0, 0.0, 0.02))
+    plan.drain = random.choice((0.0, 0.2, 1.0))
+    plan.queued_messages = random.choice((1, 5, 1000))
+    plan.batch = random.choice((0, 0, 3))
+    plan.interrupt_every = random.choice((0, 0, 40, 10))
+    plan.latency = random.choice((0.001, 0.005, 0.03))
+    plan.fault_rate = random.choice((0.0, 0.01, 0.03, 0.1))
+    plan.ending_rate = random.choice((0.0, 0.1))
+    plan.duration = random.uniform(2.5, 7.0)
+    tps = [(name, number) for name, count in plan.topics.items() for number in range(count)]
+    for name, number in tps:
+        for _ in range(random.randint(0, 3)):
+            plan.batches.append((random.uniform(0.0, plan.duration), name, number, random.randint(1, 5)))
+    plan.batches.sort()
+    kinds = [kind for kind, weight in INCIDENTS.items() for _ in range(weight)]
+    for _ in range(random.randint(0, 4)):
+        plan.incidents.append((random.uniform(0.5, plan.duration), random.choice(kinds), random.randrange(100)))
+    plan.incidents.sort()
+    return plan

@@ -1,0 +1,94 @@
+"""Whole groups of real consumers in virtual time: everything holds, and a seed always tells the same story."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from managedconsumer.testing.simulate import run_parallel, simulate
+from managedconsumer.testing.simulate_plan import INCIDENTS, Plan, make_plan
+
+#: Schedules of an ordinary run, and of CI.
+SOME, ALL = 1000, 20_000
+
+
+def _check(seeds: range) -> dict[str, int]:
+    count, bad, sums = run_parallel(seeds)
+    assert count == len(seeds)
+    story = str(simulate(bad[0].seed, record=True)) if bad else ""
+    assert not bad, f"seeds {[trace.seed for trace in bad]} violated something; the first of them:\n{story}"
+    return sums
+
+
+def test_everything_holds_in_many_schedules() -> None:
+    sums = _check(range(1, SOME + 1))
+    # The schedules are worth something: messages, commits, faults and second readings happen all the time.
+    assert sums["handed_out"] > 10 * SOME
+    assert sums["commits"] > 5 * SOME
+    assert sums["faults"] > SOME
+    assert 0 < sums["repeated"] < sums["handed_out"] / 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_everything_holds_in_twenty_thousand_schedules() -> None:
+    _check(range(SOME + 1, ALL + 1))
+
+
+def test_a_seed_tells_the_same_story_in_every_process() -> None:
+    def story(hash_seed: str) -> str:
+        code = (
+            "from managedconsumer.testing.simulate import simulate as s\nfor n in range(1, 9): print(s(n, record=True))"
+        )
+        command = [sys.executable, "-c", code]
+        return subprocess.run(
+            command, env={"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True
+        ).stdout
+
+    first = story("1")
+    assert first == story("2")
+    assert "finished" in first
+
+
+def test_recording_changes_nothing() -> None:
+    for seed in range(1, 30):
+        plain, recorded = simulate(seed), simulate(seed, record=True)
+        assert (plain.events, plain.handed_out) == (recorded.events, recorded.handed_out)
+        assert recorded.lines
+        assert not plain.lines
+
+
+def test_time_is_virtual() -> None:
+    began = time.monotonic()
+    virtual = sum(simulate(seed).virtual_seconds for seed in range(1, 50))
+    assert virtual > 20 * (time.monotonic() - began)
+
+
+def test_the_plans_cover_everything() -> None:
+    plans = [make_plan(seed) for seed in range(1, 2000)]
+    assert {kind for plan in plans for _, kind, _ in plan.incidents} == set(INCIDENTS)
+    assert {plan.assignors for plan in plans} >= {("range",), ("roundrobin",), ("sticky",), ("cooperative-sticky",)}
+    assert {plan.static for plan in plans} == {True, False}
+    assert {plan.auto_commit is None for plan in plans} == {True, False}
+
+
+def test_a_plan_of_ones_own() -> None:
+    plan = Plan(
+        seed=7, members=2, topics={"orders": 4}, fault_rate=0.0, batches=[(0.5, "orders", n, 5) for n in range(4)]
+    )
+    plan.incidents = [(5.0, "kill", 0)]
+    trace = simulate(7, plan=plan, record=True)
+    assert trace.ok
+    assert trace.handed_out - trace.repeated == 20
+    assert any("kill p1" in line for line in trace.lines)
+
+
+def test_a_quiet_group_reads_every_message_once() -> None:
+    plan = Plan(seed=1, members=3, topics={"t": 6}, fault_rate=0.0, duration=6.0)
+    plan.batches = [(1.0 + n / 2, "t", n, 4) for n in range(6)]
+    trace = simulate(1, plan=plan)
+    assert trace.ok
+    assert (trace.handed_out, trace.repeated) == (24, 0)
