@@ -49,7 +49,7 @@ def extensions() -> list[Extension]:
     return built
 
 
-SPARK = ["pyspark>=4.0", "pyarrow>=18"]
+SPARK = ["pyspark>=4.2", "pyarrow>=18"]
 GEVENT = ["gevent>=22.10"]
 RDKAFKA = ["confluent-kafka>=2.3"]
 FAST = ["isal>=1.5"]
