@@ -27,6 +27,7 @@ from managedconsumer.runtime.cluster import Cluster
 from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.fetch_pool import FetchPool
 from managedconsumer.runtime.offsets import OffsetClient
+from managedconsumer.runtime.patience import Patience
 from managedconsumer.runtime.positions import PositionWorker
 from managedconsumer.runtime.rdkafka_pool import RdkafkaPool
 from managedconsumer.runtime.troubles import METADATA, Troubles
@@ -72,6 +73,7 @@ class Engine(AssignmentPart):
         plain = options.deserializer is None and not options.use_rdkafka
         lane = Lane(self.handler.current, self.handler.native, self.handler.Lock()) if plain else None
         self.dispenser = Dispenser(self.buffer, lane)
+        self._patience = None if self.handler.native else Patience(self.handler)
         self.partition_object: Callable[[TopicPartition], Any] = lambda tp: tp
         self.closing = True
         self.stopping = self.stop_wanted = False
@@ -249,6 +251,8 @@ class Engine(AssignmentPart):
         who = self.handler.ident()
         deadline: Deadline | None = None
         while True:
+            if self._patience is not None:
+                self._patience.give_turn()
             self.inside.add(who)
             try:
                 with self.lock:
@@ -279,7 +283,7 @@ class Engine(AssignmentPart):
     def _take(self, take: Callable[[int], T | None], who: int) -> T | None:
         queued = self.buffer.pops
         try:
-            return take(who)
+            return take(who) if self._patience is None else self._patience.call(take, who)
         finally:
             if self.buffer.pops != queued:
                 self.room.notify_all()

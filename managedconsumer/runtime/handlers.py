@@ -62,6 +62,13 @@ def _in_pool(pool: Any, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
     return answer
 
 
+def in_hub_pool(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
+    """``fn(*args)`` in a native thread of this hub's pool, while other greenlets run."""
+    import gevent
+
+    return _in_pool(gevent.get_hub().threadpool, fn, args)
+
+
 class Handler(abc.ABC):
     """How this process waits.  All methods may be called from any thread or greenlet."""
 
@@ -342,9 +349,7 @@ class GEventHandler(Handler):
         return function
 
     def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
-        import gevent
-
-        return _in_pool(gevent.get_hub().threadpool, fn, args)
+        return in_hub_pool(fn, args)
 
     def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
         from gevent import socket

@@ -10,8 +10,9 @@ zstd come from ``cramjam``.  Everything here is pure and may be called from any 
 
 from __future__ import annotations
 
+import mmap
 import zlib
-from typing import Any
+from typing import Any, Callable
 
 from managedconsumer.errors import KafkaException, MissingPackageError
 from managedconsumer.wire.framesizes import BadFrameError, lz4_bound, snappy_blocks, zstd_bound
@@ -23,6 +24,10 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
 
+#: Runs a function beside what else goes on in this thread; set where greenlets share one. None: here and now.
+offload: Callable[..., Any] | None = None
+_OFFLOAD_BYTES = 4 * 1024 * 1024  # of output: less takes some milliseconds at most
+
 _SCRATCH_KEPT = 4  # buffers kept for reuse, per process
 _SCRATCH_MAX_BYTES = 8 * 1024 * 1024  # a larger one is given back to the system
 _GZIP_WINDOW = 31  # zlib's number for "gzip header and trailer, 32 kB window"
@@ -30,6 +35,10 @@ _GZIP_WINDOW = 31  # zlib's number for "gzip header and trailer, 32 kB window"
 
 class DecompressionError(KafkaException):
     """The bytes are not what the codec's name says, or would become larger than the limit."""
+
+
+class _TooLargeError(DecompressionError):
+    """It would become larger than the limit."""
 
 
 class UnknownCodecError(DecompressionError):
@@ -54,15 +63,43 @@ def decompress(codec: int, data: Buffer, max_bytes: int = DEFAULT_MAX_BYTES, scr
     if codec == NONE:
         return data
     try:
-        if codec == GZIP:
-            return _gunzip(data, max_bytes)
-        if codec == SNAPPY:
-            return _unsnappy(data, max_bytes, scratch or Scratch())
-        if codec in (LZ4, ZSTD):
-            return _unframe(codec, data, max_bytes, scratch or Scratch())
+        if offload is not None:
+            return _decompress_beside(codec, data, max_bytes, scratch)
+        return _decompress(codec, data, max_bytes, scratch)
     except BadFrameError as error:
         raise DecompressionError(f"damaged {CODEC_NAMES[codec]} data: {error}") from None
+
+
+def _decompress(codec: int, data: Buffer, max_bytes: int, scratch: Scratch | None = None) -> Buffer:
+    if codec == GZIP:
+        return _gunzip(data, max_bytes)
+    if codec == SNAPPY:
+        return _unsnappy(data, max_bytes, scratch or Scratch())
+    if codec in (LZ4, ZSTD):
+        return _unframe(codec, data, max_bytes, scratch or Scratch())
     raise UnknownCodecError(f"unknown compression codec {codec}; Kafka has {', '.join(CODEC_NAMES)} (0 to 4)")
+
+
+def _decompress_beside(codec: int, data: Buffer, max_bytes: int, scratch: Scratch | None) -> Buffer:
+    """What gives a lot is done by ``offload``, in memory of its own: the caller may be interrupted while it goes on."""
+    run = offload
+    if run is None or max_bytes <= _OFFLOAD_BYTES:
+        return _decompress(codec, data, max_bytes, scratch)
+    if codec == GZIP:  # does not say how much it will be
+        try:
+            return _gunzip(data, _OFFLOAD_BYTES)
+        except _TooLargeError:
+            pass
+    else:
+        view = memoryview(data)
+        if codec == SNAPPY:
+            size = sum(size for _, _, size in snappy_blocks(view))
+        else:
+            size = (lz4_bound if codec == LZ4 else zstd_bound)(view, _OFFLOAD_BYTES)[0] if codec in (LZ4, ZSTD) else 0
+        if size <= _OFFLOAD_BYTES:
+            return _decompress(codec, data, max_bytes, scratch)
+    beside: Buffer = run(_decompress, codec, data, max_bytes, _Pages())
+    return beside
 
 
 def compress(codec: int | str, data: Buffer) -> bytes:
@@ -99,6 +136,15 @@ class Scratch:
         return memoryview(self.memory)[:size]
 
 
+class _Pages(Scratch):
+    """Memory straight from the system, for one use: a new bytearray is filled with zeros with the GIL held on."""
+
+    __slots__ = ()
+
+    def view(self, size: int) -> memoryview:
+        return memoryview(mmap.mmap(-1, max(size, 1)))[:size]
+
+
 _idle: list[Scratch] = []
 
 
@@ -126,10 +172,10 @@ def _cramjam(codec: int) -> Any:
     return cramjam
 
 
-def _too_large(codec: int, data: Buffer, max_bytes: int) -> DecompressionError:
+def _too_large(codec: int, data: Buffer, max_bytes: int) -> _TooLargeError:
     packed = len(data)
     ratio = max_bytes // max(packed, 1)
-    return DecompressionError(
+    return _TooLargeError(
         f"{packed} bytes of {CODEC_NAMES[codec]} decompress to more than the limit of {max_bytes} bytes "
         f"(a ratio above {ratio}:1)"
     )
