@@ -150,6 +150,7 @@ class BalancedConsumer(ConsumerAPI):
         self._member: GroupMember | None = None
         self._owner: GroupOwner | None = None
         self._worker: Any = None
+        self._starting = False
         self._last_held = None
         if auto_start is True:
             self.start()
@@ -169,6 +170,7 @@ class BalancedConsumer(ConsumerAPI):
             if not self._engine.closing:
                 return
             self._consumer._open()
+            self._starting = True
             try:
                 self._subscribe()
                 self._setup_membership()
@@ -178,6 +180,8 @@ class BalancedConsumer(ConsumerAPI):
             except BaseException:
                 self._wind_down(_STOP_TIMEOUT, "start failed")
                 raise
+            finally:
+                self._starting = False
             if self._options.auto_commit_enable:
                 self._committer.start()
 
@@ -254,6 +258,8 @@ class BalancedConsumer(ConsumerAPI):
         if self._member is not None and self._member.polling_in == handler.ident():
             handler.spawn("stopper", self.stop, timeout)  # a callback on the membership worker cannot wait for itself
             return
+        if self._starting:  # another thread waits for the group, perhaps for long: it raises
+            self._consumer._ask_for_stop()
         with self._consumer._life:
             if not self._engine.closing:
                 self._wind_down(_STOP_TIMEOUT if timeout is None else timeout, "consumer stopped")

@@ -365,11 +365,13 @@ def test_stop_during_a_rebalance_tells_once(group: ListenerGroup) -> None:
         return None
 
     other = group.join({"revoked": hold})
+    group.wait_balanced(PARTITIONS)
     first = group.join()
     try:
         group.until(lambda: first.stable or first.consumer.health()["state"] == "preparing rebalance", "join")
-        before = len(group.calls)
-        group.leave(first)
+        before, started = len(group.calls), time.monotonic()
+        group.leave(first)  # it waits for the other one inside start(), or has nothing yet
+        assert time.monotonic() - started < 4.0
         gate.set()
         group.wait_balanced(PARTITIONS)
     finally:
