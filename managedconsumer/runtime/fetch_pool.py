@@ -179,7 +179,9 @@ class FetchPool:
         if queue.version != result.version or not queue.state.active:
             return False
         if result.chunk is not None:
-            self._take_data(queue, result.version, result.chunk, result.answer)
+            if not self._take_data(queue, result.version, result.chunk, result.answer):
+                result.outcome = fp.Outcome.RETRY
+                result.error = err.KafkaException("offsets beyond the log's end")
             return False
         if result.outcome is fp.Outcome.TRUNCATED:
             diverging = result.answer["diverging_epoch"]
@@ -197,7 +199,8 @@ class FetchPool:
             engine.fail(problem)
         return result.outcome is fp.Outcome.REFRESH
 
-    def _take_data(self, queue: PartitionQueue, version: int, chunk: RecordChunk, answer: Mapping[str, Any]) -> None:
+    def _take_data(self, queue: PartitionQueue, version: int, chunk: RecordChunk, answer: Mapping[str, Any]) -> bool:
+        """False: the data cannot be believed, and is to be asked for again."""
         state = queue.state
         state.highwater = answer["high_watermark"]
         state.last_stable = answer.get("last_stable_offset", -1)
@@ -208,11 +211,8 @@ class FetchPool:
             self.ensure_workers()
         if chunk.next_fetch_offset > state.highwater >= 0:
             # Kafka's checksum does not cover a batch's base offset; believing a broken one would skip messages.
-            engine = self._engine
-            engine.troubles.note(
-                (FETCH, queue.tp), f"{queue.tp.topic}-{queue.tp.partition}: offsets beyond the log's end"
-            )
-            queue.retry_at = engine.handler.now() + _ERROR_REST
-            return
+            queue.retry_at = self._engine.handler.now() + _ERROR_REST
+            return False
         if chunk.record_count or chunk.corrupt or chunk.next_fetch_offset > chunk.fetch_offset:
             self._engine.buffer.accept(queue, version, chunk)
+        return True
