@@ -71,6 +71,7 @@ TEST = [
     "mypy>=1.13",
     "psutil>=5.9",
     "pytest>=8",
+    "pytest-rerunfailures>=14",
     "pytest-timeout>=2.3",
     "ruff>=0.8",
     "trustme>=1.1",
