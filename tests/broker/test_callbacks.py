@@ -141,6 +141,7 @@ def test_its_exception_comes_out_of_consume_once(kafka: DevBroker, fleet: Make, 
     assert len(calls) == failing_call
 
 
+@pairs
 def test_blocks_for_twice_the_session(kafka: DevBroker, fleet: Make) -> None:
     """Heartbeats go on: nobody is thrown out and nothing comes twice (pykafka: 4,857; kafka-python: 10,770)."""
     session = 2.0

@@ -11,7 +11,7 @@ import pytest
 from managedconsumer import KafkaClient
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.producer import Producer, Record
-from tests.broker.groupkit import MARGIN_S, SESSION_S, Fleet, Load, write
+from tests.broker.groupkit import MARGIN_S, SESSION_S, Fleet, Load, pairs, write
 
 PARTITIONS = 8
 Make = Callable[..., Fleet]
@@ -146,6 +146,7 @@ def test_partitions_added(kafka: DevBroker, fleet: Make) -> None:
     group.check()
 
 
+@pairs
 def test_kafkas_own_tool_reads_the_living_group(kafka: DevBroker, fleet: Make) -> None:
     """USERS.md M9: kafka-consumer-groups crashes on a living pykafka group."""
     group = fleet(kafka, 4)
