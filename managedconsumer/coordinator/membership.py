@@ -246,6 +246,13 @@ class Membership(Machine):
             self._on_join_error(code, now)
 
     def _on_joined(self, response: Mapping[str, Any], now: float) -> None:
+        held = self._previous
+        if self._holding and held.joined and response["generation_id"] > held.id + 1:
+            # The group has been through a round without us (a static member keeps its place in it), whose leader may
+            # have given to others what we still hold. We rejoin with empty hands.
+            error = err.IllegalGeneration(f"generation {held.id + 1} was missed")
+            self._lose(error, "a rebalance was missed", keep_member_id=True)
+            return
         self.generation = Generation(response["generation_id"], response["member_id"], response["protocol_name"])
         self.leader_id = response["leader"]
         self.heartbeat.reset_session_timeout(now)

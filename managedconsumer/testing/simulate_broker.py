@@ -60,6 +60,7 @@ class Brokers:
         self.nodes = list(range(1, nodes + 1))
         self.down: set[int] = set()
         self.coordinator = 1
+        self.moves = 0
         self.loading_until = 0.0
         self.note: Callable[[str], None] = lambda _text: None
         #: Told of every commit with the code of its answer, before it counts. The invariants listen here.
@@ -90,6 +91,7 @@ class Brokers:
         alive = [node for node in self.nodes if node not in self.down and node != self.coordinator]
         if alive:
             self.coordinator = self.kernel.random.choice(alive)
+            self.moves += 1
             self.loading_until = self.kernel.now + loading
             self.note(f"node {self.coordinator} coordinates the group now")
             self.group.move()

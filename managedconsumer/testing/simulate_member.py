@@ -164,6 +164,8 @@ class Program:
         """Nobody gives a place up that the coordinator still keeps: an answer must count in its own generation only."""
         code, lost = getattr(event.error, "ERROR_CODE", None), event.generation
         told = code in (_ILLEGAL_GENERATION, _UNKNOWN_MEMBER) and code not in self.injected
+        if self.world.brokers.moves:  # a coordinator that has lost a round may have come back to it since
+            return
         if told and self.world.brokers.group.accepts(lost.member_id, lost.id):
             self.world.report(f"{self.name} counts generation {lost.id} as lost ({event.error}), and it is not")
 

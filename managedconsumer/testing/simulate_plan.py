@@ -131,7 +131,10 @@ def make_plan(seed: int) -> Plan:
         for _ in range(random.randint(0, 3)):
             plan.batches.append((random.uniform(0.0, plan.duration), name, number, random.randint(1, 5)))
     plan.batches.sort()
-    kinds = [kind for kind, weight in INCIDENTS.items() for _ in range(weight)]
+    # A static leader that comes back computes nothing (KIP-814) and cannot know what was assigned while it was away:
+    # partitions that are added just then wait for the next rebalance. So they are in Java's client, too.
+    avoided = {"partitions"} if plan.static else set()
+    kinds = [kind for kind, weight in INCIDENTS.items() if kind not in avoided for _ in range(weight)]
     for _ in range(random.randint(0, 4)):
         plan.incidents.append((random.uniform(0.5, plan.duration), random.choice(kinds), random.randrange(100)))
     plan.incidents.sort()

@@ -1,0 +1,48 @@
+"""A round of the group that a member missed: what it still holds may be somebody else's."""
+
+from __future__ import annotations
+
+from managedconsumer.coordinator import events as ev
+from managedconsumer.coordinator.membership import Membership
+from managedconsumer.coordinator.requests import MembershipConfig
+from managedconsumer.coordinator.states import MemberState
+
+
+def _join(machine: Membership, generation: int, holding: bool) -> list[ev.Event]:
+    machine.poll()
+    machine.prepared(holding)
+    request = machine.next_request(1.0)
+    assert request is not None
+    answer = {"error_code": 0, "generation_id": generation, "protocol_name": "cs", "leader": "x", "member_id": "me"}
+    return machine.receive(request, {**answer, "members": []}, 1.0)
+
+
+def _member_of_generation_one() -> Membership:
+    config = MembershipConfig("g", group_instance_id="static")
+    machine = Membership(config, lambda: [("cs", b"")], lambda: 0.5, clock=lambda: 1.0)
+    _join(machine, 1, holding=False)
+    request = machine.next_request(1.0)
+    assert request is not None
+    machine.receive(request, {"error_code": 0, "assignment": b""}, 1.0)
+    machine.reconciled("one more round")
+    return machine
+
+
+def test_what_is_held_through_a_missed_round_is_lost() -> None:
+    machine = _member_of_generation_one()
+    events = _join(machine, 3, holding=True)
+    (lost,) = [event for event in events if isinstance(event, ev.MembershipLost)]
+    assert lost.generation.id == 1
+    assert machine.state is MemberState.LOSING
+    machine.forgotten()
+    assert machine.member_id == "me"  # the place is kept, and taken again with empty hands
+    assert machine.need_rejoin()
+    assert not [event for event in _join(machine, 4, holding=False) if isinstance(event, ev.MembershipLost)]
+    assert machine.state is MemberState.COMPLETING_REBALANCE
+
+
+def test_nothing_is_lost_when_nothing_is_held_or_no_round_was_missed() -> None:
+    for generation, holding in ((3, False), (2, True), (1, True)):
+        machine = _member_of_generation_one()
+        assert not [event for event in _join(machine, generation, holding) if isinstance(event, ev.MembershipLost)]
+        assert machine.state is MemberState.COMPLETING_REBALANCE
