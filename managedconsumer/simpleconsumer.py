@@ -35,9 +35,14 @@ _UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE = 3, 5
 _HUB_PATIENCE = 1.0
 
 
-def abandon(engine: Engine) -> None:
-    """The consumer was collected without ``stop()``: let its workers end. No lock, no I/O: this runs inside the GC."""
-    engine.abandoned = engine.closing = True
+def abandon(there: weakref.ref[Engine]) -> None:
+    """The consumer was collected without ``stop()``: let its workers end. No lock, no I/O: this runs inside the GC.
+
+    A weak reference, because a finalizer's arguments live until it is called, and the engine leads to its consumer.
+    """
+    engine = there()
+    if engine is not None:
+        engine.abandoned = engine.closing = True
 
 
 class SimpleConsumer(ConsumerAPI):
@@ -139,7 +144,7 @@ class SimpleConsumer(ConsumerAPI):
         self._last_held: dict[Any, int] | None = None
         self._life = self._engine.handler.RLock()
         self._engine.partition_object = self._public_cluster.partition
-        self._finalizer = weakref.finalize(self, abandon, self._engine)
+        self._finalizer = weakref.finalize(self, abandon, weakref.ref(self._engine))
 
     def __repr__(self) -> str:
         group = "" if self._group is None else f" (consumer_group={self._group})"
