@@ -7,7 +7,7 @@ import weakref
 from dataclasses import replace
 from random import random
 from types import MappingProxyType
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
@@ -15,6 +15,11 @@ from managedconsumer.runtime.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.handlers import Handler
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo
 from managedconsumer.wire import schemas
+
+if TYPE_CHECKING:
+    from managedconsumer.runtime.coordinator_link import CoordinatorLink
+    from managedconsumer.runtime.member import GroupMember, Owner
+    from managedconsumer.runtime.offsets import OffsetClient
 
 log = logging.getLogger(__name__)
 
@@ -226,6 +231,26 @@ class Cluster:
                 brokers = {**self.snapshot.brokers, broker.node_id: broker}
                 self.snapshot = replace(self.snapshot, brokers=MappingProxyType(brokers))
         return broker
+
+    # -- a group member's parts, for who has a cluster only (they import this module) ---------------------
+
+    def coordinator_link(self, group_id: str) -> CoordinatorLink:
+        """A way of its own to the coordinator of ``group_id``; the caller closes it."""
+        from managedconsumer.runtime.coordinator_link import CoordinatorLink
+
+        return CoordinatorLink(self, group_id)
+
+    def group_member(self, machine: Any, link: CoordinatorLink, owner: Owner) -> GroupMember:
+        """The driver of a membership machine."""
+        from managedconsumer.runtime.member import GroupMember
+
+        return GroupMember(machine, link, self.handler, owner)
+
+    def offset_client(self, link: CoordinatorLink, group_id: str) -> OffsetClient:
+        """Commits and committed offsets of ``group_id``; the caller closes it."""
+        from managedconsumer.runtime.offsets import OffsetClient
+
+        return OffsetClient(self, link, group_id, 0)
 
 
 def _merge(old: ClusterSnapshot, answer: Mapping[str, Any], *, replace_topics: bool) -> ClusterSnapshot:

@@ -1,0 +1,88 @@
+"""The promise of an answer, with the names of kafka-python's ``Future``. Pure: how to wait is given."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Callable, Protocol
+
+log = logging.getLogger(__name__)
+
+
+class Flag(Protocol):
+    """An event that can be waited for."""
+
+    def set(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Future:
+    """Done once, with a value or an exception. Thread-safe."""
+
+    def __init__(self, flag: Flag) -> None:
+        self._flag = flag
+        self.is_done = False
+        self.value: Any = None
+        self.exception: BaseException | None = None
+        self._callbacks: list[Callable[[Future], None]] = []
+
+    def succeeded(self) -> bool:
+        """Done, and well."""
+        return self.is_done and self.exception is None
+
+    def failed(self) -> bool:
+        """Done, and not well."""
+        return self.is_done and self.exception is not None
+
+    def retriable(self) -> bool:
+        """True if it failed of something that may pass."""
+        return bool(getattr(self.exception, "retriable", False))
+
+    def success(self, value: Any) -> Future:
+        """Keep the promise; a second time nothing changes."""
+        return self._finish(value, None)
+
+    def failure(self, error: BaseException) -> Future:
+        """Break it."""
+        return self._finish(None, error)
+
+    def _finish(self, value: Any, error: BaseException | None) -> Future:
+        if not self.is_done:
+            self.value, self.exception = value, error
+            self.is_done = True
+            self._flag.set()
+            self._call()
+        return self
+
+    def add_callback(self, call: Callable[..., Any], *args: Any) -> Future:
+        """``call(*args, value)`` when it succeeds; at once if it has."""
+        return self._then(lambda future: call(*args, future.value) if future.succeeded() else None)
+
+    def add_errback(self, call: Callable[..., Any], *args: Any) -> Future:
+        """``call(*args, exception)`` when it fails; at once if it has."""
+        return self._then(lambda future: call(*args, future.exception) if future.failed() else None)
+
+    def _then(self, call: Callable[[Future], None]) -> Future:
+        self._callbacks.append(call)
+        if self.is_done:
+            self._call()
+        return self
+
+    def _call(self) -> None:
+        while True:
+            try:
+                call = self._callbacks.pop(0)
+            except IndexError:  # another thread may take them too
+                return
+            try:
+                call(self)
+            except Exception:
+                log.exception("a callback of a future raised")
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the value; raises the exception, or TimeoutError after ``timeout`` seconds."""
+        if not self.is_done and not self._flag.wait(timeout):
+            raise TimeoutError(f"no answer within {timeout} s")
+        if self.exception is not None:
+            raise self.exception
+        return self.value

@@ -1,0 +1,179 @@
+"""A small registry of metrics: counters, gauges and timers with tags, and Prometheus' text of them.
+
+Whoever wants another system reads :meth:`Metrics.values`. Thread-safe. A gauge may be read from its source when it is
+asked for: what costs nothing to know costs nothing to keep.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Callable, Mapping, TypeVar
+
+from managedconsumer.runtime.handlers import ThreadingHandler
+
+Tags = tuple[tuple[str, str], ...]
+
+#: One native lock for all: held for an addition, never while anything waits, so greenlets may use it too.
+_lock = ThreadingHandler().Lock()
+
+
+class Counter:
+    """Only ever rises."""
+
+    kind = "counter"
+
+    def __init__(self) -> None:
+        self._value = 0.0
+
+    def inc(self, amount: float = 1.0) -> None:
+        """Add ``amount``; raises ValueError for a negative one."""
+        if amount < 0:
+            raise ValueError(f"a counter only rises: {amount}")
+        with _lock:
+            self._value += amount
+
+    def samples(self) -> dict[str, float]:
+        """``{suffix of the name: value}``."""
+        return {"": self._value}
+
+
+class Gauge:
+    """Goes up and down; read from ``source`` when one is given."""
+
+    def __init__(self, source: Callable[[], float] | None = None, kind: str = "gauge") -> None:
+        self.kind = kind
+        self._source = source
+        self._value = 0.0
+
+    def set(self, value: float) -> None:
+        """The value from now on (without a source)."""
+        self._value = value
+
+    def samples(self) -> dict[str, float]:
+        """``{suffix of the name: value}``; nothing when the source cannot be read at the moment."""
+        if self._source is None:
+            return {"": self._value}
+        try:
+            return {"": float(self._source())}
+        except Exception:  # noqa: BLE001 - one source that fails must not hide all other metrics
+            return {}
+
+
+class Timer:
+    """How often something took place, how long it took in all and at most (seconds)."""
+
+    kind = "summary"
+
+    def __init__(self) -> None:
+        self._count, self._sum, self._max = 0, 0.0, 0.0
+
+    def observe(self, seconds: float) -> None:
+        """It took so long this time."""
+        with _lock:
+            self._count += 1
+            self._sum += seconds
+            self._max = max(self._max, seconds)
+
+    def samples(self) -> dict[str, float]:
+        """``{suffix of the name: value}``."""
+        with _lock:
+            return {"_count": float(self._count), "_sum": self._sum, "_max": self._max}
+
+
+Metric = Counter | Gauge | Timer
+M = TypeVar("M", Counter, Gauge, Timer)
+
+
+class Metrics:
+    """The registry. Asking twice for the same name and tags gives the same metric."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[tuple[str, Tags], Metric] = {}
+        self._texts: dict[str, str] = {}
+
+    def counter(self, name: str, text: str = "", tags: Mapping[str, str] | None = None) -> Counter:
+        """A counter by its name (Prometheus' style: ``kafka_consumer_commits_total``)."""
+        found = self._register(name, text, tags, Counter)
+        return self._checked(found, Counter, name)
+
+    def gauge(
+        self,
+        name: str,
+        text: str = "",
+        tags: Mapping[str, str] | None = None,
+        source: Callable[[], float] | None = None,
+        kind: str = "gauge",
+    ) -> Gauge:
+        """A gauge; with ``source`` (the newest counts) it is read when asked for. ``kind`` is Prometheus' type."""
+        found = self._register(name, text, tags, lambda: Gauge(source, kind))
+        gauge = self._checked(found, Gauge, name)
+        if source is not None:
+            gauge._source = source  # noqa: SLF001
+        return gauge
+
+    def timer(self, name: str, text: str = "", tags: Mapping[str, str] | None = None) -> Timer:
+        """A timer; its samples are ``<name>_count``, ``_sum`` and ``_max``."""
+        return self._checked(self._register(name, text, tags, Timer), Timer, name)
+
+    def _register(self, name: str, text: str, tags: Mapping[str, str] | None, make: Callable[[], Metric]) -> Metric:
+        if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", name):
+            raise ValueError(f"{name!r} is no name of a metric: letters, digits, _ and : are allowed")
+        with _lock:
+            self._texts.setdefault(name, text)
+            return self._metrics.setdefault((name, _tags(tags)), make())
+
+    @staticmethod
+    def _checked(found: Metric, wanted: type[M], name: str) -> M:
+        if not isinstance(found, wanted):
+            raise ValueError(f"metric {name!r} is a {type(found).__name__} already, not a {wanted.__name__}")
+        return found
+
+    def forget(self, tags: Mapping[str, str]) -> None:
+        """Drop every metric that carries all of ``tags``: whoever they told of is gone."""
+        gone = set(_tags(tags))
+        with _lock:
+            self._metrics = {key: metric for key, metric in self._metrics.items() if not gone <= set(key[1])}
+
+    def values(self) -> dict[tuple[str, Tags], float]:
+        """``{(name, ((tag, value), ...)): value}`` at this moment."""
+        with _lock:
+            metrics = list(self._metrics.items())
+        return {
+            (name + suffix, tags): value
+            for (name, tags), metric in metrics
+            for suffix, value in metric.samples().items()
+        }
+
+    def prometheus(self) -> str:
+        """The text that Prometheus scrapes (exposition format 0.0.4)."""
+        with _lock:
+            metrics = sorted(self._metrics.items(), key=lambda item: item[0])
+        families: dict[str, list[str]] = {}
+        for (name, tags), metric in metrics:
+            labels = ",".join(f'{_label(key)}="{_escape(value)}"' for key, value in tags)
+            for suffix, value in metric.samples().items():
+                # Prometheus' summaries have no maximum: it is a family of its own.
+                family, kind = (name + suffix, "gauge") if suffix == "_max" else (name, metric.kind)
+                if family not in families:
+                    text = self._texts[name]
+                    help_line = [f"# HELP {family} {_escape(text, quotes=False)}"] if text else []
+                    families[family] = [*help_line, f"# TYPE {family} {kind}"]
+                families[family].append(f"{name}{suffix}{'{' + labels + '}' if labels else ''} {_number(value)}")
+        return "".join(line + "\n" for lines in families.values() for line in lines)
+
+
+def _tags(tags: Mapping[str, str] | None) -> Tags:
+    return tuple(sorted((str(key), str(value)) for key, value in (tags or {}).items()))
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value.is_integer() else repr(value)
+
+
+def _label(text: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_]", "_", text)
+
+
+def _escape(text: str, *, quotes: bool = True) -> str:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n")
+    return text.replace('"', '\\"') if quotes else text
