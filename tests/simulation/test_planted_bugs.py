@@ -9,6 +9,9 @@ import pytest
 from managedconsumer.testing.simulate import simulate
 from tests.simulation.planted import PLANTED
 
+# Part of issue 4, which is open: on a busy machine these runs are too slow or give false alarms. Run them by -m soak.
+pytestmark = pytest.mark.soak
+
 #: How many schedules it may take.
 SEEDS = range(1, 1501)
 

@@ -11,6 +11,9 @@ import pytest
 from managedconsumer.testing.simulate import run_parallel, simulate
 from managedconsumer.testing.simulate_plan import INCIDENTS, Plan, make_plan
 
+# Part of issue 4, which is open: on a busy machine these runs are too slow or give false alarms. Run them by -m soak.
+pytestmark = pytest.mark.soak
+
 #: Schedules of an ordinary run, and of CI.
 SOME, ALL = 1000, 20_000
 
