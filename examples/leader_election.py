@@ -3,7 +3,7 @@
 Every process that runs this joins the group; the one that Kafka makes the group's leader works, the others wait. When
 it ends or dies, another takes over (at once, or after the session timeout).
 
-    python examples/leader_election.py localhost:9092 my-service
+    python leader_election.py localhost:9092 my-service
 """
 
 # ruff: noqa: ARG002 (the methods' signatures are given)

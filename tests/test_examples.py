@@ -169,6 +169,6 @@ def test_async_consumer(run: Callable[..., str]) -> None:
 def test_every_example_says_how_to_run_it_and_is_short(path: Path) -> None:
     text = path.read_text()
     head = ast.get_docstring(ast.parse(text)) or ""
-    assert f"python {path.name}" in head
-    tests = Path(__file__).read_text() + (ROOT / "tests" / "broker" / "test_sqlite_example.py").read_text()
-    assert f'"{path.stem}' in tests, "an example without a test"
+    assert f"python {path.name}" in head or f"python examples/{path.name}" in head
+    tests = "".join(test.read_text() for test in (ROOT / "tests").rglob("test_*.py"))
+    assert f'"{path.stem}' in tests or f"{path.name}" in tests, "an example without a test"
