@@ -16,6 +16,7 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
+from managedconsumer.runtime.engine import Engine
 from managedconsumer.runtime.handlers import GEventHandler
 from managedconsumer.testing import DevBroker
 from tests.broker.groupkit import MARGIN_S, OPTIONS, Fleet, ProcessMember, committed, pairs, until, write
@@ -43,6 +44,7 @@ class Belongings:
         gc.collect()
         self.threads = sum(thread.name.startswith("managedconsumer.") for thread in threading.enumerate())
         self.greenlets = sum(type(each).__name__ == "Greenlet" and not each.dead for each in _greenlets())
+        self.engines = sum(isinstance(each, Engine) for each in gc.get_objects())
         self.fds = len(list(Path("/proc/self/fd").iterdir()))
         self.rss = psutil.Process().memory_info().rss / 2**20
 
@@ -51,6 +53,7 @@ class Belongings:
         print(f"descriptors {before.fds} -> {self.fds}, memory {before.rss:.0f} -> {self.rss:.0f} MiB")
         assert self.threads <= before.threads
         assert self.greenlets <= before.greenlets
+        assert self.engines <= before.engines, "consumers that nobody has any more are still there"
         assert self.fds <= before.fds + 2
         assert self.rss <= before.rss + mib
 
@@ -199,7 +202,7 @@ def cycles(group: Fleet, count: int) -> None:
     for n in range(count + 3):
         if n == 3:  # the first ones warm up caches and thread pools
             settle[0] = Belongings()
-        consumer = made(group, queued_max_messages=50)
+        consumer = made(group, queued_max_messages=50, consumer_timeout_ms=10_000)
         assert consumer.consume() is not None
         consumer.stop()
         simple = SimpleConsumer(
@@ -229,7 +232,7 @@ def test_a_thousand_start_stop_cycles(kafka: DevBroker, fleet: Make) -> None:
 def rebalances(group: Fleet, count: int) -> None:
     """One stays, with full queues that nobody reads; another comes and goes."""
     write(group.broker, group.topic, 4, 2000)
-    staying = made(group, queued_max_messages=100)
+    staying = made(group, queued_max_messages=100, consumer_timeout_ms=10_000)
     first = [staying.consume().offset for _ in range(4)]
     assert first[0] == 0
     before = Belongings()
