@@ -236,11 +236,11 @@ class Membership(Machine):
         code = response["error_code"]
         if code == 0:
             self._on_joined(response, now)
-        elif code == _MEMBER_ID_REQUIRED:
+        elif code == _MEMBER_ID_REQUIRED and not self.generation.member_id:
             # KIP-394: not a failure; the place is reserved under this id and the second join follows at once.
             self.generation = Generation(-1, response["member_id"])
             self.rejoin_reason = None
-        elif code == _UNKNOWN_MEMBER or code == 22:
+        elif code in (_MEMBER_ID_REQUIRED, _UNKNOWN_MEMBER, 22):
             self._expelled(err.error_for_code(code), keep_member_id=code == 22, now=now)
         else:
             self._on_join_error(code, now)

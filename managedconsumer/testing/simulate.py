@@ -180,7 +180,7 @@ class World:
     def run(self) -> Trace:
         """All of it."""
         for number in range(self.plan.members):
-            self.kernel.after(number * self.kernel.random.choice((0.0, 0.0, 0.7)), self.start_program)
+            self._later(number * self.kernel.random.choice((0.0, 0.0, 0.7)), self.start_program)
         for when, topic, number, count in self.plan.batches:
             self.kernel.at(START + when, self.brokers.append, TopicPartition(topic, number), count)
         for when, kind, target in self.plan.incidents:

@@ -233,7 +233,7 @@ class Program:
                 break
             self.stop_asked = ""
             self.handler.sleep(self.world.kernel.random.uniform(0.0, 2.0))
-        self.handler.sleep(1.0)  # what stop() has closed may need a moment to end
+        self.handler.sleep(0.2)  # what stop() has closed may need a moment to end
         self._check_workers()
         self.ended = True
 

@@ -1,4 +1,4 @@
-"""A round of the group that a member missed: what it still holds may be somebody else's."""
+"""What a member holds while it joins, and must not hold any more: a round that it missed, an id that is not known."""
 
 from __future__ import annotations
 
@@ -46,3 +46,26 @@ def test_nothing_is_lost_when_nothing_is_held_or_no_round_was_missed() -> None:
         machine = _member_of_generation_one()
         assert not [event for event in _join(machine, generation, holding) if isinstance(event, ev.MembershipLost)]
         assert machine.state is MemberState.COMPLETING_REBALANCE
+
+
+def test_an_id_that_is_asked_for_again_was_not_known() -> None:
+    machine = _member_of_generation_one()
+    machine.poll()
+    machine.prepared(True)
+    request = machine.next_request(1.0)
+    assert request is not None
+    events = machine.receive(request, {"error_code": 79, "member_id": "other"}, 1.0)
+    assert [event for event in events if isinstance(event, ev.MembershipLost)]
+    assert machine.member_id == ""
+
+
+def test_a_coordinator_that_asks_for_an_id_for_ever_is_not_asked_without_a_pause() -> None:
+    machine = Membership(MembershipConfig("g"), lambda: [("range", b"")], lambda: 0.5, clock=lambda: 1.0)
+    machine.poll()
+    machine.prepared(False)
+    for number in (1, 2):
+        request = machine.next_request(1.0)
+        assert request is not None
+        machine.receive(request, {"error_code": 79, "member_id": f"id-{number}"}, 1.0)
+    assert machine.failures == 1
+    assert machine.next_request(1.0) is None
