@@ -77,6 +77,7 @@ class PartitionOwnedError(KafkaException):
 
     def __init__(self, partition: object, *args: object) -> None:
         super().__init__(partition, *args)
+        self.args = (partition, *args)  # pykafka's class, a base of this one once it is imported, leaves the first out
         self.partition = partition
 
 

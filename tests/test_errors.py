@@ -72,6 +72,16 @@ def test_exceptions_survive_pickling(error: Any) -> None:
     assert (str(copy), copy.args, vars(copy)) == (str(error), error.args, vars(error))
 
 
+def test_they_do_so_beside_pykafka() -> None:
+    program = (
+        "import pickle, pykafka.exceptions as theirs; from managedconsumer import errors as ours;"
+        "error = ours.PartitionOwnedError('p0', 'text'); copy = pickle.loads(pickle.dumps(error));"
+        "assert isinstance(copy, theirs.PartitionOwnedError);"
+        "assert copy.args == error.args == ('p0', 'text') and copy.partition == 'p0' and str(copy) == str(error)"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)
+
+
 def test_local_errors_say_what_a_user_needs() -> None:
     assert (
         str(errors.CorruptRecordError("t", 3, 17, "CRC differs")) == "corrupt record in t-3 at offset 17: CRC differs"

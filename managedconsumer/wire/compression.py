@@ -91,15 +91,20 @@ def _decompress_beside(codec: int, data: Buffer, max_bytes: int, scratch: Scratc
         except _TooLargeError:
             pass
     else:
-        view = memoryview(data)
-        if codec == SNAPPY:
-            size = sum(size for _, _, size in snappy_blocks(view))
-        else:
-            size = (lz4_bound if codec == LZ4 else zstd_bound)(view, _OFFLOAD_BYTES)[0] if codec in (LZ4, ZSTD) else 0
-        if size <= _OFFLOAD_BYTES:
+        if _offered_size(codec, memoryview(data)) <= _OFFLOAD_BYTES:
             return _decompress(codec, data, max_bytes, scratch)
     beside: Buffer = run(_decompress, codec, data, max_bytes, _Pages())
     return beside
+
+
+def _offered_size(codec: int, view: memoryview) -> int:
+    """At least how much it will be, up to a little above ``_OFFLOAD_BYTES``; 0 for a codec that does not exist."""
+    if codec not in (SNAPPY, LZ4, ZSTD):
+        return 0
+    _cramjam(codec)  # that it is missing is said before anything about the data
+    if codec == SNAPPY:
+        return sum(size for _, _, size in snappy_blocks(view))
+    return (lz4_bound if codec == LZ4 else zstd_bound)(view, _OFFLOAD_BYTES)[0]
 
 
 def compress(codec: int | str, data: Buffer) -> bytes:

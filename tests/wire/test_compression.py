@@ -6,6 +6,7 @@ import gzip
 import os
 import sys
 import zlib
+from typing import Any
 
 import cramjam
 import pytest
@@ -153,8 +154,10 @@ def test_codecs_by_name() -> None:
         decompress(5, b"x")
 
 
+@pytest.mark.parametrize("offload", [None, lambda work, *args: work(*args)], ids=["here", "beside"])
 @pytest.mark.parametrize("codec", [SNAPPY, LZ4, ZSTD])
-def test_a_missing_package_is_named(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(codec: int, offload: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "offload", offload)
     monkeypatch.setitem(sys.modules, "cramjam", None)
     for call in (lambda: compress(codec, b"x"), lambda: decompress(codec, compress(GZIP, b"x"))):
         with pytest.raises(MissingPackageError, match=f"{compression.CODEC_NAMES[codec]}.*pip install cramjam"):
