@@ -6,8 +6,6 @@ in its place. Rebalance callbacks run on the loop; those of an ``AsyncConsumerRe
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
 
 from managedconsumer import errors as err
@@ -35,6 +33,8 @@ class AsyncReader:
         self._deserialize = deserialize
         self._decide_corrupt = decide_corrupt
         self._stop = stop
+        from concurrent.futures import ThreadPoolExecutor  # few consume from a loop, and this and asyncio take long
+
         self._waiter = ThreadPoolExecutor(1, "managedconsumer.async-wait")
 
     def __aiter__(self) -> AsyncReader:
@@ -49,6 +49,8 @@ class AsyncReader:
 
     async def get(self, timeout: float | None = None) -> Message | None:
         """The next message, None after ``timeout`` seconds without one (None: wait for ever)."""
+        import asyncio
+
         engine, loop = self._engine, asyncio.get_running_loop()
         engine.loop = loop
         end = None if timeout is None else loop.time() + timeout
@@ -90,4 +92,6 @@ class AsyncReader:
 
 async def stop(consumer: Any, timeout: float | None = None) -> None:
     """``consumer.stop()`` without blocking the loop; an async listener's callbacks are awaited on it."""
+    import asyncio
+
     await asyncio.get_running_loop().run_in_executor(None, consumer.stop, timeout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import weakref
 from typing import Any, Iterator, Sequence
@@ -155,6 +154,8 @@ class ReadingAPI:
         return AsyncReader(self._engine, timeout, self._deserialize, self._decide_corrupt, self.stop)
 
     async def __aenter__(self) -> Any:
+        import asyncio  # not at the top: it takes a third of the time that importing all of this takes
+
         await asyncio.get_running_loop().run_in_executor(None, self.start)
         return self
 

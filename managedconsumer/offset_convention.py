@@ -14,7 +14,6 @@ returns, the ints of ``reset_offsets``                        message is that on
 
 from __future__ import annotations
 
-import calendar
 import datetime as dt
 from numbers import Integral
 from typing import Any
@@ -41,6 +40,8 @@ def target_of(value: Any, what: str) -> tuple[str, int]:
         # Naive datetimes are UTC, as in pykafka.
         tuple_ = value.utctimetuple() if value.tzinfo else value.timetuple()
         # Before 1970 there are no records, and negative numbers have meanings of their own.
+        import calendar
+
         return "lookup", max(0, calendar.timegm(tuple_) * 1000 + value.microsecond // 1000)
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(

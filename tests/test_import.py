@@ -11,24 +11,32 @@ HEAVY = ["asyncio", "confluent_kafka", "cramjam", "gevent", "isal", "pyarrow", "
 CODE = """
 import json, sys, time
 before = time.process_time()
-import managedconsumer
+{statement}
 cost = time.process_time() - before
-print(json.dumps({"cpu": cost, "modules": sorted(sys.modules)}))
+print(json.dumps({{"cpu": cost, "modules": sorted(sys.modules)}}))
 """
 
 
-def measured() -> dict[str, object]:
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=60)
+def measured(statement: str) -> dict[str, object]:
+    done = subprocess.run(
+        [sys.executable, "-c", CODE.format(statement=statement)], capture_output=True, text=True, check=True, timeout=60
+    )
     found: dict[str, object] = json.loads(done.stdout)
     return found
 
 
 def test_importing_is_cheap_and_loads_nothing_heavy() -> None:
-    runs = [measured() for _ in range(5)]
+    runs = [measured("import managedconsumer") for _ in range(5)]
     modules = runs[0]["modules"]
     assert isinstance(modules, list)
     assert not set(HEAVY) & {name.split(".")[0] for name in modules}
     assert min(run["cpu"] for run in runs) < 0.06  # type: ignore[type-var]
+
+
+def test_the_consumer_loads_nothing_heavy() -> None:
+    modules = measured("from managedconsumer import ManagedBalancedConsumer")["modules"]
+    assert isinstance(modules, list)
+    assert not {*HEAVY, "concurrent", "uuid"} & {name.split(".")[0] for name in modules}
 
 
 def test_every_public_name_is_there() -> None:

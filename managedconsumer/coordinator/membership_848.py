@@ -9,7 +9,6 @@ Not thread-safe: the driver holds one lock around every call.
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Sequence
 
@@ -58,6 +57,12 @@ class ConsumerGroupConfig:
     server_assignor: str | None = None
 
 
+def _random_id() -> str:
+    import uuid  # not at the top: it looks at the platform, and most groups are of the classic kind
+
+    return str(uuid.uuid4())
+
+
 class ConsumerGroupMembership(Machine):
     """One member of a KIP-848 group."""
 
@@ -67,7 +72,7 @@ class ConsumerGroupMembership(Machine):
         topics: Callable[[], Sequence[str]],
         random: Callable[[], float],
         clock: Callable[[], float] = monotonic,
-        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        new_id: Callable[[], str] = _random_id,
     ) -> None:
         """``topics`` is asked before each heartbeat for the names that the member subscribes to."""
         # The broker decides on the interval; this one lasts until its first answer.

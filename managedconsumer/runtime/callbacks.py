@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
 import threading
-from concurrent.futures import Future
-from typing import Any, Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Collection
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.runtime.handlers import Handler
 from managedconsumer.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class UserTask:
         self.begun = True
         try:
             result = self._call()
-            if inspect.isawaitable(result):
+            if isinstance(result, Awaitable):
                 _run_awaitable(result, self._handler)
         finally:
             self.done.set()
@@ -50,7 +50,7 @@ class UserTask:
         self.begun = True
         try:
             result = self._call()
-            if inspect.isawaitable(result):
+            if isinstance(result, Awaitable):
                 await result
         finally:
             self.done.set()
@@ -61,6 +61,8 @@ async def _await(result: Awaitable[Any]) -> Any:
 
 
 def _loop_runs_here() -> bool:
+    import asyncio  # in the functions: importing it takes long, and few need it
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -73,14 +75,20 @@ def _run_awaitable(result: Awaitable[Any], handler: Handler) -> None:
     if handler.name == "gevent":
         _run_in_greenlet(result, handler)
     elif not _loop_runs_here():
+        import asyncio
+
         asyncio.run(_await(result))
     else:  # called from inside a loop that waits for us: a loop can only run in another thread then
+        from concurrent.futures import Future
+
         outcome: Future[Any] = Future()
         threading.Thread(target=_fill, args=(outcome, result), name="managedconsumer.callback", daemon=True).start()
         outcome.result()
 
 
 def _fill(outcome: Future[Any], result: Awaitable[Any]) -> None:
+    import asyncio
+
     try:
         outcome.set_result(asyncio.run(_await(result)))
     except BaseException as error:  # noqa: BLE001 - raised where the outcome is read
@@ -89,6 +97,8 @@ def _fill(outcome: Future[Any], result: Awaitable[Any]) -> None:
 
 def _run_in_greenlet(result: Awaitable[Any], handler: Handler) -> None:
     """An event loop that never blocks the hub: it looks, and then lets the other greenlets run."""
+    import asyncio
+
     loop = asyncio.new_event_loop()
     try:
         task = loop.create_task(_await(result))
@@ -152,6 +162,8 @@ class ListenerCalls:
         if loop is None or not loop.is_running() or _loop_runs_here():
             task.run()
             return
+        import asyncio
+
         outcome = asyncio.run_coroutine_threadsafe(task.run_async(), loop)
         while not outcome.done() and loop.is_running():
             task.done.wait(_SLICE)

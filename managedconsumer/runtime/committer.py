@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 from random import random
@@ -47,6 +46,8 @@ class Committer:
 
     def _metadata(self) -> str:
         # pykafka's own metadata, which monitoring scripts read.
+        import json
+
         return json.dumps({"consumer_id": self.identity().member_id, "hostname": socket.gethostname()})
 
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:

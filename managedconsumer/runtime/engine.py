@@ -12,7 +12,7 @@ import os
 import time
 from collections import deque
 from types import TracebackType
-from typing import Any, Callable, Iterable, Protocol, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Protocol, Sequence, TypeVar
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
@@ -29,11 +29,13 @@ from managedconsumer.runtime.fetch_pool import FetchPool
 from managedconsumer.runtime.offsets import OffsetClient
 from managedconsumer.runtime.patience import Patience
 from managedconsumer.runtime.positions import PositionWorker
-from managedconsumer.runtime.rdkafka_pool import RdkafkaPool
 from managedconsumer.runtime.troubles import METADATA, Troubles
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
 from managedconsumer.wire.records import Lane, Message
+
+if TYPE_CHECKING:
+    from managedconsumer.runtime.rdkafka_pool import RdkafkaPool
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +108,13 @@ class Engine(AssignmentPart):
         self.link = CoordinatorLink(self.cluster, self.group_id) if self.group_id is not None else None
         self.offsets = OffsetClient(self.cluster, self.link, self.group_id, options.isolation)
         slots = options.num_consumer_fetchers
-        self.fetchers = RdkafkaPool(self, limits) if options.use_rdkafka else FetchPool(self, limits, slots)
+        self.fetchers: FetchPool | RdkafkaPool
+        if options.use_rdkafka:
+            from managedconsumer.runtime.rdkafka_pool import RdkafkaPool
+
+            self.fetchers = RdkafkaPool(self, limits)
+        else:
+            self.fetchers = FetchPool(self, limits, slots)
         self.positions = PositionWorker(self)
 
     # -- lifecycle ------------------------------------------------------------------------------------
