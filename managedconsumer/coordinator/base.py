@@ -197,7 +197,8 @@ class BaseCoordinator(ABC):
             member.machine.restart()
         if self.need_rejoin():
             self.heartbeat_task.start()
-        active = bool(member.poll(timeout))
+        # After a failed decision the group waits for another round: the caller decides whether to try again.
+        active = bool(member.poll(timeout, lambda: self._problem is not None and self.need_rejoin()))
         problem, self._problem = self._problem, None
         if problem is not None:
             raise problem
@@ -279,6 +280,7 @@ class _Owner:
         self._ref = coordinator
         self._sensors = sensors
         self._now = now
+        self._undecided = False
 
     def _ask(self, call: Callable[[Any], Any], event: ev.Event) -> Any:
         coordinator = self._ref()
@@ -304,8 +306,9 @@ class _Owner:
             shares = coordinator._perform_assignment(leader, event.protocol, members)  # noqa: SLF001
             return {member: _encoded(share) for member, share in shares.items()}
 
-        result: dict[str, bytes] = self._ask(decide, event) or {}
-        return {} if event.skip_assignment else result
+        result: dict[str, bytes] | None = self._ask(decide, event)
+        self._undecided = result is None
+        return {} if event.skip_assignment or result is None else result
 
     def take_over(self, event: ev.Assigned) -> str | None:
         at = event.generation
@@ -315,6 +318,9 @@ class _Owner:
             return coordinator._on_join_complete(at.id, at.member_id, at.protocol, event.assignment)  # noqa: SLF001
 
         reason: str | None = self._ask(complete, event)
+        if self._undecided:  # nobody has got anything, and only another round can change that
+            self._undecided = False
+            return "the leader's decision failed"
         return reason
 
     def drop(self, event: ev.MembershipLost) -> None:

@@ -15,6 +15,8 @@ from managedconsumer.clock import Deadline
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from managedconsumer.coordinator.base import BaseCoordinator
+from managedconsumer.coordinator.commit_workers import AutoCommitTask as AutoCommitTask
+from managedconsumer.coordinator.commit_workers import commit_forever
 from managedconsumer.coordinator.commits import Verdict
 from managedconsumer.coordinator.events import Assigned, Elected
 from managedconsumer.coordinator.futures import Future
@@ -257,7 +259,7 @@ class ConsumerCoordinator(BaseCoordinator):
         future.add_callback(call, offsets).add_errback(call, offsets)
         with self.lock:
             if self._committing is None:
-                self._committing = self._handler.spawn("async-commits", _commit_forever, weakref.ref(self), self._queue)
+                self._committing = self._handler.spawn("async-commits", commit_forever, weakref.ref(self), self._queue)
         # The generation of now: under a later one the offsets might be another member's.
         self._queue.put((dict(offsets), self._identity(), future))
         return future
@@ -315,9 +317,32 @@ class ConsumerCoordinator(BaseCoordinator):
                 log.warning("group %s: auto-commit (%s) did not happen: %s", self.group_id, why, error)
 
     def close(self, autocommit: bool = True, timeout: float = 5.0) -> None:  # type: ignore[override]
-        """Commit what is finished (unless ``autocommit`` is False), end the workers, leave the group. Idempotent."""
+        """Commit what is finished (unless ``autocommit`` is False), give everything up, leave the group. Idempotent.
+
+        What ``on_partitions_revoked`` (``on_partitions_lost`` for one that is no longer a member) raises surfaces here,
+        after all of it.
+        """
         if autocommit:
             self._commit_finished("close")
+        try:
+            if self._subscription.partitions_auto_assigned():
+                self._give_up_all()
+        finally:
+            self._end_workers(timeout)
+
+    def _give_up_all(self) -> None:
+        with self.lock:
+            held, joined = self._subscription.assigned_partitions(), self._era.joined
+            told = self._subscription.needs_partition_assignment
+        if held and not told:
+            try:
+                self._tell("on_partitions_revoked" if joined else "on_partitions_lost", held)
+            finally:
+                with self.lock:
+                    self._subscription.assign_from_subscribed([])
+                    self._subscription.needs_partition_assignment = True
+
+    def _end_workers(self, timeout: float) -> None:
         if self._auto_commit_task is not None:
             self._auto_commit_task.stop(timeout)
         with self.lock:
@@ -329,68 +354,3 @@ class ConsumerCoordinator(BaseCoordinator):
         self._era = NO_GENERATION
         self._offsets.close()
         self._offsets = self._client.offset_client(self._link, self.group_id)
-
-
-def _commit_forever(me: weakref.ref[ConsumerCoordinator], queue: Any) -> None:
-    """The worker of ``commit_offsets_async``: holds its coordinator only while it commits."""
-    while (item := queue.get()) is not None:
-        offsets, generation, future = item
-        coordinator = me()
-        if coordinator is None:
-            future.failure(err.CommitFailedError("the coordinator is gone"))
-            return
-        try:
-            with coordinator._turn:  # noqa: SLF001
-                coordinator._commit(offsets, generation, None)  # noqa: SLF001
-            future.success(True)
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever holds the future
-            future.failure(error)
-        del coordinator
-
-
-class AutoCommitTask:
-    """Commits what is finished at intervals: a worker thread, or greenlet, from the first :meth:`reschedule` on."""
-
-    def __init__(self, coordinator: ConsumerCoordinator, interval: float) -> None:
-        """``interval`` in seconds."""
-        self._coordinator = weakref.ref(coordinator)
-        self._handler = coordinator._handler  # noqa: SLF001
-        self.interval = interval
-        self._changed = self._handler.Condition()
-        self._at = 0.0
-        self._stopped = True
-        self._worker: Any = None
-
-    def reschedule(self, at: float | None = None) -> None:
-        """The next commit is due at ``at`` (seconds of the handler's monotonic clock; None: after one interval)."""
-        with self._changed:
-            self._at = self._handler.now() + self.interval if at is None else at
-            self._stopped = False
-            if self._worker is None:
-                self._worker = self._handler.spawn("auto-commit", self._run)
-            self._changed.notify_all()
-
-    def stop(self, timeout: float | None = None) -> None:
-        """End the worker."""
-        with self._changed:
-            self._stopped = True
-            worker, self._worker = self._worker, None
-            self._changed.notify_all()
-        if worker is not None:
-            worker.join(timeout)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                left = self._at - self._handler.now()
-                if self._stopped:
-                    return
-                if left > 0:
-                    self._changed.wait(left)
-                    continue
-                self._at = self._handler.now() + self.interval
-            coordinator = self._coordinator()
-            if coordinator is None:
-                return
-            coordinator._commit_finished("interval")  # noqa: SLF001
-            del coordinator

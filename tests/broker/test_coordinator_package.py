@@ -14,6 +14,7 @@ import pytest
 from managedconsumer import ConsumerRebalanceListener, KafkaClient, OffsetAndMetadata, SubscriptionState, TopicPartition
 from managedconsumer import errors as err
 from managedconsumer.coordinator.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
+from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.base import BaseCoordinator, GroupCoordinatorMetrics, HeartbeatTask
 from managedconsumer.coordinator.consumer import AutoCommitTask, ConsumerCoordinator, ConsumerCoordinatorMetrics
 from managedconsumer.coordinator.heartbeat import Heartbeat
@@ -123,6 +124,7 @@ def test_two_members_share_a_topic_and_one_takes_over(
     assert first.coordinator.generation == second.coordinator.generation
     assert [kind for kind, _ in first.listener.calls] == ["assigned", "revoked", "assigned"]
     second.close()
+    assert second.listener.calls[1:] == [("revoked", second.listener.calls[0][1])]
     assert second.coordinator.generation == -1
     assert second.coordinator.member_id == ""
     _shared(mode, [first], [6])
@@ -226,6 +228,25 @@ def test_what_a_callback_raises_surfaces_once(kafka43: DevBroker, topic: Callabl
         member.coordinator.ensure_active_group()
     assert member.coordinator.ensure_active_group()
     assert len(member.subscription.assigned_partitions()) == 1
+
+
+def test_a_leader_that_fails_decides_in_the_next_round(
+    kafka43: DevBroker, topic: Callable[..., str], make: Make
+) -> None:
+    class Broken(RangePartitionAssignor):
+        answers = iter([False, True])
+
+        def assign(self, cluster: Any, members: Any) -> Any:
+            if next(self.answers):
+                return super().assign(cluster, members)
+            raise LookupError("no decision")
+
+    member = make(kafka43, topic(kafka43, 2), assignors=[Broken])
+    with pytest.raises(LookupError, match="no decision"):
+        member.coordinator.ensure_active_group()
+    assert member.coordinator.need_rejoin()
+    assert member.coordinator.ensure_active_group()
+    assert len(member.subscription.assigned_partitions()) == 2
 
 
 def test_a_coordinator_that_is_gone_is_found_again(kafka43: DevBroker, topic: Callable[..., str], make: Make) -> None:
