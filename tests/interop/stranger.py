@@ -1,7 +1,7 @@
 """A group member made by another client, in a process of its own: ``python -m tests.interop.stranger '{...}'``.
 
 The argument is JSON: ``client``, ``assignor``, ``bootstrap``, ``topic``, ``group``. Every line printed is one event, as
-a JSON list: ``["assigned", [partitions]]`` or ``["got", partition, offset, value]``. SIGTERM ends it cleanly.
+a JSON list: ``["assigned", [all that it owns now]]`` or ``["got", partition, offset, value]``. SIGTERM ends it cleanly.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -21,6 +23,24 @@ ended = threading.Event()
 
 def tell(*event: Any) -> None:
     os.write(1, json.dumps(event).encode() + b"\n")
+
+
+class Ownership:
+    """A rebalance listener in the manner of kafka-python and aiokafka; tells what is owned after every change.
+
+    Cooperative members are told of differences only, eager ones are first told that they lose everything.
+    """
+
+    def __init__(self) -> None:
+        self.owned: set[int] = set()
+
+    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        self.owned |= {tp.partition for tp in assigned}
+        tell("assigned", sorted(self.owned))
+
+    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+        self.owned -= {tp.partition for tp in revoked}
+        tell("assigned", sorted(self.owned))
 
 
 def confluent(given: dict[str, Any]) -> None:
@@ -37,7 +57,12 @@ def confluent(given: dict[str, Any]) -> None:
             "auto.commit.interval.ms": COMMIT_MS,
         }
     )
-    consumer.subscribe([given["topic"]], on_assign=lambda _, tps: tell("assigned", [tp.partition for tp in tps]))
+    ownership = Ownership()
+    consumer.subscribe(
+        [given["topic"]],
+        on_assign=lambda _, tps: ownership.on_partitions_assigned(tps),
+        on_revoke=lambda _, tps: ownership.on_partitions_revoked(tps),
+    )
     while not ended.is_set():
         message = consumer.poll(0.1)
         if message is not None and message.error() is None:
@@ -47,22 +72,24 @@ def confluent(given: dict[str, Any]) -> None:
 
 def kafka_python(given: dict[str, Any]) -> None:
     from kafka import ConsumerRebalanceListener, KafkaConsumer
+    from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
     from kafka.coordinator.assignors.range import RangePartitionAssignor
     from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-        def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-            pass
+    class Listener(Ownership, ConsumerRebalanceListener):  # type: ignore[misc]
+        pass
 
-        def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-            tell("assigned", [tp.partition for tp in assigned])
-
+    assignors = {
+        "range": RangePartitionAssignor,
+        "roundrobin": RoundRobinPartitionAssignor,
+        "sticky": StickyPartitionAssignor,
+        "cooperative-sticky": CooperativeStickyAssignor,
+    }
     consumer = KafkaConsumer(
         bootstrap_servers=given["bootstrap"],
         group_id=given["group"],
-        partition_assignment_strategy=[
-            RangePartitionAssignor if given["assignor"] == "range" else RoundRobinPartitionAssignor
-        ],
+        partition_assignment_strategy=[assignors[given["assignor"]]],
         session_timeout_ms=SESSION_MS,
         heartbeat_interval_ms=HEARTBEAT_MS,
         auto_offset_reset="earliest",
@@ -80,20 +107,20 @@ async def _aiokafka(given: dict[str, Any]) -> None:
     from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
     from aiokafka.coordinator.assignors.range import RangePartitionAssignor
     from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-        def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-            pass
+    class Listener(Ownership, ConsumerRebalanceListener):  # type: ignore[misc]
+        pass
 
-        def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-            tell("assigned", [tp.partition for tp in assigned])
-
+    assignors = {
+        "range": RangePartitionAssignor,
+        "roundrobin": RoundRobinPartitionAssignor,
+        "sticky": StickyPartitionAssignor,
+    }
     consumer = AIOKafkaConsumer(
         bootstrap_servers=given["bootstrap"],
         group_id=given["group"],
-        partition_assignment_strategy=(
-            RangePartitionAssignor if given["assignor"] == "range" else RoundRobinPartitionAssignor,
-        ),
+        partition_assignment_strategy=(assignors[given["assignor"]],),
         session_timeout_ms=SESSION_MS,
         heartbeat_interval_ms=HEARTBEAT_MS,
         auto_offset_reset="earliest",
@@ -136,12 +163,58 @@ def pykafka(given: dict[str, Any]) -> None:
     consumer.stop()
 
 
+JAVA_ASSIGNORS = {
+    "range": "RangeAssignor",
+    "roundrobin": "RoundRobinAssignor",
+    "sticky": "StickyAssignor",
+    "cooperative-sticky": "CooperativeStickyAssignor",
+}
+
+
+def java(given: dict[str, Any]) -> None:
+    """Kafka's own consumer, in the program with which Kafka's system tests watch it; it commits after every poll."""
+    from managedconsumer.testing._jars import DEFAULT_VERSION, kafka_jars, parse_version
+    from managedconsumer.testing._java import require_java
+
+    version = parse_version(DEFAULT_VERSION)
+    path = ":".join(map(str, kafka_jars(version)))
+    with tempfile.NamedTemporaryFile("w", suffix=".properties") as settings:
+        settings.write(f"heartbeat.interval.ms={HEARTBEAT_MS}\n")
+        settings.flush()
+        command = [require_java(version.java_minimum, "Kafka's consumer"), "-Xmx96m", "-XX:+UseSerialGC"]
+        command += ["-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp", path, "org.apache.kafka.tools.VerifiableConsumer"]
+        command += ["--bootstrap-server", given["bootstrap"], "--topic", given["topic"], "--group-id", given["group"]]
+        command += ["--assignment-strategy", f"org.apache.kafka.clients.consumer.{JAVA_ASSIGNORS[given['assignor']]}"]
+        command += ["--session-timeout", str(SESSION_MS), "--verbose", "--command-config", settings.name]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        if ended.is_set():  # a SIGTERM that came before there was anything to end
+            process.terminate()
+        assert process.stdout is not None
+        owned: set[int] = set()
+        for line in process.stdout:
+            event = json.loads(line)
+            if event["name"] == "record_data":
+                tell("got", event["partition"], event["offset"], event["value"])
+            elif event["name"] in ("partitions_assigned", "partitions_revoked"):
+                partitions = {entry["partition"] for entry in event["partitions"]}
+                owned = owned | partitions if event["name"] == "partitions_assigned" else owned - partitions
+                tell("assigned", sorted(owned))
+        process.wait()
+
+
+CLIENTS = {
+    "confluent": confluent,
+    "kafka-python": kafka_python,
+    "aiokafka": aiokafka,
+    "pykafka": pykafka,
+    "java": java,
+}
+
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     settings = json.loads(sys.argv[1])
-    {"confluent": confluent, "kafka-python": kafka_python, "aiokafka": aiokafka, "pykafka": pykafka}[
-        settings["client"]
-    ](settings)
+    CLIENTS[settings["client"]](settings)
     tell("stopped")
     sys.stdout.flush()
     os._exit(0)  # pykafka leaves threads behind that never end
