@@ -18,6 +18,7 @@ from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.runtime.buffers import BufferPool
 from managedconsumer.runtime.connection import Connection
 from managedconsumer.runtime.troubles import FETCH
+from managedconsumer.structs import TopicPartition
 from managedconsumer.wire import schemas
 from managedconsumer.wire.records import RecordChunk
 
@@ -42,6 +43,8 @@ class FetchPool:
         self._slots = slots
         self._workers: dict[tuple[int, int], Any] = {}
         self._retired: list[Any] = []
+        #: Where an answer has just gone beyond the log's end that it told of.
+        self._doubted: dict[TopicPartition, int] = {}
 
     def ensure_workers(self) -> None:
         """Start what is missing for the current leaders; the engine's lock is held."""
@@ -210,9 +213,22 @@ class FetchPool:
             queue.read_replica = preferred
             self.ensure_workers()
         if chunk.next_fetch_offset > state.highwater >= 0:
-            # Kafka's checksum does not cover a batch's base offset; believing a broken one would skip messages.
-            queue.retry_at = self._engine.handler.now() + _ERROR_REST
-            return False
+            return self._doubt(queue, chunk.fetch_offset)
+        if self._doubted:
+            self._doubted.pop(queue.tp, None)
         if chunk.record_count or chunk.corrupt or chunk.next_fetch_offset > chunk.fetch_offset:
             self._engine.buffer.accept(queue, version, chunk)
+        return True
+
+    def _doubt(self, queue: PartitionQueue, offset: int) -> bool:
+        """Messages beyond the log's end: they are asked for again. False when that is not the first time.
+
+        Kafka's checksum does not cover a batch's base offset, and believing a broken one would skip messages. But a
+        broker looks at the end first and then reads, so what was written in between goes beyond it and is good: the
+        second time, which must not wait, has it below the end.
+        """
+        if self._doubted.get(queue.tp) == offset:
+            queue.retry_at = self._engine.handler.now() + _ERROR_REST
+            return False
+        self._doubted[queue.tp] = offset
         return True
