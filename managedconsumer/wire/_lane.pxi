@@ -72,10 +72,9 @@ cdef class Lane:
         """An iterator that calls ``slow`` where the short way ends, and ends where that gives None."""
         return _Iterator.__new__(_Iterator, self, slow)
 
-
     def caller(self, slow):
         """``consume()`` as one call: the short way, or what ``slow(block, unblock_event)`` gives."""
-        return _Caller.__new__(_Caller, self, slow)
+        return _Caller.__new__(_Caller, self, slow).consume
 
 
 @cython.final
@@ -89,7 +88,8 @@ cdef class _Caller:
         self._lane = lane
         self._slow = slow
 
-    def __call__(self, block=True, unblock_event=None):
+    @cython.binding(False)  # a plain built-in method is what the interpreter calls most quickly
+    def consume(self, block=True, unblock_event=None):
         message = self._lane._next()
         if message is not None:
             return message
