@@ -1,10 +1,10 @@
-"""From measurements to tables: medians, ratios, goals; reStructuredText, JSON, and a plot where matplotlib is there."""
+"""From measurements to tables: medians, ratios, reStructuredText, JSON. Nothing here measures anything."""
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,36 +15,55 @@ OURS = "managedconsumer for-loop"
 
 @dataclass
 class Row:
-    """All runs of one peer in one cell; ``problem`` if it could not do it."""
+    """All runs of one peer in one table; ``problem`` if it could not do it, or not always."""
 
     peer: str
     runs: list[dict[str, float]] = field(default_factory=list)
     problem: str = ""
+    failures: int = 0
 
-    def median(self, key: str) -> float:
+    def fail(self, problem: str) -> None:
+        """A run came to nothing."""
+        self.failures += 1
+        self.problem = problem
+
+    @property
+    def over(self) -> bool:
+        """True: it is not asked again (it failed twice, or cannot do this at all)."""
+        return self.failures > 1
+
+    def each(self, metric: str) -> list[float]:
+        """What every run measured: a key of the runs, ``ns`` (CPU per message) or ``rate`` (messages a second)."""
+        if metric == "ns":
+            return [run["cpu_s"] / run["messages"] * 1e9 for run in self.runs]
+        if metric == "rate":
+            return [run["messages"] / run["wall_s"] for run in self.runs]
+        if metric == "process_ns":
+            return [run["process_cpu_s"] / run["messages"] * 1e9 for run in self.runs]
+        return [run[metric] for run in self.runs]
+
+    def median(self, metric: str) -> float:
         """The median over the runs."""
-        return statistics.median(run[key] for run in self.runs)
+        return statistics.median(self.each(metric))
 
     @property
     def ns(self) -> float:
         """CPU nanoseconds per message after the assignment."""
-        return statistics.median(run["cpu_s"] / run["messages"] for run in self.runs) * 1e9
+        return self.median("ns")
 
-    @property
-    def rate(self) -> float:
-        """Messages per second of wall time after the assignment."""
-        return statistics.median(run["messages"] / run["wall_s"] for run in self.runs)
+    def spread(self, metric: str, digits: int = 0) -> str:
+        """Lowest and highest."""
+        each = self.each(metric)
+        return f"{min(each):,.{digits}f}-{max(each):,.{digits}f}"
 
-    @property
-    def spread(self) -> str:
-        """Lowest and highest CPU ns per message."""
-        each = [run["cpu_s"] / run["messages"] * 1e9 for run in self.runs]
-        return f"{min(each):,.0f}-{max(each):,.0f}"
+
+#: Name of a table (a workload, ``latency``, ``idle`` ...) -> its rows.
+Tables = dict[str, list[Row]]
 
 
 def simple_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A reStructuredText table; the first column is text, the others are numbers."""
-    lines = [list(header), *[list(row) for row in rows]]
+    lines = [list(header), *[[cell or " " for cell in row] for row in rows]]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     rule = "  ".join("=" * width for width in widths)
     shown = [
@@ -57,8 +76,23 @@ def simple_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([rule, shown[0], rule, *shown[1:], rule])
 
 
-def cell_table(title: str, rows: Sequence[Row]) -> str:
-    """One cell's peers."""
+def heading(title: str) -> str:
+    """A heading inside a section of the documentation."""
+    return f"{title}\n{'~' * len(title)}"
+
+
+def notes(rows: Iterable[Row]) -> str:
+    """What failed, and how."""
+    lines = []
+    for row in rows:
+        if row.problem:
+            how = "" if not row.runs else f"{row.failures} of {row.failures + len(row.runs)} runs failed: "
+            lines.append(f"* {row.peer}: {how}``{row.problem.replace('`', chr(39)).strip()}``")
+    return "\n".join(lines)
+
+
+def throughput_table(title: str, rows: Sequence[Row]) -> str:
+    """One workload's peers."""
     ours = next((row.ns for row in rows if row.peer == OURS and row.runs), None)
     lines = []
     for row in rows:
@@ -69,9 +103,9 @@ def cell_table(title: str, rows: Sequence[Row]) -> str:
             [
                 row.peer,
                 f"{row.ns:,.0f}",
-                row.spread,
+                row.spread("ns"),
                 "" if ours is None else f"{row.ns / ours:.2f}",
-                f"{row.rate / 1e6:.3f}",
+                f"{row.median('rate') / 1e6:.3f}",
                 f"{row.median('messages'):,.0f}",
                 f"{row.median('process_cpu_s'):.2f}",
                 f"{row.median('process_wall_s'):.2f}",
@@ -79,80 +113,40 @@ def cell_table(title: str, rows: Sequence[Row]) -> str:
             ]
         )
     header = ["peer", "CPU ns/msg", "low-high", "ratio", "M msg/s", "messages", "cpu s", "wall s", "RSS MB"]
-    table = simple_table(header, lines)
-    notes = [f"* {row.peer}: {row.problem}" for row in rows if row.problem]
-    return "\n\n".join([f"{title}\n{'~' * len(title)}", table, *(["\n".join(notes)] if notes else [])])
+    return _with_notes(title, simple_table(header, lines), rows)
 
 
-#: What the project wants: cell (size, codec, partitions), our row, the most ns, and how much less than which peers.
-GOALS: list[tuple[tuple[int, str, int], str, float | None, dict[str, float]]] = [
-    (
-        (100, "none", 8),
-        OURS,
-        145,
-        {"confluent poll tuned": 6, "confluent batch tuned": 3, "pykafka (Kafka 3.9)": 150},
-    ),
-    ((100, "lz4", 8), OURS, 180, {"confluent poll tuned": 5, "confluent batch tuned": 2.5}),
-    ((100, "none", 8), "managedconsumer consume()", 180, {"confluent poll tuned": 5}),
-    ((100, "none", 8), "managedconsumer consume_batch", 155, {"confluent batch tuned": 2.8}),
-    ((100, "none", 8), "managedconsumer consume_arrow", 85, {"confluent batch tuned": 5}),
-    ((100, "lz4", 8), "managedconsumer consume_arrow", 135, {"confluent batch tuned": 3.5}),
-    ((1000, "none", 8), OURS, None, {"confluent batch tuned": 2}),
-    ((1000, "none", 8), "managedconsumer consume_arrow", None, {"confluent batch tuned": 1.6}),
-    ((1000, "lz4", 8), OURS, None, {"confluent batch tuned": 1.3}),
-    ((100, "none", 8), "managedconsumer for-loop, pure Python", 1500, {"confluent poll tuned": 1 / 1.5}),
-    ((100, "none", 8), "managedconsumer for-loop, gevent", None, {OURS: 1 / 1.25}),
-]
-
-
-def goal_table(cells: dict[tuple[int, str, int], list[Row]]) -> str:
-    """Which goals the medians meet."""
+def metric_table(title: str, columns: Mapping[str, tuple[str, int]], rows: Sequence[Row]) -> str:
+    """Medians and spreads of other measurements; ``columns``: heading -> (metric, digits)."""
+    header = ["peer"]
+    for name in columns:
+        header += [name, "low-high"]
     lines = []
-    for cell, mine, most, factors in GOALS:
-        found = {row.peer: row for row in cells.get(cell, []) if row.runs}
-        if mine not in found:
-            continue
-        ns = found[mine].ns
-        what = f"{cell[0]} B {cell[1]}: {mine}"
-        if most is not None:
-            lines.append([what, f"at most {most:.0f} ns", f"{ns:.0f} ns", "yes" if ns <= most else "NO"])
-        for peer, factor in factors.items():
-            if peer in found:
-                ratio = found[peer].ns / ns
-                verdict = "yes" if ratio >= factor else "NO"
-                lines.append([what, f"{peer} / ours >= {factor:.3g}", f"{ratio:.2f}", verdict])
-    return simple_table(["path", "goal", "measured", "met"], lines) if lines else ""
+    for row in rows:
+        line = [row.peer]
+        for metric, digits in columns.values():
+            known = row.runs and all(metric in run for run in row.runs)
+            line += [f"{row.median(metric):,.{digits}f}", row.spread(metric, digits)] if known else ["", ""]
+        if not row.runs:
+            line[1] = "failed"
+        lines.append(line)
+    return _with_notes(title, simple_table(header, lines), rows)
 
 
-def plot(path: Path, title: str, rows: Sequence[Row]) -> bool:
-    """CPU per message as bars on a logarithmic scale; False where matplotlib is missing."""
-    try:
-        import matplotlib as mpl
-
-        mpl.use("Agg")
-        from matplotlib import pyplot as plt
-    except ImportError:
-        return False
-    shown = [row for row in rows if row.runs][::-1]
-    figure, axes = plt.subplots(figsize=(9, 0.36 * len(shown) + 1.2))
-    colours = [
-        "#c44" if r.peer.startswith("managedconsumer") else "#999" if r.peer == "limit" else "#47a" for r in shown
-    ]
-    bars = axes.barh([row.peer for row in shown], [row.ns for row in shown], color=colours)
-    axes.bar_label(bars, labels=[f" {row.ns:,.0f}" for row in shown], fontsize=8)
-    axes.set_xscale("log")
-    axes.set_xlabel("CPU nanoseconds per message, all threads (logarithmic, less is better)")
-    axes.set_title(title, fontsize=10)
-    axes.margins(x=0.15)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-    return True
+def _with_notes(title: str, table: str, rows: Sequence[Row]) -> str:
+    said = notes(rows)
+    return f"{heading(title)}\n\n{table}" + (f"\n\n{said}" if said else "")
 
 
 def save_json(path: Path, facts: dict[str, Any]) -> None:
     """Everything that was measured."""
     path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def load_tables(path: Path) -> Tables:
+    """The tables of a ``consume.json``: reports can be made again without measuring."""
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    return {name: [Row(**row) for row in rows] for name, rows in facts["tables"].items()}
 
 
 def replace_between(path: Path, name: str, text: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from managedconsumer import errors as err
 from managedconsumer.testing.devbroker import DevBroker
 from managedconsumer.testing.producer import Producer, encode_plain
+from managedconsumer.wire import schemas
 
 #: What a producer that has plenty to do sends at once (bytes before compression); the brokers' limit is 1 MiB.
 BATCH_BYTES = 900_000
@@ -16,31 +17,44 @@ BATCH_BYTES = 900_000
 _OVERHEAD = 20
 #: Different batches that are sent again and again: the broker numbers the records.
 _VARIETY = 4
+#: Small batches are dear to write: so many messages at most for each record in a batch.
+_MOST_BY_BATCH = {1: 160_000, 10: 800_000}
+_PIPELINE = 4
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One workload: bytes of a value, codec, partitions."""
+    """One workload: bytes of a value, codec, partitions, records in a batch (0: as many as fit), over TLS or not."""
 
     size: int
     codec: str
     partitions: int
+    by: int = 0
+    tls: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its name in tables and goals, such as ``100-lz4-8`` or ``100-none-8-by10``."""
+        return f"{self.size}-{self.codec}-{self.partitions}" + (f"-by{self.by}" if self.by else "") + "-tls" * self.tls
 
     @property
     def title(self) -> str:
         """Such as ``100 B, lz4, 8 partitions``."""
         size = f"{self.size} B" if self.size < 1000 else f"{self.size // 1000} kB"
         codec = "plain" if self.codec == "none" else self.codec
-        return f"{size}, {codec}, {self.partitions} partition{'s' if self.partitions > 1 else ''}"
+        text = f"{size}, {codec}, {self.partitions:,} partition{'s' if self.partitions > 1 else ''}"
+        if self.by:
+            text += f", {self.by} record{'s' if self.by > 1 else ''} a batch"
+        return text + (", TLS" if self.tls else "")
 
     @property
     def topic(self) -> str:
         """The topic's name."""
-        return f"bench-{self.size}-{self.codec}-{self.partitions}"
+        return f"bench-{self.key}"
 
     def count(self, budget_bytes: int, most: int) -> int:
         """Messages that make ``budget_bytes``, at most ``most``."""
-        return max(1000, min(most, budget_bytes // self.size))
+        return max(1000, min(most, _MOST_BY_BATCH.get(self.by, most), budget_bytes // self.size))
 
 
 def value(size: int, chance: random.Random) -> bytes:
@@ -74,7 +88,8 @@ def send_first(producer: Producer, topic: str, partition: int, batch: bytes, pat
 def fill(broker: DevBroker, cell: Cell, count: int) -> int:
     """Make the topic of ``cell`` and write at least ``count`` messages, evenly; how many there are."""
     broker.create_topic(cell.topic, cell.partitions)
-    per_batch = max(1, min(BATCH_BYTES // (cell.size + _OVERHEAD), -(-count // cell.partitions)))
+    fitting = max(1, min(BATCH_BYTES // (cell.size + _OVERHEAD), -(-count // cell.partitions)))
+    per_batch = min(cell.by, fitting) if cell.by else fitting
     chance = random.Random(cell.size)
     batches = [
         encode_plain([(None, value(cell.size, chance), 1_760_000_000_000 + n) for n in range(per_batch)], cell.codec)
@@ -85,8 +100,32 @@ def fill(broker: DevBroker, cell: Cell, count: int) -> int:
         producer.partitions(cell.topic)
         for partition in range(cell.partitions):
             send_first(producer, cell.topic, partition, batches[partition % _VARIETY])
-        for number in range(1, rounds):
-            for partition in range(cell.partitions):
-                producer.send(cell.topic, partition, batches[(number + partition) % _VARIETY])
-        producer.flush()
+        if cell.by:
+            _send_together(producer, cell, batches, rounds)
+        else:
+            for number in range(1, rounds):
+                for partition in range(cell.partitions):
+                    producer.send(cell.topic, partition, batches[(number + partition) % _VARIETY])
+            producer.flush()
     return rounds * cell.partitions * per_batch
+
+
+def _send_together(producer: Producer, cell: Cell, batches: list[bytes], rounds: int) -> None:
+    """Small batches, one for every partition in each request: a request for each would take all day."""
+    leader = producer.cluster.snapshot.topics[cell.topic].partitions[0].leader
+    connection = producer.cluster.connect(leader)
+    version = min(connection.version(schemas.PRODUCE), 12)  # by name
+    waiting: list[int] = []
+    for number in range(1, rounds):
+        parts = [{"index": n, "records": batches[(number + n) % _VARIETY]} for n in range(cell.partitions)]
+        topics = [{"name": cell.topic, "topic_id": bytes(16), "partition_data": parts}]
+        body = {"transactional_id": None, "acks": -1, "timeout_ms": 30_000, "topic_data": topics}
+        waiting.append(connection.send(schemas.PRODUCE, body, version))
+        if len(waiting) >= _PIPELINE or number == rounds - 1:
+            for correlation_id in waiting:
+                answer = connection.receive(correlation_id)
+                for part in answer["responses"][0]["partition_responses"]:
+                    if part["error_code"]:
+                        raise err.error_for_code(part["error_code"])
+            waiting.clear()
+    connection.close()

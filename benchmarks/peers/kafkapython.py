@@ -1,14 +1,15 @@
-"""kafka-python: ``poll(max_records=5000)`` and its iterator."""
+"""kafka-python: ``poll(max_records=5000)`` (its default is 500), its iterator, and on greenlets."""
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from measure import PATIENCE, Job, main, nothing
 
 
-def _consumer(job: Job) -> Any:
+def _consumer(job: Job, **options: Any) -> Any:
     from kafka import KafkaConsumer
     from kafka.consumer.subscription_state import ConsumerRebalanceListener
 
@@ -20,24 +21,26 @@ def _consumer(job: Job) -> Any:
             if assigned:
                 job.assigned()
 
+    if job.cafile:
+        options |= {"security_protocol": "SSL", "ssl_cafile": job.cafile}
     consumer = KafkaConsumer(
         bootstrap_servers=job.bootstrap,
         group_id=job.group,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         consumer_timeout_ms=int(PATIENCE * 1000),
-        max_poll_records=5000,
+        **options,
     )
     consumer.subscribe([job.topic], listener=Listener())
     return consumer
 
 
-def poll(job: Job) -> None:
-    """Dictionaries of lists of messages."""
-    consumer = _consumer(job)
+def poll(job: Job, most: int | None = 5000) -> None:
+    """Dictionaries of lists of messages; ``most`` None: the default, 500."""
+    consumer = _consumer(job, **({} if most is None else {"max_poll_records": most}))
     seen, wanted = 0, job.wanted
     while seen < wanted:
-        found = consumer.poll(timeout_ms=PATIENCE * 1000, max_records=5000)
+        found = consumer.poll(timeout_ms=PATIENCE * 1000, max_records=most)
         if not found:
             raise nothing(seen, wanted)
         for messages in found.values():
@@ -49,7 +52,7 @@ def poll(job: Job) -> None:
 
 def loop(job: Job) -> None:
     """``for message in consumer``."""
-    consumer = _consumer(job)
+    consumer = _consumer(job, max_poll_records=5000)
     seen = 0
     for message in islice(consumer, job.count):
         seen += len(message.value)
@@ -57,5 +60,13 @@ def loop(job: Job) -> None:
     consumer.close()
 
 
+def gevent(job: Job) -> None:
+    """The same on greenlets."""
+    from gevent import monkey
+
+    monkey.patch_all()
+    poll(job)
+
+
 if __name__ == "__main__":
-    main({"poll": poll, "loop": loop})
+    main({"poll": poll, "poll-default": partial(poll, most=None), "loop": loop, "gevent": gevent})

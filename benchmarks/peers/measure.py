@@ -48,6 +48,8 @@ class Job:
     mode: str
     partitions: int
     started: float
+    #: The certificate to trust; empty: no TLS.
+    cafile: str = ""
     assigned_at: float = 0.0
     assigned_cpu: float = 0.0
     measured: dict[str, float] | None = None
@@ -98,10 +100,13 @@ def main(modes: Mapping[str, Callable[[Job], object]]) -> None:
     parser.add_argument("--count", type=int, required=True, help="messages to read")
     parser.add_argument("--size", type=int, required=True, help="bytes of each value")
     parser.add_argument("--partitions", type=int, required=True, help="partitions of the topic")
+    parser.add_argument("--cafile", default="", help="connect by TLS and trust this certificate")
     parser.add_argument("--started", type=float, default=None, help="time.monotonic() when the process was started")
     given = parser.parse_args()
     started = time.monotonic() if given.started is None else given.started
-    job = Job(given.bootstrap, given.topic, given.count, given.size, given.mode, given.partitions, started)
+    job = Job(
+        given.bootstrap, given.topic, given.count, given.size, given.mode, given.partitions, started, given.cafile
+    )
     modes[given.mode](job)
     sys.stdout.write(json.dumps(job.measured) + "\n")
     sys.stdout.flush()

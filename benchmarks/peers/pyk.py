@@ -8,7 +8,7 @@ from typing import Any
 from measure import PATIENCE, Job, main
 
 
-def loop(job: Job) -> None:
+def loop(job: Job, use_greenlets: bool = False) -> None:
     """``for message in consumer``."""
     # pykafka needs pkg_resources and says so with a warning.
     import warnings
@@ -16,8 +16,10 @@ def loop(job: Job) -> None:
     warnings.simplefilter("ignore")
     from pykafka import KafkaClient
     from pykafka.common import OffsetType
+    from pykafka.connection import SslConfig
 
-    client: Any = KafkaClient(job.bootstrap, broker_version="1.0.0")
+    security = SslConfig(job.cafile) if job.cafile else None
+    client: Any = KafkaClient(job.bootstrap, broker_version="1.0.0", ssl_config=security, use_greenlets=use_greenlets)
     consumer = client.topics[job.topic.encode()].get_balanced_consumer(
         job.group.encode(),
         managed=True,
@@ -32,5 +34,13 @@ def loop(job: Job) -> None:
     consumer.stop()
 
 
+def gevent(job: Job) -> None:
+    """The same on greenlets, everything patched as its documentation says."""
+    from gevent import monkey
+
+    monkey.patch_all()
+    loop(job, use_greenlets=True)
+
+
 if __name__ == "__main__":
-    main({"loop": loop})
+    main({"loop": loop, "gevent": gevent})

@@ -7,6 +7,7 @@ each record that a header announces.
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 
 from measure import Job, main
@@ -20,9 +21,14 @@ _COUNT = struct.Struct(">i")
 class _Broker:
     """A blocking connection that keeps one buffer for all answers."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, cafile: str = "") -> None:
         self._socket = socket.create_connection((host, port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A TLS socket takes no flags.
+        self._flags = 0 if cafile else socket.MSG_WAITALL
+        if cafile:
+            context = ssl.create_default_context(cafile=cafile)
+            self._socket = context.wrap_socket(self._socket, server_hostname=host)
         self._buffer = bytearray(1 << 20)
         self._length = bytearray(4)
 
@@ -42,7 +48,7 @@ class _Broker:
     def _fill(self, view: memoryview) -> None:
         done = 0
         while done < len(view):
-            got = self._socket.recv_into(view[done:], 0, socket.MSG_WAITALL)
+            got = self._socket.recv_into(view[done:], 0, self._flags)
             if not got:
                 raise ConnectionError("the broker hung up")
             done += got
@@ -67,14 +73,17 @@ def fetch(job: Job) -> None:
     from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
     from managedconsumer.runtime.connection import ConnectionSettings
     from managedconsumer.runtime.handlers import ThreadingHandler
+    from managedconsumer.runtime.security import Security
     from managedconsumer.wire import framing, schemas
 
-    cluster = Cluster(parse_bootstrap(job.bootstrap), ThreadingHandler(), ConnectionSettings("raw"))
+    security = Security("SSL", ssl_cafile=job.cafile) if job.cafile else Security()
+    settings = ConnectionSettings("raw", security=security)
+    cluster = Cluster(parse_bootstrap(job.bootstrap), ThreadingHandler(), settings)
     info = cluster.refresh([job.topic]).topics[job.topic]
     leader = cluster.snapshot.brokers[info.partitions[0].leader]
     cluster.close()
     version = 12
-    broker = _Broker(leader.host, leader.port)
+    broker = _Broker(leader.host, leader.port, job.cafile)
     positions = dict.fromkeys(sorted(info.partitions), 0)
 
     def ask() -> None:

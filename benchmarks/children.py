@@ -1,0 +1,111 @@
+"""Measurements as processes of their own: started, given up when they hang, and how long all of it will still take."""
+
+from __future__ import annotations
+
+import compileall
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+_code = HERE.parent
+
+
+def freeze(home: Path) -> None:
+    """Children run a copy of the package, in ``home``: somebody may be working on it while this takes its time."""
+    global _code
+    _code = home / "code"
+    package = _code / "managedconsumer"
+    shutil.copytree(HERE.parent / "managedconsumer", package, ignore=shutil.ignore_patterns("__pycache__", "*.c"))
+    compileall.compile_dir(package, quiet=2, workers=1)
+
+
+def environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """This process's, with the package in front."""
+    path = os.pathsep.join([str(_code), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    return os.environ | {"PYTHONPATH": path} | dict(extra)
+
+
+class Child:
+    """One measurement: a Python program that answers with a line of JSON."""
+
+    def __init__(self, arguments: Sequence[str], extra: Mapping[str, str] | None = None) -> None:
+        # A group of its own: what a hanging peer has started goes with it.
+        self._process = subprocess.Popen(
+            [sys.executable, *arguments],
+            env=environment(extra or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def result(self, patience: float) -> dict[str, float]:
+        """What it measured; RuntimeError with the last line that it said, or when ``patience`` is not enough."""
+        try:
+            out, said = self._process.communicate(timeout=patience)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RuntimeError(f"not ready after {patience:.0f} s") from None
+        lines = out.strip().splitlines()
+        if self._process.returncode or not lines:
+            complaints = said.strip().splitlines() or [f"ended with {self._process.returncode}"]
+            raise RuntimeError(complaints[-1][:300])
+        found: dict[str, float] = json.loads(lines[-1])
+        return found
+
+    def kill(self) -> None:
+        """End it and whatever it started."""
+        if self._process.poll() is None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self._process.communicate()
+
+
+def run(arguments: Sequence[str], extra: Mapping[str, str], patience: float) -> dict[str, float]:
+    """One child from start to end."""
+    child = Child(arguments, extra)
+    try:
+        return child.result(patience)
+    finally:
+        child.kill()
+
+
+class Progress:
+    """Lines of what happens, with the time gone and the time that is probably left."""
+
+    def __init__(self, expected: float) -> None:
+        """``expected``: seconds on a machine like the author's; corrected as time goes by."""
+        self._all = expected
+        self._done = 0.0
+        self._began = time.monotonic()
+
+    def done(self, seconds: float) -> None:
+        """Work that was expected to take so long is behind us."""
+        self._done += seconds
+
+    def left(self, now: float) -> float:
+        """Seconds: what is left of the plan, at the speed seen so far."""
+        gone = now - self._began
+        # The first minute tells little: the plan counts for as much as what was seen.
+        speed = (gone + 30.0) / (self._done + 30.0)
+        return max(0.0, self._all - self._done) * speed
+
+    def say(self, text: str) -> None:
+        """One line."""
+        now = time.monotonic()
+        gone, left = now - self._began, self.left(now)
+        print(f"[{_clock(gone)} gone, {_clock(left)} left] {text}", flush=True)
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"

@@ -1,0 +1,142 @@
+"""What the measurements should be: bars for absolute figures, and for ratios to the other clients in the same run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from results import OURS, Row, Tables, heading, simple_table
+
+BATCH, POLL = "confluent batch tuned", "confluent poll tuned"
+CONSUME, LISTS, ARROW = "managedconsumer consume()", "managedconsumer consume_batch", "managedconsumer consume_arrow"
+GEVENT, PURE = "managedconsumer for-loop, gevent", "managedconsumer for-loop, pure Python"
+FETCH_ONLY, LIMIT = "managedconsumer fetch and CRC only", "limit"
+OLD, PYKAFKA = "managedconsumer for-loop (Kafka 3.9)", "pykafka (Kafka 3.9)"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """``row``'s ``metric`` in ``table``: at most ``must``; with ``peer``, how many times better it is than that row.
+
+    ``kind``: ``most`` (lower is better), ``least`` (higher is better), ``times`` (peer / ours at least), ``within``
+    (ours / peer at most).
+    """
+
+    table: str
+    row: str
+    kind: str
+    must: float
+    stretch: float | None = None
+    metric: str = "ns"
+    peer: str = ""
+    unit: str = "ns"
+    scale: float = 1.0
+
+    def measured(self, tables: Tables) -> float | None:
+        """The figure to judge; None if a row is missing or failed."""
+        ours = _find(tables, self.table, self.row, self.metric)
+        if ours is None:
+            return None
+        if self.kind in ("most", "least"):
+            return ours * self.scale
+        theirs = _find(tables, self.table, self.peer, self.metric)
+        if theirs is None or not ours or not theirs:
+            return None
+        return theirs / ours if self.kind == "times" else ours / theirs
+
+    def met(self, value: float, bar: float) -> bool:
+        """Whether ``value`` reaches ``bar``."""
+        return value >= bar if self.kind in ("least", "times") else value <= bar
+
+    def bar(self, bar: float) -> str:
+        """The bar in words."""
+        if self.kind == "times":
+            return f"{self.peer} / ours >= {bar:g}"
+        if self.kind == "within":
+            return f"ours / {self.peer} <= {bar:g}"
+        return f"{'at most' if self.kind == 'most' else 'at least'} {bar:g} {self.unit}"
+
+
+def _find(tables: Tables, table: str, name: str, metric: str) -> float | None:
+    for row in tables.get(table, []):
+        if row.peer == name and row.runs:
+            return _median(row, metric)
+    return None
+
+
+def _median(row: Row, metric: str) -> float | None:
+    try:
+        return row.median(metric)
+    except KeyError:
+        return None
+
+
+_PLAIN, _LZ4, _KB, _KB_LZ4 = "100-none-8", "100-lz4-8", "1000-none-8", "1000-lz4-8"
+
+GOALS = [
+    Goal(_PLAIN, OURS, "most", 145, 110),
+    Goal(_PLAIN, OURS, "times", 6, 8, peer=POLL),
+    Goal(_PLAIN, OURS, "times", 3, 4, peer=BATCH),
+    Goal(_PLAIN, OLD, "times", 150, peer=PYKAFKA),
+    Goal(_LZ4, OURS, "most", 180, 140),
+    Goal(_LZ4, OURS, "times", 5, peer=POLL),
+    Goal(_LZ4, OURS, "times", 2.5, peer=BATCH),
+    Goal(_PLAIN, CONSUME, "most", 180, 130),
+    Goal(_PLAIN, CONSUME, "times", 5, peer=POLL),
+    Goal(_PLAIN, LISTS, "most", 155),
+    Goal(_PLAIN, LISTS, "times", 2.8, 4, peer=BATCH),
+    Goal(_PLAIN, ARROW, "most", 85, 70),
+    Goal(_PLAIN, ARROW, "times", 5, peer=BATCH),
+    Goal(_PLAIN, ARROW, "within", 3, peer=FETCH_ONLY),
+    Goal(_LZ4, ARROW, "most", 135, 105),
+    Goal(_LZ4, ARROW, "times", 3.5, peer=BATCH),
+    Goal(_KB, OURS, "times", 2, 2.6, peer=BATCH),
+    Goal(_KB, ARROW, "times", 1.6, 2.2, peer=BATCH),
+    Goal(_KB_LZ4, OURS, "times", 1.3, 1.6, peer=BATCH),
+    Goal("100-none-8-by10", OURS, "times", 3, 4, peer=BATCH),
+    Goal("100-none-8-by1", OURS, "times", 2, 3, peer=BATCH),
+    Goal(_PLAIN, FETCH_ONLY, "within", 1.6, 1.3, peer=LIMIT),
+    Goal(_PLAIN, OURS, "least", 3, 5, metric="rate", unit="M msg/s", scale=1e-6),
+    Goal(_PLAIN, ARROW, "least", 6, 10, metric="rate", unit="M msg/s", scale=1e-6),
+    Goal(_PLAIN, GEVENT, "within", 1.25, 1.1, peer=OURS),
+    Goal(_PLAIN, PURE, "most", 1500),
+    Goal(_PLAIN, PURE, "within", 1.5, peer=POLL),
+    Goal("import", "managedconsumer", "most", 60, 40, metric="cpu_ms", unit="ms CPU"),
+    Goal("start", "managedconsumer", "most", 0.15, metric="over_broker_s", unit="s above the broker's answers"),
+    Goal("idle", "managedconsumer", "most", 0.3, metric="core_percent", unit="% of a core"),
+    Goal("memory", "managedconsumer, 16 MB", "most", 1, metric="of_bound", unit="x queued_max_bytes"),
+    Goal("memory", "managedconsumer, default (64 MB)", "most", 1, metric="of_bound", unit="x queued_max_bytes"),
+    Goal("latency", "managedconsumer", "within", 1, metric="p50_ms", peer="confluent"),
+    Goal("latency", "managedconsumer", "within", 1, metric="p99_ms", peer="confluent"),
+]
+
+_TITLES = {"rate": "messages a second", "p50_ms": "p50", "p99_ms": "p99"}
+
+
+def goal_lines(tables: Tables) -> list[list[str]]:
+    """A line for each goal: what, bar, measured, met, stretch, met."""
+    lines = []
+    for goal in GOALS:
+        name = f"{goal.table}: {goal.row}"
+        if goal.metric in _TITLES:
+            name += f", {_TITLES[goal.metric]}"
+        value = goal.measured(tables)
+        if value is None:
+            lines.append([name, goal.bar(goal.must), "not measured", "", "", ""])
+            continue
+        stretch = ["", ""]
+        if goal.stretch is not None:
+            stretch = [f"{goal.stretch:g}", "met" if goal.met(value, goal.stretch) else "not met"]
+        verdict = "met" if goal.met(value, goal.must) else "NOT MET"
+        shown = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+        lines.append([name, goal.bar(goal.must), shown, verdict, *stretch])
+    return lines
+
+
+def goal_table(tables: Tables) -> str:
+    """Which goals the medians meet."""
+    lines = goal_lines(tables)
+    met, missed = (sum(line[3] == word for line in lines) for word in ("met", "NOT MET"))
+    rest = f", {len(lines) - met - missed} not measured" if met + missed < len(lines) else ""
+    summary = f"{met} of {met + missed} goals met{rest}."
+    table = simple_table(["workload and row", "goal", "measured", "must", "stretch", "met"], lines)
+    return f"{heading('Goals')}\n\n{summary}\n\n{table}"

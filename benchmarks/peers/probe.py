@@ -1,0 +1,156 @@
+"""One lone consumer of any client: how long until its first message, how late messages are, what idling costs, memory.
+
+Answers with one line of JSON. ``--mode``:
+
+``start``     seconds from the call of the constructor until the first message
+``latency``   values hold the time at which they were sent (ns, monotonic) and a running number
+``idle``      CPU of the process in ``--seconds`` without messages, after every one that is there has been read
+``slow``      a millisecond of pause for each message, for ``--seconds``: how far memory grows
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+import uuid
+
+from clients import CLIENTS, Enough, Read, Spec
+from measure import cpu_seconds, most_memory_mb
+
+#: Seconds for background work that follows the first messages.
+_SETTLE = 2.0
+
+
+def say(facts: dict[str, float]) -> None:
+    """The answer."""
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+def start(read: Read, spec: Spec) -> dict[str, float]:
+    """Until the first message, without interpreter and imports."""
+    began, cpu = time.monotonic(), cpu_seconds()
+    found: dict[str, float] = {}
+
+    def handle(_: bytes) -> float:
+        found.update(start_s=time.monotonic() - began, cpu_ms=(cpu_seconds() - cpu) * 1000)
+        raise Enough
+
+    try:
+        read(spec, handle)
+    except Enough:
+        pass
+    return found
+
+
+def latency(read: Read, spec: Spec, count: int, skip: int) -> dict[str, float]:
+    """Of ``count`` messages, without the first ``skip``."""
+    late: list[int] = []
+    state = {"left": count, "cpu": 0.0, "began": 0.0}
+
+    def handle(value: bytes) -> float:
+        now = time.monotonic_ns()
+        sent, number = value.split(b" ", 2)[:2]
+        if int(number) >= skip:
+            if not late:
+                state["cpu"], state["began"] = cpu_seconds(), time.monotonic()
+            late.append(now - int(sent))
+        state["left"] -= 1
+        if not state["left"]:
+            raise Enough
+        return 0.0
+
+    try:
+        read(spec, handle)
+    except Enough:
+        pass
+    late.sort()
+    spent = (cpu_seconds() - state["cpu"]) / (time.monotonic() - state["began"])
+    return {
+        "p50_ms": late[len(late) // 2] / 1e6,
+        "p99_ms": late[min(len(late) - 1, len(late) * 99 // 100)] / 1e6,
+        "max_ms": late[-1] / 1e6,
+        "core_percent": spent * 100,
+        "messages": len(late),
+    }
+
+
+def idle(read: Read, spec: Spec, count: int, seconds: float) -> None:
+    """Ends the process: a client that waits for a message cannot be told that there will be none."""
+    there = threading.Event()
+    left = [count]
+
+    def handle(_: bytes) -> float:
+        left[0] -= 1
+        if not left[0]:
+            there.set()
+        return 0.0
+
+    def watch() -> None:
+        if not there.wait(30):
+            sys.stderr.write(f"{left[0]} of {count} messages never came\n")
+            os._exit(1)
+        time.sleep(_SETTLE)
+        began, cpu = time.monotonic(), cpu_seconds()
+        time.sleep(seconds)
+        share = (cpu_seconds() - cpu) / (time.monotonic() - began)
+        say({"core_percent": share * 100, "max_rss_mb": most_memory_mb(), "threads": threading.active_count() - 1})
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+    read(spec, handle)
+
+
+def slow(read: Read, spec: Spec, seconds: float, bound_mb: float) -> dict[str, float]:
+    """Peak of memory over what the process had after its imports."""
+    before = most_memory_mb()
+    ends = [0.0]
+
+    def handle(_: bytes) -> float:
+        now = time.monotonic()
+        ends[0] = ends[0] or now + seconds
+        if now > ends[0]:
+            raise Enough
+        return 0.001
+
+    try:
+        read(spec, handle)
+    except Enough:
+        pass
+    peak = most_memory_mb()
+    facts = {"max_rss_mb": peak, "grown_mb": peak - before}
+    # A bound of 64 MB is 64 MiB, as memory is counted here.
+    return facts | ({"of_bound": (peak - before) / bound_mb} if bound_mb else {})
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--client", choices=sorted(CLIENTS), required=True)
+    parser.add_argument("--mode", choices=("start", "latency", "idle", "slow"), required=True)
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--options", type=json.loads, default={}, help="the client's own options, as JSON")
+    parser.add_argument("--count", type=int, default=0, help="messages to read")
+    parser.add_argument("--skip", type=int, default=0, help="messages that do not count")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--bound", type=float, default=0.0, help="MB that the client was told to keep to")
+    given = parser.parse_args()
+    spec = Spec(given.bootstrap, given.topic, f"bench-{uuid.uuid4().hex[:12]}", given.options)
+    read = CLIENTS[given.client]()
+    if given.mode == "start":
+        say(start(read, spec))
+    elif given.mode == "latency":
+        say(latency(read, spec, given.count, given.skip))
+    elif given.mode == "slow":
+        say(slow(read, spec, given.seconds, given.bound))
+    else:
+        idle(read, spec, given.count, given.seconds)
+
+
+if __name__ == "__main__":
+    main()
