@@ -5,7 +5,7 @@ Pure, and not thread-safe: the owner of the SubscriptionState holds its lock aro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from operator import index
 
@@ -43,14 +43,14 @@ class TopicPartitionState:
     """Position and condition of one assigned partition.
 
     Attributes besides the seed's: ``finished`` (next offset that may be committed, never above ``position``),
-    ``leader_epoch`` (epoch of the last record before ``position``, -1 unknown; KIP-320), ``log_start`` and
-    ``last_stable`` (of the last fetch answer, like ``highwater``; None until one came), ``era`` (number of the era it
-    was assigned in), ``active`` (False once that assignment, or a later one that retained it, has ended without it),
-    ``held`` (blocked by a rebalance, see :meth:`SubscriptionState.hold`).  ``committed`` is the next offset that is
-    known to be committed, None if unknown.
+    ``leader_epoch`` (KIP-320), ``log_start`` and ``last_stable`` (of the last fetch answer, like ``highwater``; None
+    until one came), ``era`` (number of the era it was assigned in), ``active`` (False once that assignment, or a later
+    one that retained it, has ended without it), ``held`` (blocked by a rebalance, see :meth:`SubscriptionState.hold`).
+    ``committed`` is the next offset that is known to be committed, None if unknown.
     """
 
     __slots__ = (
+        "_epochs",
         "_finished",
         "_position",
         "_state",
@@ -60,7 +60,6 @@ class TopicPartitionState:
         "held",
         "highwater",
         "last_stable",
-        "leader_epoch",
         "log_start",
         "paused",
         "reset_strategy",
@@ -73,7 +72,8 @@ class TopicPartitionState:
         self.paused = False
         self.committed: int | None = None
         self.reset_strategy: int | None = None
-        self.leader_epoch = -1
+        #: Leader epochs of the records, as (first offset, epoch) where it changes; those ahead of the position too.
+        self._epochs: list[tuple[int, int]] = []
         self.highwater: int | None = None
         self.log_start: int | None = None
         self.last_stable: int | None = None
@@ -144,7 +144,7 @@ class TopicPartitionState:
         """The position is of no use: it is to be looked up by ``strategy`` (an OffsetResetStrategy)."""
         self._move(FetchState.AWAITING_RESET)
         self.reset_strategy = strategy
-        self.leader_epoch = -1
+        self._epochs = []
         self._position = self._finished = None
 
     def reset_to(self, offset: int, strategy: int, leader_epoch: int = -1) -> bool:
@@ -163,8 +163,33 @@ class TopicPartitionState:
         offset = checked_offset(offset)
         self._move(FetchState.FETCHING)
         self.reset_strategy = None
-        self.leader_epoch = leader_epoch
+        self._epochs = [] if leader_epoch < 0 else [(-1, leader_epoch)]
         self._position = self._finished = offset
+
+    @property
+    def leader_epoch(self) -> int:
+        """Epoch of the leader that wrote the last record before the position, -1 if that is not known."""
+        return -1 if self._position is None else self.epoch_before(self._position)
+
+    def epoch_before(self, offset: int) -> int:
+        """The same for the record before ``offset``, which is not below ``finished``: what goes with its commit."""
+        for start, epoch in reversed(self._epochs):
+            if start < offset:
+                return epoch
+        return -1
+
+    def note_epochs(self, starts: Iterable[tuple[int, int]]) -> None:
+        """Records were fetched: (first offset, leader epoch) wherever the epoch changes among them."""
+        for start, epoch in starts:
+            if not self._epochs or self._epochs[-1][1] != epoch:
+                self._epochs.append((start, epoch))
+        while len(self._epochs) > 1 and self._finished is not None and self._epochs[1][0] < self._finished:
+            del self._epochs[0]
+
+    def forget_epochs_ahead(self) -> None:
+        """What was fetched beyond the position is dropped, and so is what is known of it."""
+        if self._position is not None:
+            self._epochs = [entry for entry in self._epochs if entry[0] < self._position]
 
     def pause(self) -> None:
         """Stop fetching, keep the position."""

@@ -18,6 +18,7 @@ from managedconsumer.compat.accept import accept_cluster, accept_partition, acce
 from managedconsumer.compat.objects import Cluster as PublicCluster
 from managedconsumer.config import ConsumerOptions, check_group, check_names
 from managedconsumer.consumer_api import ConsumerAPI
+from managedconsumer.fetch.epochs import checked_epochs
 from managedconsumer.fetch.plan import FetchLimits
 from managedconsumer.runtime.committer import Committer
 from managedconsumer.runtime.engine import Engine
@@ -239,9 +240,11 @@ class SimpleConsumer(ConsumerAPI):
         engine = self._engine
         stop = interrupted or (lambda: engine.closing)
         committed: dict[TopicPartition, int] = {}
+        positions, epochs = committed, dict[TopicPartition, int]()
         if self._group is not None and not reset and tps:
             found = engine.offsets.committed(tps, _START_PATIENCE, stop)
             committed = {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
+            positions, epochs = self._compared(committed, {tp: entry.leader_epoch for tp, entry in found.items()})
         missing = [tp for tp in tps if tp not in committed]
         if missing and self._options.auto_offset_reset == "none":
             raise err.NoOffsetForPartitionError(
@@ -251,12 +254,28 @@ class SimpleConsumer(ConsumerAPI):
         with engine.lock:
             if engine.closing:
                 return
-            engine.seek({tp: offset for tp, offset in committed.items() if engine.subscription.is_assigned(tp)})
+            engine.seek({tp: at for tp, at in positions.items() if engine.subscription.is_assigned(tp)}, epochs)
             for tp, offset in committed.items():
                 if engine.subscription.is_assigned(tp):
                     engine.subscription.partition_state(tp).committed = offset
             policy = self._default_reset()
             engine.reset({tp: policy for tp in missing if engine.subscription.is_assigned(tp)})
+
+    def _compared(
+        self, committed: dict[TopicPartition, int], epochs: dict[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """The positions, with their leader epochs, that the logs' present leaders agree to (KIP-320)."""
+        engine = self._engine
+        known, outdated = checked_epochs({tp: epochs[tp] for tp in committed}, engine.cluster.snapshot)
+        positions = dict(committed)
+        for tp, end in engine.offsets.epoch_ends(outdated).items():
+            if end.end_offset < committed[tp]:
+                gone = err.LogTruncationError(*tp, committed[tp], end.end_offset)
+                if self._options.auto_offset_reset == "none":
+                    raise gone
+                log.warning("%s Reading on at %d", gone, end.end_offset)
+                positions[tp], known[tp] = end.end_offset, end.leader_epoch
+        return positions, known
 
     def stop(self, timeout: float | None = None) -> None:
         """Stop: what is finished is committed (with ``auto_commit_enable``), workers end, sockets close.

@@ -319,12 +319,9 @@ class SubscriptionState:
         }
 
     def committable_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a background commit may commit: ``finished`` where it is not what is committed already.
-
-        The leader epoch is that of the last message handed out, so it is left out while that one is unfinished.
-        """
+        """What a background commit may commit: ``finished`` where it is not what is committed already."""
         return {
-            tp: OffsetAndMetadata(state.finished, "", state.leader_epoch if state.finished == state.position else -1)
+            tp: OffsetAndMetadata(state.finished, "", state.epoch_before(state.finished))
             for tp, state in self.assignment.items()
             if state.finished is not None and state.finished != state.committed
         }

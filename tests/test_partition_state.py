@@ -142,7 +142,7 @@ def test_only_finished_messages_are_committable() -> None:
     assert state.committable_offsets() == {}  # handed out, not finished
     assert state.all_consumed_offsets() == {T0: OffsetAndMetadata(13, "", 2)}
     assert mine.finish(12)
-    assert state.committable_offsets() == {T0: OffsetAndMetadata(12, "", -1)}
+    assert state.committable_offsets() == {T0: OffsetAndMetadata(12, "", 2)}
     assert mine.finish()
     assert state.committable_offsets() == {T0: OffsetAndMetadata(13, "", 2)}
     mine.committed = 13

@@ -61,7 +61,8 @@ class PartitionQueue:
         self.version += 1
         self.in_flight = False
         self.retry_at = 0.0
-        self.last_epoch = -1
+        self.state.forget_epochs_ahead()
+        self.last_epoch = self.state.leader_epoch
         position = self.state.position
         self.fetch_offset = -1 if position is None else position
         return freed
@@ -74,6 +75,7 @@ class PartitionQueue:
         """
         self.fetch_offset = -1 if chunk.corrupt else chunk.next_fetch_offset
         self.last_epoch = -1 if chunk.corrupt else chunk.last_leader_epoch
+        self.state.note_epochs(chunk.epochs)
         self._count(chunk, 1)
         self.chunks.append(chunk)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Callable, Collection, Iterable, Mapping
 
 from managedconsumer import errors as err
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from managedconsumer.runtime.positions import PositionWorker
 
 log = logging.getLogger(__name__)
+
+_UNKNOWN: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
 class AssignmentPart:
@@ -106,15 +109,18 @@ class AssignmentPart:
                 self.subscription.assign_from_user(keep)
             self.lock.notify_all()
 
-    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set positions (*next* offsets); what was fetched of these partitions is dropped."""
+    def seek(self, offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int] = _UNKNOWN) -> None:
+        """Set positions (*next* offsets); what was fetched of these partitions is dropped.
+
+        ``epochs``: leader epochs of the records before them, where they are known.
+        """
         with self.lock:
             for tp, offset in offsets.items():  # all or nothing
                 self.subscription.partition_state(tp)
                 checked_offset(offset, f"{tp.topic}-{tp.partition}: ")
             self.dispenser.forget(set(offsets))
             for tp, offset in offsets.items():
-                self.subscription.seek(tp, offset)
+                self.subscription.seek(tp, offset, epochs.get(tp, -1))
                 self.buffer.restart(tp)
             self.lock.notify_all()
             self.room.notify_all()

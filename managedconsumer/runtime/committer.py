@@ -41,6 +41,8 @@ class Committer:
         #: False while a rebalance has a new generation for us and we do not know yet what is ours in it.
         self.settled: Callable[[], bool] = lambda: True
         self.on_expelled: Callable[[BaseException, Generation], None] = lambda _error, _generation: None
+        #: Told of every request: how long it took (seconds) and whether all of it was committed.
+        self.on_commit: Callable[[float, bool], None] = lambda _seconds, _well: None
 
     # -- what may be committed ------------------------------------------------------------------------
 
@@ -56,7 +58,7 @@ class Committer:
         with engine.lock:
             engine.dispenser.settle_lane()
             return {
-                tp: OffsetAndMetadata(state.finished, metadata, state.leader_epoch)
+                tp: OffsetAndMetadata(state.finished, metadata, state.epoch_before(state.finished))
                 for tp, state in engine.subscription.assignment.items()
                 if state.finished is not None and state.finished != state.committed
             }
@@ -72,7 +74,7 @@ class Committer:
                 if state.position is not None:
                     elsewhere = engine.dispenser.lowest_in_hand(tp, but=me)
                     offset = state.position if elsewhere is None else min(state.position, elsewhere)
-                    result[tp] = OffsetAndMetadata(offset, metadata, state.leader_epoch)
+                    result[tp] = OffsetAndMetadata(offset, metadata, state.epoch_before(offset))
         return result
 
     # -- explicit -------------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ class Committer:
             if problem is not None:
                 break
             try:
-                verdict, errors = engine.offsets.commit_once(offsets, generation, self.instance_id)
+                verdict, errors = self._once(offsets, generation)
             except err.FATAL_LOCAL_ERRORS:
                 raise
             except err.KafkaException as error:
@@ -118,6 +120,16 @@ class Committer:
             f"group {engine.group_id!r}: the offsets were not committed: {problem}. Whoever owns the partitions next "
             "starts at the last offsets that were"
         ) from problem
+
+    def _once(self, offsets: Offsets, generation: Generation) -> tuple[Verdict, Mapping[TopicPartition, Any]]:
+        now, well = self._engine.handler.now, False
+        began = now()
+        try:
+            verdict, errors = self._engine.offsets.commit_once(offsets, generation, self.instance_id)
+            well = verdict is Verdict.DONE
+            return verdict, errors
+        finally:
+            self.on_commit(now() - began, well)
 
     def _states(self, offsets: Offsets) -> dict[TopicPartition, Any]:
         with self._engine.lock:
@@ -172,7 +184,7 @@ class Committer:
             if problem is not None:
                 break
             try:
-                verdict, errors = engine.offsets.commit_once(offsets, generation, self.instance_id)
+                verdict, errors = self._once(offsets, generation)
                 if verdict is Verdict.DONE:
                     self._note(offsets)
                     log.debug("group %s: committed %d partitions (%s)", engine.group_id, len(offsets), why)

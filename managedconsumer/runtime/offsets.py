@@ -10,7 +10,8 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.coordinator import commits
 from managedconsumer.coordinator.commits import CommittedOffset, Verdict
-from managedconsumer.fetch import resets
+from managedconsumer.fetch import epochs, resets
+from managedconsumer.fetch.epochs import EpochEnd
 from managedconsumer.fetch.resets import OffsetAnswer
 from managedconsumer.runtime.cluster import Cluster
 from managedconsumer.runtime.connection import Connection
@@ -21,6 +22,8 @@ from managedconsumer.wire import schemas
 log = logging.getLogger(__name__)
 
 COMMIT = "commit"
+# How long (ms) a leader may take to say where an epoch ends: whoever asks has a rebalance going on.
+_EPOCH_PATIENCE_MS = 5000
 
 Interrupted = Callable[[], bool]
 
@@ -73,7 +76,7 @@ class OffsetClient:
         for node, part in grouped.items():
             body = resets.list_offsets_body(part, self._isolation, 30000)
             try:
-                answers.update(resets.read_list_offsets(self._ask_leader(node, body), part))
+                answers.update(resets.read_list_offsets(self._ask_leader(node, schemas.LIST_OFFSETS, body), part))
             except err.FATAL_LOCAL_ERRORS:
                 raise
             except CONNECTION_ERRORS as error:
@@ -81,7 +84,21 @@ class OffsetClient:
                 answers.update({tp: OffsetAnswer(-1, -1, -1, failed) for tp in part})
         return answers
 
-    def _ask_leader(self, node: int, body: Mapping[str, Any]) -> dict[str, Any]:
+    def epoch_ends(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        """Where leader epochs end in the leaders' logs, of those that answer at once: the next fetch asks again."""
+        snapshot, found = self._cluster.snapshot, {}
+        for node, part in resets.by_leader(wanted, snapshot)[0].items():
+            body = epochs.epoch_ends_body(part, snapshot)
+            try:
+                answer = self._ask_leader(node, schemas.OFFSET_FOR_LEADER_EPOCH, body, _EPOCH_PATIENCE_MS)
+                found.update(epochs.read_epoch_ends(answer, part))
+            except err.KafkaException as error:  # too old for it, or gone
+                log.debug("leader epochs could not be compared: %s", error)
+        return found
+
+    def _ask_leader(
+        self, node: int, api: schemas.Api, body: Mapping[str, Any], timeout_ms: float | None = None
+    ) -> dict[str, Any]:
         with self._leader_lock:
             connection = self._leaders.get(node)
             if connection is None or not connection.connected:
@@ -89,7 +106,7 @@ class OffsetClient:
                     connection.close()
                 connection = self._leaders[node] = self._cluster.connect(node)
             try:
-                return connection.request(schemas.LIST_OFFSETS, body)
+                return connection.request(api, body, timeout_ms)
             except CONNECTION_ERRORS:
                 connection.close()
                 del self._leaders[node]

@@ -21,8 +21,8 @@ class RdkafkaChunk:
     """
 
     __slots__ = (
-        *("_index", "_messages", "active", "context", "corrupt", "exhausted", "fetch_offset", "last_leader_epoch"),
-        *("nbytes", "needs_bytes", "next_fetch_offset", "position", "record_count"),
+        *("_index", "_messages", "active", "context", "corrupt", "epochs", "exhausted", "fetch_offset"),
+        *("last_leader_epoch", "nbytes", "needs_bytes", "next_fetch_offset", "position", "record_count"),
     )
 
     def __init__(
@@ -41,6 +41,7 @@ class RdkafkaChunk:
         last = messages[-1] if messages else None
         self.next_fetch_offset = max(fetch_offset, end_offset, last.offset() + 1 if last is not None else -1)
         self.last_leader_epoch = -1 if last is None else _epoch(last)
+        self.epochs = _epochs(messages) if messages else []
 
     def __iter__(self) -> RdkafkaChunk:
         return self
@@ -112,6 +113,17 @@ class RdkafkaChunk:
 def _epoch(message: Any) -> int:
     epoch = message.leader_epoch()
     return -1 if epoch is None else epoch
+
+
+def _epochs(messages: Sequence[Any]) -> list[tuple[int, int]]:
+    """Where the epoch changes: as good as never, so that two looks are all it takes."""
+    first, last = _epoch(messages[0]), _epoch(messages[-1])
+    found = [(messages[0].offset(), first)] if first >= 0 else []
+    for message in messages if first != last else ():
+        epoch = _epoch(message)
+        if epoch >= 0 and (not found or epoch != found[-1][1]):
+            found.append((message.offset(), epoch))
+    return found
 
 
 def _within(messages: Sequence[Any], limit: int) -> Sequence[Any]:

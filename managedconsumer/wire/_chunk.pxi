@@ -13,6 +13,7 @@ cdef class RecordChunk:
     cdef readonly Py_ssize_t nbytes
     cdef readonly Py_ssize_t needs_bytes
     cdef readonly int last_leader_epoch
+    cdef readonly list epochs
 
     cdef Buffers *_buffers
     cdef bint _has_data
@@ -60,6 +61,7 @@ cdef class RecordChunk:
         self.active = True
         self.fetch_offset = self.position = self.next_fetch_offset = fetch_offset
         self.last_leader_epoch = -1
+        self.epochs = []
         self._max_batch_bytes = max_batch_bytes
         self._read_committed = read_committed
         self._aborted = sorted(aborted, key=_first_offset, reverse=True) if read_committed and aborted else []
@@ -86,6 +88,8 @@ cdef class RecordChunk:
                 continue
             self.next_fetch_offset = max(self.next_fetch_offset, batch.last_offset + 1)
             if batch.magic >= 2:
+                if batch.leader_epoch != self.last_leader_epoch:
+                    self.epochs.append((batch.base_offset, batch.leader_epoch))
                 self.last_leader_epoch = batch.leader_epoch
                 if batch.attributes & CONTROL:
                     continue

@@ -37,7 +37,7 @@ class RecordChunk:
     __slots__ = (
         *("_aborted", "_aborting", "_batch", "_batches", "_data", "_failure", "_index", "_left", "_max_batch_bytes"),
         *("_origin", "_payload", "_place", "_previous", "_raised", "_read_committed", "_ready", "_unpacked"),
-        *("active", "context", "corrupt", "exhausted", "fetch_offset", "last_leader_epoch", "nbytes"),
+        *("active", "context", "corrupt", "epochs", "exhausted", "fetch_offset", "last_leader_epoch", "nbytes"),
         *("needs_bytes", "next_fetch_offset", "position", "record_count"),
     )
 
@@ -57,6 +57,7 @@ class RecordChunk:
         self.exhausted = False
         self.fetch_offset = self.position = self.next_fetch_offset = fetch_offset
         self.last_leader_epoch = -1
+        self.epochs: list[tuple[int, int]] = []
         self._data = memoryview(data).cast("B")
         self.nbytes = len(self._data)
         self._max_batch_bytes = max_batch_bytes
@@ -90,6 +91,8 @@ class RecordChunk:
             return
         self.next_fetch_offset = max(self.next_fetch_offset, batch.last_offset + 1)
         if batch.magic >= 2:
+            if batch.leader_epoch != self.last_leader_epoch:
+                self.epochs.append((batch.base_offset, batch.leader_epoch))
             self.last_leader_epoch = batch.leader_epoch
         if not batch.is_control:
             self.record_count += batch.count

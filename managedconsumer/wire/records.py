@@ -9,9 +9,10 @@ max_batch_bytes=64 MiB)``
 
 * The constructor reads the batches' headers and checks their CRCs; it decompresses nothing.  ``next_fetch_offset`` is
   the offset behind the last sound batch (``fetch_offset`` if there is none), ``record_count`` an upper bound of the
-  messages to come, ``nbytes`` the chunk's size, ``last_leader_epoch`` the last batch's (KIP-320), ``corrupt`` whether
-  a batch is known to be damaged.  A batch cut off at the end is ignored; if it is the only one, ``needs_bytes`` is what
-  it takes (brokers before 0.10.1 do that), else 0.
+  messages to come, ``nbytes`` the chunk's size, ``last_leader_epoch`` the last batch's (KIP-320), ``epochs`` the pairs
+  (first offset, leader epoch) where the epoch changes, ``corrupt`` whether a batch is known to be damaged.  A batch cut
+  off at the end is ignored; if it is the only one, ``needs_bytes`` is what it takes (brokers before 0.10.1 do that),
+  else 0.
 * ``next(chunk)`` gives the next message, in order of offsets, without those below ``fetch_offset``, without
   transaction markers, and with ``read_committed`` without those of ``aborted`` transactions: the pairs
   (producer id, first offset) of the response.

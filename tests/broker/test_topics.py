@@ -160,6 +160,7 @@ def test_a_truncated_log_is_told(dev_broker: Callable[..., DevBroker], caplog: p
         other = next(node for node in info.replicas if node != info.leader)
         broker.stop_node(other)
         written.append(write(broker, name, 1, 10, start=10))
+        assert read_and_commit(broker, name) == (list(range(20)), 20, info.leader_epoch)
         got = read(consumer, 20)
         assert [m.offset for m in got] == list(range(20))
         broker.kill(info.leader)
@@ -169,8 +170,33 @@ def test_a_truncated_log_is_told(dev_broker: Callable[..., DevBroker], caplog: p
         assert [(m.offset, m.value) for m in got] == [(10 + n, b"other-%d" % n) for n in range(15)]
         told = [record.getMessage() for record in caplog.records if "truncated" in record.getMessage()]
         assert any("offsets 10 to 19" in text for text in told), told
+        # A restart notices it too: its group had committed offset 20 with the old leader's epoch.
+        caplog.clear()
+        offsets, committed, epoch = read_and_commit(broker, name)
+        assert (offsets, committed) == (list(range(10, 25)), 25) and epoch > info.leader_epoch
+        told = [r.getMessage() for r in caplog.records if r.name == "managedconsumer.simpleconsumer"]
+        assert any("offsets 10 to 19" in text for text in told), told
     finally:
         consumer.stop()
+
+
+def read_and_commit(broker: DevBroker, name: str) -> tuple[list[int], int, int]:
+    """What a consumer of the group ``restarted`` gets, and the offset and leader epoch that it commits."""
+    from confluent_kafka import Consumer
+    from confluent_kafka import TopicPartition as Theirs
+
+    consumer = SimpleConsumer(name, broker.bootstrap, "restarted", consumer_timeout_ms=500)
+    try:
+        offsets = [message.offset for message in read(consumer, 1)]
+        while (message := consumer.consume()) is not None:
+            offsets.append(message.offset)
+        consumer.commit_offsets()
+    finally:
+        consumer.stop()
+    asker = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "restarted"})
+    (found,) = asker.committed([Theirs(name, 0)], timeout=20)
+    asker.close()
+    return offsets, found.offset, found.leader_epoch
 
 
 def read(consumer: SimpleConsumer, count: int, seconds: float = 40.0) -> list[Any]:

@@ -19,7 +19,7 @@ from tests.wire.test_records_oracle import build, implementations, step
 
 STATE = (
     *("position", "next_fetch_offset", "record_count", "nbytes", "needs_bytes", "last_leader_epoch", "corrupt"),
-    *("exhausted", "active", "fetch_offset"),
+    *("exhausted", "active", "fetch_offset", "epochs"),
 )
 FIELDS = (
     *("value", "partition_key", "key", "offset", "timestamp", "headers", "topic", "partition_id", "partition"),

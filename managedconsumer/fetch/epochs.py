@@ -1,0 +1,61 @@
+"""Whether a committed position still belongs to the log that the leader has (OffsetForLeaderEpoch, KIP-320). Pure.
+
+The group keeps, beside an offset, the leader epoch of the record before it. If the partition has had another leader
+since, that one is asked where the epoch ends in its log: an end below the offset means that records which the group has
+read are gone, and that others have their offsets.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping, NamedTuple
+
+from managedconsumer.structs import ClusterSnapshot, TopicPartition
+
+
+class EpochEnd(NamedTuple):
+    """The leader's answer: the largest epoch up to the one asked for that its log has, and where that ends."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+def checked_epochs(
+    committed: Mapping[TopicPartition, int], cluster: ClusterSnapshot
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Of ``{partition: committed leader epoch}`` those that may be told to brokers, and of these those to ask about.
+
+    An epoch that the leader has not come to itself is not believed: the metadata is old, or the topic another one.
+    """
+    known, outdated = {}, {}
+    for tp, epoch in committed.items():
+        info = cluster.partition(tp)
+        current = -1 if info is None else info.leader_epoch
+        if 0 <= epoch <= current:
+            known[tp] = epoch
+            if epoch < current:
+                outdated[tp] = epoch
+    return known, outdated
+
+
+def epoch_ends_body(wanted: Mapping[TopicPartition, int], cluster: ClusterSnapshot) -> dict[str, Any]:
+    """An OffsetForLeaderEpoch request for one broker."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for tp, epoch in wanted.items():
+        info = cluster.partition(tp)
+        current = -1 if info is None else info.leader_epoch
+        topics.setdefault(tp.topic, []).append(
+            {"partition": tp.partition, "current_leader_epoch": current, "leader_epoch": epoch}
+        )
+    return {"replica_id": -1, "topics": [{"topic": name, "partitions": parts} for name, parts in topics.items()]}
+
+
+def read_epoch_ends(answer: Mapping[str, Any], asked: Iterable[TopicPartition]) -> dict[TopicPartition, EpochEnd]:
+    """What the leader knows; a partition it has an error for, or does not know the epoch in, is not in it."""
+    wanted = set(asked)
+    found = {}
+    for topic in answer["topics"]:
+        for part in topic["partitions"]:
+            tp = TopicPartition(topic["topic"], part["partition"])
+            if not part["error_code"] and part["end_offset"] >= 0 and tp in wanted:
+                found[tp] = EpochEnd(part["leader_epoch"], part["end_offset"])
+    return found
