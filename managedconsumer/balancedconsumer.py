@@ -150,6 +150,7 @@ class BalancedConsumer(ConsumerAPI):
         self._member: GroupMember | None = None
         self._owner: GroupOwner | None = None
         self._worker: Any = None
+        self._life_number = 0
         self._starting = False
         self._last_held = None
         if auto_start is True:
@@ -175,7 +176,9 @@ class BalancedConsumer(ConsumerAPI):
                 self._subscribe()
                 self._setup_membership()
                 self._setup_heartbeat_worker()
-                self._worker = self._engine.handler.spawn("membership", membership_loop, weakref.ref(self))
+                self._life_number += 1
+                me, spawn = weakref.ref(self), self._engine.handler.spawn
+                self._worker = spawn("membership", membership_loop, me, self._life_number)
                 self._wait_for_first_assignment()
             except BaseException:
                 self._wind_down(_STOP_TIMEOUT, "start failed")

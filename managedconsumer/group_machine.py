@@ -121,7 +121,7 @@ def _end_forgotten(engine: Engine, member: GroupMember) -> None:
     engine.close(2.0)
 
 
-def membership_loop(me: weakref.ref[Any]) -> None:
+def membership_loop(me: weakref.ref[Any], life: int) -> None:
     """The membership worker: holds its consumer only while it works, and cleans up after one that was deleted."""
     engine: Engine | None = None
     member: GroupMember | None = None
@@ -133,9 +133,11 @@ def membership_loop(me: weakref.ref[Any]) -> None:
             return
         engine, member = consumer._engine, consumer._member
         try:
-            if not consumer._tick():
+            # A worker that was stuck while its consumer was stopped and started again has a successor.
+            if consumer._life_number != life or not consumer._tick():
                 return
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
-            engine.fail(error)
+            if consumer._life_number == life:
+                engine.fail(error)
             return
         del consumer

@@ -72,11 +72,7 @@ class GroupOwner:
 
         With a cooperative assignor what is held stays ours until we give it up.
         """
-        state = self.member.state
-        return self._negotiation.cooperative or not (
-            state is MemberState.COMPLETING_REBALANCE
-            or (state is MemberState.ASSIGNING and self._settled_in != self.member.generation)
-        )
+        return self._negotiation.cooperative or self._settled_in == self.member.generation
 
     # -- what the membership asks ----------------------------------------------------------------------
 
@@ -159,7 +155,7 @@ class GroupOwner:
     def drop(self, event: ev.MembershipLost) -> None:
         """The membership is lost: the user hears of it, nothing is committed."""
         lost = self.told
-        if lost and not self._listener.call("on_partitions_lost", lost, lambda: True, for_ever=True):
+        if lost and not self._listener.call("on_partitions_lost", lost, lambda: True, self._told.clear, for_ever=True):
             return  # stop() calls it, in the thread that stops
         self._told.clear()
         self._note("lost", event.generation, self._consumer._assigned(), event.reason)
@@ -168,12 +164,15 @@ class GroupOwner:
     def say_goodbye(self) -> None:
         """Drain, commit, tell the listener: in the thread that calls ``stop()``, when the worker has ended."""
         generation, held = self.member.generation, self._consumer._assigned()
-        joined = generation.joined and self.member.state is not MemberState.LOSING
         self._engine.hold(held)
         self._note("held", generation, held)
         self._engine.drain(set(held), self._drain)
-        if joined and self._engine.options.auto_commit_enable:
-            self._consumer._committer.commit_finished(_LAST_COMMIT_PATIENCE, "stop")
+        if self._engine.options.auto_commit_enable:
+            # In a worker of its own: a broker that is silent must not keep stop() waiting.
+            spawn, commit = self._engine.handler.spawn, self._consumer._committer.commit_finished
+            spawn("last-commit", commit, _LAST_COMMIT_PATIENCE, "stop").join(_LAST_COMMIT_PATIENCE)
+        # Asked after the commit, which may have learnt that the membership is lost.
+        joined = self.member.generation.joined and self.member.state is not MemberState.LOSING
         told = self.told
         self._told.clear()
         if told:
@@ -229,8 +228,8 @@ class GroupOwner:
         if self._engine.options.auto_commit_enable and tps:
             self._consumer._committer.commit_finished(self._commit_seconds, "rebalance")
         known = [tp for tp in tps if tp in self._told]
-        if (known or not self._negotiation.cooperative) and self._call("on_partitions_revoked", known):
-            self._told.difference_update(tps)
+        if known or not self._negotiation.cooperative:
+            self._call("on_partitions_revoked", known, generation, lambda: self._told.difference_update(tps))
         if self._listener.listens and self._engine.options.auto_commit_enable and tps and self._current(generation):
             # The thread that came for the callback has finished its message by coming.
             self._consumer._committer.commit_finished(self._commit_seconds, "rebalance")
@@ -257,20 +256,22 @@ class GroupOwner:
         share: list[TopicPartition],
         generation: Any,
     ) -> None:
-        if self._call("on_partitions_assigned", assigned):
-            self._told.update(assigned)
+        self._call("on_partitions_assigned", assigned, generation, lambda: self._told.update(assigned))
         if self._current(generation):
             self._post_rebalance(old, self._consumer._held(share))
 
-    def _call(self, method: str, tps: Collection[TopicPartition]) -> bool:
-        """True when the callback ran. Without anybody to run it in time the member gives its place up."""
-        generation = self.member.generation
+    def _call(
+        self, method: str, tps: Collection[TopicPartition], generation: Generation, on_begin: Callable[[], None]
+    ) -> None:
+        """Call the listener, unless ``generation`` is over before the callback begins.
+
+        Without anybody to run it in time the member gives its place up.
+        """
         try:
-            return self._listener.call(method, tps, lambda: self._current(generation))
+            self._listener.call(method, tps, lambda: self._current(generation), on_begin)
         except CallbackNotDelivered as error:
             log.warning("group %s: leaving the group: %s", self._engine.group_id, error)
             self.member.forfeit(error, generation)
-            return False
 
     def _current(self, generation: Any) -> bool:
         return not self._engine.closing and not self._engine.stopping and self.member.current(generation)

@@ -103,10 +103,12 @@ class AssignmentPart:
             self.dispenser.forget(gone)
             self.buffer.drop(gone)
             keep = [tp for tp in self.subscription.assignment if tp not in gone]
+            held = [tp for tp in keep if self.subscription.assignment[tp].held]
             if self.subscription.partitions_auto_assigned():
                 self.subscription.assign_from_subscribed(keep, retain=True)
             else:
                 self.subscription.assign_from_user(keep)
+            self.subscription.hold(held)  # a retaining assignment has let go of them
             self.lock.notify_all()
 
     def seek(self, offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int] = _UNKNOWN) -> None:

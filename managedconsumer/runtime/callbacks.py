@@ -29,26 +29,45 @@ class CallbackNotDelivered(err.KafkaException):
 class UserTask:
     """One callback on its way to the thread that consumes."""
 
-    def __init__(self, call: Callable[[], Any], handler: Handler) -> None:
+    def __init__(
+        self,
+        call: Callable[[], Any],
+        handler: Handler,
+        valid: Callable[[], bool] = lambda: True,
+        on_begin: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``valid`` is asked when it begins: its moment may have passed while the thread was on its way."""
+        self._on_begin = on_begin
         self._call = call
         self._handler = handler
+        self._valid = valid
         self.done = handler.Event()
-        self.begun = False
+        self.taken_back = self.started = self.begun = False
 
     def run(self) -> None:
         """Run it here; a coroutine gets an event loop of its own. Raises what the user's code raises."""
-        self.begun = True
         try:
+            if not self._begin():
+                return
             result = self._call()
             if isinstance(result, Awaitable):
                 _run_awaitable(result, self._handler)
         finally:
             self.done.set()
 
+    def _begin(self) -> bool:
+        # In this order: who takes it back looks at ``started`` afterwards.
+        self.started = True
+        self.begun = not self.taken_back and self._valid()
+        if self.begun:
+            self._on_begin()
+        return self.begun
+
     async def run_async(self) -> None:
         """Run it on the event loop that consumes, which stays live while a coroutine waits."""
-        self.begun = True
         try:
+            if not self._begin():
+                return
             result = self._call()
             if isinstance(result, Awaitable):
                 await result
@@ -127,31 +146,42 @@ class ListenerCalls:
         return self._listener is not None
 
     def call(
-        self, method: str, tps: Collection[TopicPartition], valid: Callable[[], bool], *, for_ever: bool = False
+        self,
+        method: str,
+        tps: Collection[TopicPartition],
+        valid: Callable[[], bool],
+        on_begin: Callable[[], None],
+        *,
+        for_ever: bool = False,
     ) -> bool:
         """Hand ``method(tps)`` to the consuming thread and wait for it; gives up when ``valid()`` turns false.
 
-        True when it ran. Raises CallbackNotDelivered when nobody came within the rebalance timeout; ``for_ever`` waits
-        as long as the consumer lives.
+        True when it ran; ``on_begin`` is called right before, in the same thread: from then on it counts as done.
+        Raises CallbackNotDelivered when nobody came within the rebalance timeout; ``for_ever`` waits as long as the
+        consumer lives.
         """
         if self._listener is None:
+            on_begin()
             return True
         engine = self._engine
-        task = UserTask(lambda: self._invoke(method, tps), engine.handler)
+        task = UserTask(lambda: self._invoke(method, tps), engine.handler, valid, on_begin)
         engine.run_in_user_thread(task)
         deadline = Deadline(engine.handler.now(), None if for_ever else self._patience)
         while not task.done.wait(_SLICE):
             late = deadline.expired(engine.handler.now())
             over = engine.closing or engine.stopping or engine.error is not None or not valid()
             # Once it has started, the user's code takes its time, and heartbeats go on.
-            if (over or late) and engine.cancel_task(task):
-                if over:
+            if over:
+                task.taken_back = True
+                # Not waiting and not started: a stop has emptied the queue.
+                if engine.cancel_task(task) or not task.started:
                     return False
+            elif late and engine.cancel_task(task):
                 raise CallbackNotDelivered(
                     f"no thread called consume() within rebalance_timeout_ms={int(self._patience * 1000)} "
                     f"to run {method}"
                 )
-        return True
+        return task.begun
 
     def call_here(self, method: str, tps: Collection[TopicPartition]) -> None:
         """Call ``method(tps)`` in this thread (a coroutine on the loop that consumes, if one does); raises like it."""

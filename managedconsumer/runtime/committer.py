@@ -40,6 +40,8 @@ class Committer:
         self.members_only = False
         #: False while a rebalance has a new generation for us and we do not know yet what is ours in it.
         self.settled: Callable[[], bool] = lambda: True
+        # What is committed is looked up and sent in one turn, so that an older look-up never overtakes a newer one.
+        self._turn = engine.handler.Lock()
         self.on_expelled: Callable[[BaseException, Generation], None] = lambda _error, _generation: None
         #: Told of every request: how long it took (seconds) and whether all of it was committed.
         self.on_commit: Callable[[float, bool], None] = lambda _seconds, _well: None
@@ -99,7 +101,11 @@ class Committer:
             if problem is not None:
                 break
             try:
-                verdict, errors = self._once(offsets, generation)
+                with self._turn:
+                    verdict, errors = self._once(offsets, generation)
+                    if verdict is Verdict.DONE:
+                        self._note(offsets, finish=True)
+                        return
             except err.FATAL_LOCAL_ERRORS:
                 raise
             except err.KafkaException as error:
@@ -107,9 +113,6 @@ class Committer:
                     raise
                 problem = error
                 continue
-            if verdict is Verdict.DONE:
-                self._note(offsets, finish=True)
-                return
             problem = next(iter(errors.values()))
             if verdict is Verdict.FATAL:
                 raise problem
@@ -170,25 +173,24 @@ class Committer:
 
         Never raises: a rebalance or a stop goes on without, and the next owner reads those messages again.
         """
-        offsets = self.finished()
-        if not offsets:
-            return True
         engine = self._engine
         now = engine.handler.now
         deadline, backoff = Deadline(now(), seconds), Backoff(0.05, 0.5, random)
         problem: BaseException | None = None
-        owned = self._states(offsets)
         while True:
-            generation = self.identity()
-            problem = self._hindrance(owned, generation)
-            if problem is not None:
-                break
             try:
-                verdict, errors = self._once(offsets, generation)
-                if verdict is Verdict.DONE:
-                    self._note(offsets)
-                    log.debug("group %s: committed %d partitions (%s)", engine.group_id, len(offsets), why)
-                    return True
+                with self._turn:
+                    generation, offsets = self.identity(), self.finished()
+                    if not offsets:
+                        return True
+                    problem = self._hindrance(self._states(offsets), generation)
+                    if problem is not None:
+                        break
+                    verdict, errors = self._once(offsets, generation)
+                    if verdict is Verdict.DONE:
+                        self._note(offsets)
+                        log.debug("group %s: committed %d partitions (%s)", engine.group_id, len(offsets), why)
+                        return True
                 problem = next(iter(errors.values()))
                 if verdict is Verdict.EXPELLED and self.identity() == generation:
                     self.on_expelled(problem, generation)

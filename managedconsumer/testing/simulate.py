@@ -33,6 +33,9 @@ from managedconsumer.wire import schemas
 #: the answer of a join that was lost (request timeout), then a session and a rebalance.
 SETTLE_SECONDS = 150.0
 
+# A finished simulation is one large cycle. To collect many at once is quicker, as long as they fit into the caches.
+_COLLECT_EVERY = 20
+
 
 @dataclass
 class Trace:
@@ -222,6 +225,10 @@ class World:
         self.kernel.stopped = True
         for program in self.witness.programs:
             program.discard()
+        # A finalizer of the consumers (their view of the cluster) keeps hold of the network until it is called: here
+        # the network leads to everything, and would for ever.
+        self.network.forget()
+        self.kernel.forget()
 
 
 class _LogToTrace(logging.Handler):
@@ -271,19 +278,23 @@ def simulate(seed: int, *, record: bool = False, plan: Plan | None = None) -> Tr
 def simulate_many(seeds: Iterable[int]) -> tuple[int, list[Trace], dict[str, int]]:
     """Run many: how many, those that violated something, and sums of what happened."""
     count, bad = 0, []
+    collecting = gc.isenabled()
+    gc.disable()
     gc.collect()
     gc.freeze()  # what is there already is no garbage of the simulations, and need not be looked at each time
     sums = dict.fromkeys(("events", "handed_out", "repeated", "commits", "faults", "zombie_handouts"), 0)
     for seed in seeds:
         trace = simulate(seed)
         count += 1
-        if count % 100 == 0:
+        if count % _COLLECT_EVERY == 0:
             gc.collect()
         for name in sums:
             sums[name] += getattr(trace, name)
         if not trace.ok:
             bad.append(trace)
     gc.unfreeze()
+    if collecting:
+        gc.enable()
     return count, bad, sums
 
 

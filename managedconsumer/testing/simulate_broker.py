@@ -73,6 +73,11 @@ class Brokers:
         for topic, count in topics.items():
             self.add_partitions(topic, count)
 
+    def forget(self) -> None:
+        """The simulation is over: lead nowhere any more."""
+        self._fetches.clear()
+        del self.on_commit, self.note
+
     def add_partitions(self, topic: str, count: int) -> None:
         """More partitions for a topic."""
         have = sum(tp.topic == topic for tp in self.logs)

@@ -36,12 +36,13 @@ class VirtualLock:
         """Take it; False if it could not be had."""
         kernel = self._kernel
         me = kernel.current
+        owner = self._owner
         if me is None or self._process.dead:
             return True
-        if self._owner is None and not kernel.interrupt_every:
+        if owner is None and not kernel.interrupt_every:
             self._owner, self._depth = me, 1
             return True
-        if self._owner is me:
+        if owner is me:
             if not self._reentrant:
                 raise RuntimeError(f"{me.name} takes a lock that it holds and that is not reentrant: deadlock")
             self._depth += 1

@@ -8,7 +8,7 @@ Needs the package ``greenlet`` (comes with the extra ``gevent``).
 
 from __future__ import annotations
 
-import heapq
+from heapq import heappop, heappush
 from random import Random
 from typing import Any, Callable
 
@@ -45,13 +45,19 @@ class Kernel:
         #: The greenlet of the scheduler: whoever made the kernel.
         self.hub: Any = greenlet.getcurrent()
         self._heap: list[tuple[float, float, int, Callable[..., Any], tuple[Any, ...]]] = []
+        self._chance = self.random.random
         self._pushed = 0
         self._tasks = 0
 
     def at(self, when: float, call: Callable[..., Any], *args: Any) -> None:
         """Call ``call(*args)`` at ``when``; the order of what happens at the same time is chance."""
         self._pushed += 1
-        heapq.heappush(self._heap, (when, self.random.random(), self._pushed, call, args))
+        heappush(self._heap, (when, self._chance(), self._pushed, call, args))
+
+    def resume_at(self, when: float, task: Task, token: int, value: bool) -> None:
+        """The same for a worker that waits: nine of ten events are that."""
+        self._pushed += 1
+        heappush(self._heap, (when, self._chance(), self._pushed, task.resume, (token, value)))
 
     def after(self, delay: float, call: Callable[..., Any], *args: Any) -> None:
         """Call ``call(*args)`` in ``delay`` seconds."""
@@ -61,7 +67,7 @@ class Kernel:
         """Let everything happen that is due up to ``until``, unless ``done()`` or ``stopped`` comes true before."""
         heap = self._heap
         while heap and heap[0][0] <= until and not self.stopped:
-            when, _, _, call, args = heapq.heappop(heap)
+            when, _, _, call, args = heappop(heap)
             if when > self.now:
                 self.now = when
             self.events += 1
@@ -70,6 +76,10 @@ class Kernel:
                 return
         if not self.stopped:
             self.now = max(self.now, until)
+
+    def forget(self) -> None:
+        """The simulation is over: lead nowhere any more."""
+        self._heap.clear()
 
     def next_task_number(self) -> int:
         """Numbers of tasks: what ``ident()`` gives."""
@@ -80,7 +90,7 @@ class Kernel:
         """Called where a lock is taken: now and then somebody else runs first."""
         self._until_interrupt -= 1
         if self._until_interrupt <= 0:
-            self._until_interrupt = 1 + int(self.random.random() * 2 * self.interrupt_every)
+            self._until_interrupt = 1 + int(self._chance() * 2 * self.interrupt_every)
             if self.current is not None and not self.current.process.dead:
                 self.current.park(0.0)
 
@@ -105,7 +115,7 @@ class Process:
         self.frozen = False
         waiting, self._waiting = self._waiting, []
         for task, token, value in waiting:
-            self.kernel.at(self.kernel.now, task.resume, token, value)
+            self.kernel.resume_at(self.kernel.now, task, token, value)
 
     def hold_back(self, task: Task, token: int, value: bool) -> None:
         """Remember a wake-up for the thaw."""
@@ -123,8 +133,23 @@ class Process:
 class Task:
     """A worker: a greenlet that runs until it waits. The ``Worker`` of this handler."""
 
+    __slots__ = (
+        "_args",
+        "_done",
+        "_fn",
+        "_greenlet",
+        "_joining",
+        "_token",
+        "exception",
+        "kernel",
+        "name",
+        "number",
+        "process",
+    )
+
     def __init__(self, process: Process, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.process = process
+        self.kernel = process.kernel
         self.name = name
         self.number = process.kernel.next_task_number()
         self.exception: BaseException | None = None
@@ -154,13 +179,16 @@ class Task:
 
     def resume(self, token: int, value: bool) -> None:
         """Run on, if this is still what the task waits for; called by the scheduler only."""
-        if token != self._token or self._done or self.process.dead:
+        if token != self._token or self._done:
             return
-        if self.process.frozen:
-            self.process.hold_back(self, token, value)
+        process = self.process
+        if process.dead:
             return
-        kernel = self.process.kernel
-        self._token += 1
+        if process.frozen:
+            process.hold_back(self, token, value)
+            return
+        self._token = token + 1
+        kernel = self.kernel
         kernel.current = self
         try:
             self._greenlet.switch(value)
@@ -169,19 +197,19 @@ class Task:
 
     def park(self, timeout: float | None) -> bool:
         """Wait to be woken (True) or for ``timeout`` seconds (False)."""
-        kernel = self.process.kernel
+        kernel = self.kernel
         if self.process.dead:
             raise Killed
         if timeout is not None:
-            kernel.at(kernel.now + (timeout if timeout > 0.0 else 0.0), self.resume, self._token, False)
+            kernel.resume_at(kernel.now + (timeout if timeout > 0.0 else 0.0), self, self._token, False)
         woken: bool = kernel.hub.switch()
         return woken
 
     def wake(self) -> None:
         """Let the task run as soon as it is its turn."""
         if not self.process.dead:
-            kernel = self.process.kernel
-            kernel.at(kernel.now, self.resume, self._token, True)
+            kernel = self.kernel
+            kernel.resume_at(kernel.now, self, self._token, True)
 
     def unwind(self) -> None:
         """End the greenlet of a dead process."""
@@ -191,7 +219,7 @@ class Task:
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for the end; returns at once in the task itself."""
-        kernel = self.process.kernel
+        kernel = self.kernel
         me = kernel.current
         if me is None or me is self:
             return

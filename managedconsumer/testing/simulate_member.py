@@ -221,6 +221,7 @@ class Program:
             listener=None if self.contract is None else _Listener(self, self.contract),
         )
         consumer.program = self
+        consumer._engine._patience = None  # noqa: SLF001 (gevent's hub, and with it real time, has no part in this)
         return consumer
 
     def _main(self) -> None:

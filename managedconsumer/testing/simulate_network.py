@@ -41,6 +41,12 @@ class Network:
         self.latency = 0.002
         self.connections: list[SimulatedConnection] = []
 
+    def forget(self) -> None:
+        """The simulation is over: lead nowhere any more."""
+        self.connections.clear()
+        self.brokers.forget()
+        del self.choose, self.note
+
     def delay(self) -> float:
         """One way through the network."""
         return self.latency * (0.5 + self.kernel.random.random())

@@ -1,0 +1,208 @@
+"""Faults of the package that simulated schedules have found, each as small as it gets."""
+
+from __future__ import annotations
+
+import weakref
+from types import SimpleNamespace
+from typing import Any, Callable
+
+import pytest
+
+from managedconsumer import errors as err
+from managedconsumer.coordinator.commits import Verdict
+from managedconsumer.coordinator.states import MemberState
+from managedconsumer.fetch.buffer import FetchBuffer
+from managedconsumer.fetch.collect import Dispenser
+from managedconsumer.group_machine import membership_loop
+from managedconsumer.group_owner import GroupOwner
+from managedconsumer.partition_state import TopicPartitionState
+from managedconsumer.runtime.assignment_part import AssignmentPart
+from managedconsumer.runtime.callbacks import ListenerCalls, UserTask
+from managedconsumer.runtime.committer import Committer
+from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.structs import Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.subscription_state import SubscriptionState
+from managedconsumer.testing.simulate import World
+from managedconsumer.testing.simulate_kernel import START, Process
+from managedconsumer.testing.simulate_network import NO_FAULT, Fault
+from managedconsumer.testing.simulate_plan import Plan
+from managedconsumer.wire import schemas
+
+TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def _state(position: int, finished: int) -> TopicPartitionState:
+    state = TopicPartitionState()
+    state.seek(finished)
+    state.position = position
+    return state
+
+
+# -- an automatic commit that is tried again does not undo a newer one --------------------------------------
+
+
+class _Offsets:
+    """Says "try again" to the first commit, and while that one waits lets something else happen."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def commit_once(self, offsets: Any, *_: Any) -> Any:
+        self.sent.append(offsets[TP].offset)
+        if len(self.sent) == 1:
+            return Verdict.RETRY, {TP: err.error_for_code(14)}
+        return Verdict.DONE, {}
+
+
+class _Pausing(ThreadingHandler):
+    """Nobody waits here: at the first pause the other thread gets its turn."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def sleep(self, seconds: float = 0) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+
+
+def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
+    handler, offsets, state = _Pausing(), _Offsets(), _state(position=4, finished=2)
+    engine: Any = SimpleNamespace(
+        handler=handler,
+        lock=handler.RLock(),
+        offsets=offsets,
+        subscription=SimpleNamespace(assignment={TP: state}),
+        dispenser=SimpleNamespace(settle_lane=lambda: None, lowest_in_hand=lambda *_args, **_named: None),
+        group_id="g",
+        closing=False,
+    )
+    committer = Committer(engine)
+    handler.meanwhile = lambda: committer.commit({TP: OffsetAndMetadata(4, "", -1)}, 0, 0)
+    assert committer.commit_finished(10.0, "interval")
+    assert offsets.sent == [2, 4]  # and not 2 again
+    assert (state.committed, state.finished) == (4, 4)
+
+
+# -- callbacks whose moment has passed -----------------------------------------------------------------------
+
+
+def test_a_callback_whose_generation_is_over_when_it_begins_is_not_called() -> None:
+    called: list[str] = []
+    for valid in (lambda: True, lambda: False):
+        task = UserTask(lambda: called.append("call"), ThreadingHandler(), valid, lambda: called.append("begin"))
+        task.run()
+        assert task.begun is valid()
+        assert task.done.is_set()
+    assert called == ["begin", "call"]
+
+
+def test_a_callback_that_was_taken_back_is_not_called() -> None:
+    task = UserTask(lambda: pytest.fail("called"), ThreadingHandler())
+    task.taken_back = True
+    task.run()
+    assert task.started
+    assert not task.begun
+
+
+def test_a_callback_that_raises_has_been_called() -> None:
+    told: list[str] = []
+
+    def raising() -> None:
+        raise ValueError
+
+    task = UserTask(raising, ThreadingHandler(), on_begin=lambda: told.append("revoked"))
+    with pytest.raises(ValueError):
+        task.run()
+    assert told == ["revoked"]
+
+
+def test_nobody_waits_for_a_callback_that_a_stop_has_forgotten() -> None:
+    engine: Any = SimpleNamespace(
+        handler=ThreadingHandler(),
+        closing=False,
+        stopping=True,
+        error=None,
+        run_in_user_thread=lambda _task: None,
+        cancel_task=lambda _task: False,  # it is not in the queue any more
+    )
+    calls = ListenerCalls(SimpleNamespace(on_partitions_lost=pytest.fail), engine, 60_000)
+    assert not calls.call("on_partitions_lost", [TP], lambda: True, pytest.fail, for_ever=True)
+
+
+# -- whose share is it ---------------------------------------------------------------------------------------
+
+
+def test_the_old_share_is_not_committed_under_a_generation_whose_share_was_never_taken_over() -> None:
+    owner: Any = GroupOwner.__new__(GroupOwner)
+    owner._negotiation = SimpleNamespace(cooperative=False)
+    owner._settled_in = Generation(1, "m", "range")
+    owner.member = SimpleNamespace(generation=Generation(1, "m", "range"), state=MemberState.PREPARING_REBALANCE)
+    assert owner.settled()
+    # The join was answered, the sync was not: the next join goes out under the new generation.
+    owner.member.generation = Generation(2, "m", "range")
+    for state in (MemberState.COMPLETING_REBALANCE, MemberState.PREPARING_REBALANCE, MemberState.ASSIGNING):
+        owner.member.state = state
+        assert not owner.settled()
+
+
+def test_what_is_on_hold_stays_on_hold_when_something_else_is_dropped() -> None:
+    part: Any = AssignmentPart()
+    handler = ThreadingHandler()
+    part.lock, part.subscription, part.buffer = handler.Condition(), SubscriptionState(), FetchBuffer(10, 1000)
+    part.dispenser, part.partition_object = Dispenser(part.buffer), lambda tp: tp
+    part.subscription.subscribe(topics=["t"])
+    part.take_over([TP, OTHER], retain=True)
+    part.hold([TP])
+    part.subscription.release([OTHER])
+    part.drop([OTHER])
+    assert part.subscription.assignment[TP].held
+
+
+# -- stop() --------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_of_an_earlier_life_ends_and_harms_nobody() -> None:
+    class Consumer:
+        _life_number = 2
+        _engine = SimpleNamespace(fail=pytest.fail)
+        _member = None
+
+        def _tick(self) -> bool:
+            raise AssertionError("the worker of an earlier life goes on")
+
+    consumer = Consumer()
+    membership_loop(weakref.ref(consumer), 1)
+
+
+def test_an_error_that_an_earlier_life_runs_into_does_not_end_the_present_one() -> None:
+    class Consumer:
+        _life_number = 1
+        _engine = SimpleNamespace(fail=pytest.fail)
+        _member = None
+
+        def _tick(self) -> bool:
+            self._life_number += 1  # stopped and started again, while this was under way
+            raise ValueError
+
+    consumer = Consumer()
+    membership_loop(weakref.ref(consumer), 1)
+
+
+def test_stop_does_not_wait_for_a_coordinator_that_is_silent() -> None:
+    plan = Plan(seed=1, members=1, topics={"t": 1}, fault_rate=0.0, duration=2.0, auto_commit=1.9)
+    plan.batches = [(1.0, "t", 0, 3)]
+    world = World(plan, record=True)
+    silent = {schemas.OFFSET_COMMIT.key, schemas.LEAVE_GROUP.key, schemas.FIND_COORDINATOR.key}
+
+    def choose(_process: Process, api: schemas.Api) -> Fault:
+        return Fault("lost request") if api.key in silent else NO_FAULT
+
+    def tell() -> None:
+        world.network.choose = choose
+        world.witness.programs[0].stop_asked = "stop"
+
+    world.kernel.at(START + 1.5, tell)
+    trace = world.run()
+    (took,) = [float(line.split()[-2]) for line in trace.lines if "stopped after" in line and "p1 " in line]
+    assert took < 5.5  # of it the commit 2 s, the leave 2 s
