@@ -16,6 +16,7 @@ from managedconsumer import errors as err
 from managedconsumer.compat.membership import RangeProtocol
 from managedconsumer.config import ConsumerOptions, GroupOptions, check_group, check_names
 from managedconsumer.consumer_api import ConsumerAPI
+from managedconsumer.consumer_metrics import ConsumerMetrics, check_metrics
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.group_machine import (
     CLASSIC,
@@ -142,10 +143,10 @@ class BalancedConsumer(ConsumerAPI):
         self._membership_protocol = membership_protocol
         self._protocol = self._group_options.group_protocol
         self._assignors = check_assignors(self._protocol, membership_protocol)
-        self._metrics = metrics
         self._consumer = SimpleConsumer._held_by(topic, cluster, group, self._options, use_greenlets)
         self._choice, self._group = self._consumer._choice, group
         self._engine, self._committer = self._consumer._engine, self._consumer._committer
+        self._metrics = ConsumerMetrics(check_metrics(metrics), group, self._engine, self._committer)
         self._open_short_way()
         self._member: GroupMember | None = None
         self._owner: GroupOwner | None = None
@@ -223,6 +224,7 @@ class BalancedConsumer(ConsumerAPI):
         member = GroupMember(machine, engine.link, engine.handler, self._owner)
         self._member = self._owner.member = member
         member.on_death = engine.fail
+        self._metrics.joined_as(machine)
         self._watchdog = ProcessingWatchdog(engine, self._group_options.max_processing_ms)
         self._committer.identity = lambda: member.generation
         self._committer.on_expelled = member.fence

@@ -29,6 +29,7 @@ ROWS = [
         "aio",
         "balancedconsumer",
         "consumer_api",
+        "consumer_metrics",
         "consumer_reading",
         "group_machine",
         "group_owner",
