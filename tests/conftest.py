@@ -35,8 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
 
 
-def _session_broker(version: str, brokers: int = 1) -> Iterator[DevBroker]:
-    broker = DevBroker(version, brokers)
+def _session_broker(version: str, brokers: int = 1, racks: tuple[str, ...] = ()) -> Iterator[DevBroker]:
+    broker = DevBroker(version, brokers, racks=racks)
     broker.start()
     yield broker
     broker.stop()
@@ -56,8 +56,8 @@ def kafka39() -> Iterator[DevBroker]:
 
 @pytest.fixture(scope="session")
 def kafka43x3() -> Iterator[DevBroker]:
-    """Kafka 4.3.0, three nodes, shared by the whole run; tests that kill a node start it again."""
-    yield from _session_broker("4.3.0", brokers=3)
+    """Kafka 4.3.0, three nodes in three racks, shared by the whole run; tests that kill a node start it again."""
+    yield from _session_broker("4.3.0", brokers=3, racks=("rack-1", "rack-2", "rack-3"))
 
 
 @pytest.fixture(params=["4.3.0", "3.9.2"])

@@ -26,9 +26,11 @@ class PartitionQueue:
         "fetch_offset",
         "in_flight",
         "last_epoch",
+        "leader_until",
         "nbytes",
         "read_replica",
         "records",
+        "replica_until",
         "retry_at",
         "state",
         "topic_id",
@@ -47,7 +49,10 @@ class PartitionQueue:
         self.version = 0
         self.in_flight = False
         self.retry_at = 0.0
+        #: The follower to fetch from (KIP-392), -1: the leader; until when, and until when it has to be the leader.
         self.read_replica = -1
+        self.replica_until = 0.0
+        self.leader_until = 0.0
         #: Leader epoch of the batch before ``fetch_offset`` (KIP-320), -1: unknown.
         self.last_epoch = -1
         #: Id of the topic that ``fetch_offset`` belongs to, None: not asked for yet.

@@ -15,6 +15,8 @@ from managedconsumer.wire.records import RecordChunk
 TOPIC_ID_VERSION = 13
 #: From this version on the leader compares our last epoch with its log.
 EPOCH_VERSION = 12
+#: How long (seconds) the leader serves a partition whose follower has failed: it takes a while to notice that itself.
+_FOLLOWER_REST = 10.0
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,19 @@ def source_node(queue: PartitionQueue, cluster: ClusterSnapshot) -> int:
     return -1 if info is None else info.leader
 
 
+def go_to_replica(queue: PartitionQueue, node: int, until: float, cluster: ClusterSnapshot, now: float) -> None:
+    """The leader wants ``node`` to be asked; ``until``: then it is asked anew, for another may be the closest."""
+    if node in cluster.brokers:
+        queue.read_replica, queue.replica_until = node, until
+    else:
+        leave_replica(queue, now)  # not in the metadata yet, and the leader would send nothing but that name
+
+
+def leave_replica(queue: PartitionQueue, now: float) -> None:
+    """The follower is of no use: the leader has to serve for a while."""
+    queue.read_replica, queue.leader_until = -1, now + _FOLLOWER_REST
+
+
 def recreated(queue: PartitionQueue, cluster: ClusterSnapshot) -> bool:
     """True when the topic was deleted and made again since ``queue`` was first looked at: its offsets mean nothing."""
     info = cluster.topics.get(queue.tp.topic)
@@ -127,7 +142,8 @@ def plan_fetch(
         "max_bytes": min(limits.max_bytes, max(limits.partition_max_bytes, buffer.max_bytes)),
         "isolation_level": limits.isolation_level,
         "topics": list(topics.values()),
-        "rack_id": limits.rack,
+        # Told a rack, the leader would send us back to the follower that has just failed.
+        "rack_id": limits.rack if all(now >= queue.leader_until for queue in chosen) else "",
     }
     return plan
 
@@ -152,8 +168,17 @@ def forget_epochs(plan: FetchPlan) -> None:
             part["last_fetched_epoch"] = -1
 
 
+def failed(plan: FetchPlan, now: float, retry_at: float) -> None:
+    """The broker cannot be reached; followers are left, leaders asked again from ``retry_at`` on."""
+    release(plan, retry_at)
+    for queue, _, _ in plan.tickets.values():
+        if queue.read_replica >= 0:
+            leave_replica(queue, now)
+            queue.retry_at = 0.0
+
+
 def release(plan: FetchPlan, retry_at: float) -> None:
-    """The answer will not come: the partitions may be asked for again from ``retry_at`` on."""
+    """The answer is here, or will not come: the partitions may be asked for again from ``retry_at`` on."""
     for queue, version, _ in plan.tickets.values():
         if queue.version == version:
             queue.in_flight = False

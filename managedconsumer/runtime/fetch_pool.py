@@ -106,14 +106,14 @@ class FetchPool:
         engine = self._engine
         with engine.lock:
             while not engine.closing:
-                snapshot = engine.cluster.snapshot
+                snapshot, now = engine.cluster.snapshot, engine.handler.now()
+                self._ask_leaders_again(now)
                 mine = [q for q in engine.buffer if (fp.source_node(q, snapshot), self._slot(q)) == key]
                 if not mine:
                     break
                 for queue in mine:
                     if fp.recreated(queue, snapshot):
                         engine.topic_recreated(queue, snapshot.topics[queue.tp.topic].topic_id)
-                now = engine.handler.now()
                 plan = fp.plan_fetch(engine.buffer, mine, snapshot, self._limits, now)
                 if plan is not None:
                     return plan
@@ -123,6 +123,18 @@ class FetchPool:
             if worker is not None and engine.closing:
                 self._retired.append(worker)
         return None
+
+    def _ask_leaders_again(self, now: float) -> None:
+        """Another replica may be the closest by now; only leaders know (KIP-392)."""
+        for queue in self._engine.buffer if self._limits.rack else ():
+            if queue.read_replica >= 0 and now >= queue.replica_until and not queue.in_flight:
+                queue.read_replica = -1
+                self._sources_changed()
+
+    def _sources_changed(self) -> None:
+        """Another broker is to be asked: there is a worker for it, and it wakes up."""
+        self.ensure_workers()
+        self._engine.room.notify_all()
 
     def _ask(self, connection: Connection, session: FetchSession, plan: fp.FetchPlan) -> dict[str, Any]:
         version = connection.version(schemas.FETCH)
@@ -152,7 +164,8 @@ class FetchPool:
             connection.close()
         now = engine.handler.now()
         with engine.lock:
-            fp.release(plan, now + backoff.fail(now))
+            fp.failed(plan, now, now + backoff.fail(now))
+            self._sources_changed()
         if not engine.closing:
             engine.troubles.note((FETCH, *key), f"fetching failed: {error}")
             engine.refresh_metadata()
@@ -191,10 +204,13 @@ class FetchPool:
             engine.log_truncated(queue, diverging["end_offset"], diverging["epoch"])
             return False
         queue.retry_at = rest
-        follower, queue.read_replica = queue.read_replica, -1
+        follower = queue.read_replica
+        if follower >= 0:
+            fp.leave_replica(queue, engine.handler.now())
+            self._sources_changed()
         problem = result.error or err.UnknownError()
         if result.outcome is fp.Outcome.RESET and follower >= 0:
-            self.ensure_workers()  # a follower may lag behind (KIP-392): the leader decides
+            pass  # a follower may lag behind (KIP-392): the leader decides
         elif result.outcome is fp.Outcome.RESET:
             engine.offset_out_of_range(queue)
         elif result.outcome is fp.Outcome.RAISE:
@@ -210,8 +226,9 @@ class FetchPool:
         state.log_start = answer.get("log_start_offset", -1)
         preferred = answer.get("preferred_read_replica", -1)
         if preferred >= 0 and preferred != queue.read_replica:
-            queue.read_replica = preferred
-            self.ensure_workers()
+            cluster, now = self._engine.cluster, self._engine.handler.now()
+            fp.go_to_replica(queue, preferred, now + cluster.metadata_max_age, cluster.snapshot, now)
+            self._sources_changed()
         if chunk.next_fetch_offset > state.highwater >= 0:
             return self._doubt(queue, chunk.fetch_offset)
         if self._doubted:

@@ -38,6 +38,7 @@ class Settings:
     protocols: Mapping[str, str]
     advertised: Mapping[str, str]
     scram_users: Mapping[str, str]
+    racks: tuple[str, ...]
     heap_mb: int
     jvm_options: tuple[str, ...]
     start_timeout: float
@@ -61,6 +62,7 @@ class Cluster:
         taken: set[int] = set()
         for node_id in range(1, self.settings.brokers + 1):
             config = NodeConfig(node_id, self.home / f"node-{node_id}")
+            config.rack = self.settings.racks[node_id - 1] if self.settings.racks else ""
             for name in self.settings.protocols:
                 fixed = name == "PLAINTEXT" and self.settings.port
                 config.ports[name] = self.settings.port + node_id - 1 if fixed else free_port(taken)

@@ -36,6 +36,7 @@ _FAST = {
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "250",
 }
+_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _FAST_ELECTION = {
     "controller.quorum.election.timeout.ms": "500",
     "controller.quorum.fetch.timeout.ms": "1000",
@@ -51,6 +52,7 @@ class NodeConfig:
     node_id: int
     home: Path
     ports: dict[str, int] = field(default_factory=dict)  # by listener name, CONTROLLER included
+    rack: str = ""
 
     @property
     def properties_file(self) -> Path:
@@ -110,6 +112,7 @@ def server_properties(
 ) -> dict[str, str]:
     """All settings of one node; ``overrides`` wins.  ``protocols``: security protocol by listener name."""
     replicas = min(3, len(nodes))
+    racks = {"broker.rack": node.rack, "replica.selector.class": _SELECTOR} if node.rack else {}
     values = {
         "process.roles": "broker,controller",
         "node.id": str(node.node_id),
@@ -131,7 +134,7 @@ def server_properties(
         "share.coordinator.state.topic.replication.factor": str(replicas),
         "share.coordinator.state.topic.min.isr": str(min(2, replicas)),
     }
-    return values | _FAST | (_FAST_ELECTION if len(nodes) > 1 else {}) | dict(overrides)
+    return values | racks | _FAST | (_FAST_ELECTION if len(nodes) > 1 else {}) | dict(overrides)
 
 
 def write_properties(path: Path, values: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ import signal
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -47,6 +47,7 @@ class DevBroker:
         keys and certificates go into ``properties``.  See :meth:`bootstrap_for`.
     :param advertised: ``host:port`` to announce for a listener of a single node, for instance a proxy's.
     :param scram_users: password by name, for SCRAM-SHA-256 and -512; takes effect when the data is new.
+    :param racks: ``broker.rack`` of each node; followers then serve consumers of their rack (KIP-392).
     :param heap_mb: Java heap of each node.
     :param jvm_options: further arguments for ``java``.
     :param start_timeout: seconds until a node that does not answer is given up.
@@ -64,6 +65,7 @@ class DevBroker:
         listeners: Mapping[str, str] | None = None,
         advertised: Mapping[str, str] | None = None,
         scram_users: Mapping[str, str] | None = None,
+        racks: Sequence[str] = (),
         heap_mb: int = 384,
         jvm_options: tuple[str, ...] = (),
         start_timeout: float = 90.0,
@@ -71,6 +73,8 @@ class DevBroker:
     ) -> None:
         if brokers not in (1, 3):
             raise ValueError(f"brokers must be 1 or 3, not {brokers!r}: two nodes cannot outvote one that is lost")
+        if racks and len(racks) != brokers:
+            raise ValueError(f"racks must name one rack for each of {brokers} node(s), not {racks!r}")
         if not 0 <= port <= 65536 - brokers:
             raise ValueError(f"port must be 0 (any free one) or a TCP port, not {port!r}")
         for user, password in (scram_users or {}).items():
@@ -86,6 +90,7 @@ class DevBroker:
             protocols={"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **(listeners or {})},
             advertised=dict(advertised or {}),
             scram_users=dict(scram_users or {}),
+            racks=tuple(racks),
             heap_mb=heap_mb,
             jvm_options=tuple(jvm_options),
             start_timeout=start_timeout,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from managedconsumer.fetch import plan as fp
@@ -84,6 +85,40 @@ class TestRecreatedTopics:
 
 
 class TestPreferredReplicas:
+    RACKED = replace(LIMITS, rack="r2")
+
+    def asked(self, kit: Kit, now: float) -> tuple[int, str]:
+        """Whom, and which rack it is told."""
+        nodes = cluster({0: 1})
+        made = fp.plan_fetch(kit.buffer, list(kit.buffer), nodes, self.RACKED, now)
+        assert made is not None
+        kit.queue().in_flight = False
+        return fp.source_node(kit.queue(), nodes), made.body["rack_id"]
+
+    def test_a_follower_is_left_when_it_fails_and_the_leader_does_not_send_us_back(self) -> None:
+        kit, nodes = Kit(), cluster({0: 1})
+        assert self.asked(kit, 0.0) == (1, "r2")
+        fp.go_to_replica(kit.queue(), 2, 30.0, nodes, 0.0)
+        assert self.asked(kit, 0.0) == (2, "r2")
+        made = fp.plan_fetch(kit.buffer, list(kit.buffer), nodes, self.RACKED, 1.0)
+        assert made is not None
+        fp.failed(made, 1.0, 1.5)
+        assert self.asked(kit, 1.0) == (1, "")  # at once
+        assert self.asked(kit, 60.0) == (1, "r2")
+
+    def test_a_leader_that_fails_is_asked_again_later(self) -> None:
+        kit = Kit()
+        made = plan(kit)
+        assert made is not None
+        fp.failed(made, 1.0, 1.5)
+        assert plan(kit, now=1.4) is None
+        assert plan(kit, now=1.5) is not None
+
+    def test_a_follower_that_the_metadata_do_not_know_is_not_waited_for(self) -> None:
+        kit, nodes = Kit(), cluster({0: 1})
+        fp.go_to_replica(kit.queue(), 9, 30.0, nodes, 0.0)
+        assert self.asked(kit, 0.0) == (1, "")
+
     def test_the_named_replica_is_asked_while_it_lives(self) -> None:
         kit = Kit()
         assert fp.source_node(kit.queue(), cluster({0: 1})) == 1

@@ -219,6 +219,7 @@ def test_properties_listeners_and_scram_users(dev_broker: Callable[..., DevBroke
         ({"brokers": 2}, "brokers must be 1 or 3, not 2"),
         ({"port": 70000}, "port must be 0 .any free one. or a TCP port, not 70000"),
         ({"port": -1}, "port must be 0"),
+        ({"racks": ["a", "b"]}, "racks must name one rack for each of 1 node"),
         ({"scram_users": {"bob": "a,b"}}, "'bob': Kafka's storage tool takes no empty text, comma or quote"),
     ],
 )
