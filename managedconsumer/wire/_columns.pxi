@@ -40,6 +40,7 @@ cdef class _BinaryRoom:
         self.offsets.hold(room(column.rows + rows + 1, ahead if first else 1) * 4)
         self.data.hold(room(column.used + size, ahead if first else 1))
         hold_valid(self.valid, column.rows, rows, ahead if first else 1)
+        column.room = self.data.size
         column.offsets = <int32_t *>self.offsets.start
         column.data = self.data.start
         column.valid = self.valid.start
@@ -74,6 +75,8 @@ cdef class _Builder:
     cdef Columns columns
     cdef _BinaryRoom key, value, names, contents
     cdef _Room offsets, timestamps, types, lists, lists_valid
+    cdef int type                  # of all rows so far, as long as there is no room for types
+    cdef int64_t typed             # rows whose type is known
 
     def __cinit__(self, pa, schema):
         self.pa, self.schema = pa, schema
@@ -83,10 +86,7 @@ cdef class _Builder:
         self.value = _BinaryRoom(pa) if "value" in wanted else None
         self.offsets = _Room(pa, 0) if "offset" in wanted else None
         self.timestamps = _Room(pa, 0) if "timestamp" in wanted else None
-        self.types = _Room(pa, 0) if "timestampType" in wanted else None
-        if "headers" in wanted:
-            self.names, self.contents = _BinaryRoom(pa), _BinaryRoom(pa)
-            self.lists, self.lists_valid = _Room(pa, 0), _Room(pa, 0)
+        self.columns.wants_headers = "headers" in wanted
 
     cdef int hold(self, Count *count, double ahead) except -1:
         """Room for as many records as were counted; ``ahead``: how much more of the same is to come."""
@@ -105,16 +105,11 @@ cdef class _Builder:
         if self.timestamps is not None:
             self.timestamps.hold(room(after, ahead) * 8)
             to.timestamps = <int64_t *>self.timestamps.start
-        if self.types is not None:
-            self.types.hold(room(after, ahead) * 4)
-            to.types = <int32_t *>self.types.start
         if self.lists is not None:
             self.names.hold(&to.names, count.headers, count.name_bytes, ahead)
             self.contents.hold(&to.contents, count.headers, count.content_bytes, ahead)
             self.lists.hold(room(after + 1, ahead) * 4)
             to.lists = <int32_t *>self.lists.start
-            if not to.rows:
-                to.lists[0] = 0
             hold_valid(self.lists_valid, to.rows, rows, ahead)
             to.lists_valid = self.lists_valid.start
         return 0
@@ -122,25 +117,73 @@ cdef class _Builder:
     cdef Ending add(self, Cursor *cursor, Outcome *outcome, View *view, int64_t stop, int64_t budget, double ahead) except *:
         """Add records of the open batch until one of the limits is met; ``ahead`` as in ``hold``."""
         cdef Columns *to = &self.columns
+        cdef Count count
+        cdef Ending ending = NO_KEY_ROOM
+        memset(&count, 0, sizeof(Count))
+        while self.lists is None and ending == NO_KEY_ROOM:
+            # No record has more bytes in its value than in all, so one pass is enough.
+            count.rows = cursor.left
+            count.value_bytes = count.bytes = cursor.end - cursor.place
+            self.hold(&count, min(ahead, <double>budget / <double>count.bytes))
+            with nogil:
+                ending = copy_records(cursor, to, outcome, view, stop, budget, INT64_MAX)
+            count.key_bytes = min(view.key_size * <int64_t>cursor.left, cursor.end - cursor.place)
+        if ending == FIRST_HEADERS:
+            self.begin_headers()
+        if self.lists is not None:
+            ending = self.add_with_headers(cursor, outcome, view, stop, budget, ahead)
+        if self.typed < to.rows:
+            self.note_type(cursor.appended)
+        return ending
+
+    cdef Ending add_with_headers(self, Cursor *cursor, Outcome *outcome, View *view, int64_t stop, int64_t budget, double ahead) except *:
+        """``add`` in two passes, of which the first counts."""
+        cdef Columns *to = &self.columns
         cdef Cursor before = cursor[0]
         cdef Count count
         cdef Ending ending
         memset(&count, 0, sizeof(Count))
-        if self.lists is not None:
-            with nogil:
-                ending = count_records(cursor, &count, outcome, view, stop, budget - to.bytes, to.rows == 0)
-            if count.rows:
-                self.hold(&count, min(ahead, <double>budget / <double>count.bytes))
-                with nogil:
-                    copy_records(&before, to, outcome, view, stop, INT64_MAX, count.rows)
-            return ending
-        # No record has more bytes in key and value than in all, so one pass is enough.
-        count.rows = cursor.left
-        count.key_bytes = count.value_bytes = count.bytes = cursor.end - cursor.place
-        self.hold(&count, min(ahead, <double>budget / <double>count.bytes))
         with nogil:
-            ending = copy_records(cursor, to, outcome, view, stop, budget, INT64_MAX)
+            ending = count_records(cursor, &count, outcome, view, stop, budget - to.bytes, to.rows == 0)
+        if count.rows:
+            self.hold(&count, min(ahead, <double>budget / <double>count.bytes))
+            with nogil:
+                copy_records(&before, to, outcome, view, stop, INT64_MAX, count.rows)
         return ending
+
+    cdef int begin_headers(self) except -1:
+        """The first headers have come: the rows so far have none."""
+        cdef Columns *to = &self.columns
+        cdef int64_t rows = to.rows
+        self.names, self.contents = _BinaryRoom(self.pa), _BinaryRoom(self.pa)
+        self.lists, self.lists_valid = _Room(self.pa, (rows + 1) * 4), _Room(self.pa, (rows + 8) // 8)
+        self.names.hold(&to.names, 0, 0, 1)
+        self.contents.hold(&to.contents, 0, 0, 1)
+        memset(self.lists.start, 0, (rows + 1) * 4)
+        memset(self.lists_valid.start, 0, rows >> 3)
+        self.lists_valid.start[rows >> 3] = <uint8_t>(0xFF << (rows & 7))
+        to.lists, to.lists_valid = <int32_t *>self.lists.start, self.lists_valid.start
+        to.headless = rows
+        return 0
+
+    cdef int note_type(self, int type) except -1:
+        """The rows since the last call have this type of timestamp.  It hardly ever changes, so there is no column yet."""
+        cdef int64_t row
+        cdef int32_t *types
+        if not self.typed:
+            self.type = type
+        if self.types is None and type != self.type:
+            self.types = _Room(self.pa, self.columns.rows * 4)
+            types = <int32_t *>self.types.start
+            for row in range(self.typed):
+                types[row] = self.type
+        if self.types is not None:
+            self.types.hold(self.columns.rows * 4)
+            types = <int32_t *>self.types.start
+            for row in range(self.typed, self.columns.rows):
+                types[row] = type
+        self.typed = self.columns.rows
+        return 0
 
     cdef object _headers(self, kind):
         cdef Columns *to = &self.columns
@@ -160,11 +203,14 @@ cdef class _Builder:
         if name == "value":
             return self.value.done(self.pa, kind, &to.value)
         if name == "headers":
-            return self._headers(kind)
-        if name in ("topic", "partition"):
-            value = context.topic if name == "topic" else context.partition_id
-            return self.pa.repeat(self.pa.scalar(value, kind), to.rows)
+            return constant(None, kind, to.rows) if self.lists is None else self._headers(kind)
+        if name == "topic":
+            return constant(context.topic, kind, to.rows)
+        if name == "partition":
+            return constant(context.partition_id, kind, to.rows)
         if name == "timestampType":
+            if self.types is None:
+                return constant(self.type, kind, to.rows)
             data = self.types.done(to.rows * 4)
         else:
             data = (self.offsets if name == "offset" else self.timestamps).done(to.rows * 8)

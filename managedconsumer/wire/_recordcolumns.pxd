@@ -1,4 +1,4 @@
-# Records straight into Arrow's buffers: in one pass over a batch, or where headers are wanted in two, of which the first
+# Records straight into Arrow's buffers: in one pass over a batch, or where there are headers in two, of which the first
 # counts them.  No Python object, no GIL.  Source: Arrow Columnar Format 1.x (validity bitmaps, 32-bit offsets).
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
@@ -12,6 +12,8 @@ cdef enum Ending:
     FULL                      # the next record would be too much
     AT_DAMAGE                 # the next record cannot be read; the outcome says why
     ODD_NAME                  # a header's name is not ASCII: Python has to look at it
+    FIRST_HEADERS             # the next record has headers, the first so far: there is no room for any yet
+    NO_KEY_ROOM               # the next record's key has no room
 
 cdef enum:
     ROW_BYTES = 32            # what a row takes besides its key, value and headers, roughly
@@ -32,6 +34,7 @@ cdef struct Binary:
     uint8_t *valid
     int64_t rows
     int64_t nulls
+    int64_t room              # bytes of data
     int32_t used
 
 cdef struct Columns:
@@ -41,10 +44,10 @@ cdef struct Columns:
     Binary contents
     int64_t *offsets          # each of these is NULL if it is not wanted
     int64_t *timestamps
-    int32_t *types
-    int32_t *lists
+    int32_t *lists            # also NULL as long as no record has headers
     uint8_t *lists_valid
     int64_t headless          # rows without headers
+    bint wants_headers
     int64_t rows
     int64_t bytes             # of whole records and rows
 
@@ -165,7 +168,14 @@ cdef inline Ending copy_records(
         if to.rows and size > budget - to.bytes:
             _step_back(cursor, place, previous)
             return FULL
+        if to.lists == NULL and view.headers != NULL and to.wants_headers:
+            _step_back(cursor, place, previous)
+            return FIRST_HEADERS
         if to.key.offsets != NULL:
+            # Values have room for whatever comes; keys, most of which are short or none, only for what is likely.
+            if view.key_size > to.key.room - to.key.used:
+                _step_back(cursor, place, previous)
+                return NO_KEY_ROOM
             _put(&to.key, view.key, view.key_size)
         if to.value.offsets != NULL:
             _put(&to.value, view.value, view.value_size)
@@ -173,8 +183,6 @@ cdef inline Ending copy_records(
             to.offsets[to.rows] = view.offset
         if to.timestamps != NULL:
             to.timestamps[to.rows] = microseconds(view.timestamp)
-        if to.types != NULL:
-            to.types[to.rows] = cursor.appended
         if to.lists != NULL:
             _copy_headers(view, to)
         to.rows += 1

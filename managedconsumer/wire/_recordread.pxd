@@ -38,6 +38,10 @@ cdef inline const uint8_t *read_varint(const uint8_t *p, const uint8_t *end, int
     if p < end and p[0] < 128:
         out[0] = <int64_t>(p[0] >> 1) ^ -<int64_t>(p[0] & 1)
         return p + 1
+    if p + 1 < end and p[1] < 128:  # most lengths
+        raw = <uint64_t>(p[0] & 127) | <uint64_t>p[1] << 7
+        out[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
+        return p + 2
     while shift < 7 * limit and p < end:
         raw |= <uint64_t>(p[0] & 127) << shift
         if p[0] < 128:

@@ -16,7 +16,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from managedconsumer.wire._recordcolumns cimport (
-    AT_DAMAGE, AT_END, AT_STOP, ODD_NAME, Binary, Columns, Count, Ending, copy_records, count_records,
+    AT_DAMAGE, AT_END, AT_STOP, FIRST_HEADERS, NO_KEY_ROOM, ODD_NAME, Binary, Columns, Count, Ending, copy_records, count_records,
 )
 from managedconsumer.wire._recordread cimport (
     BELOW, DAMAGED, GOOD, MISPLACED, Cursor, Outcome, View, read_field, read_record, read_varint,
@@ -44,6 +44,7 @@ from datetime import datetime, timedelta
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.wire import compression
 from managedconsumer.wire import recordformat as fmt
+from managedconsumer.wire.arrow import constant
 from managedconsumer.wire.legacy import BadMessageError, decode_entry
 
 INTERFACE = 1

@@ -6,6 +6,7 @@ anything else that speaks Arrow, as it is.  pyarrow is imported at the first use
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from managedconsumer.errors import MissingPackageError
@@ -21,6 +22,8 @@ DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 _LOT = 4096
 _ROW_BYTES = 32  # what a row takes besides its key, value and headers, roughly
 _MAX_MICROSECONDS = (1 << 63) - 1
+# Columns that say the same in each row are slices of arrays that are kept: up to so many rows, and bytes of text.
+_KEPT_ROWS, _KEPT_BYTES = 16384, 1 << 20
 
 
 def _pyarrow() -> Any:
@@ -47,6 +50,11 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
 
 def schema(columns: Sequence[str] | None = None) -> Any:
     """The ``pyarrow.Schema`` of the columns, all nullable as in Spark."""
+    return _schema(check_columns(columns))
+
+
+@lru_cache(maxsize=16)
+def _schema(names: tuple[str, ...]) -> Any:
     pa = _pyarrow()
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
     types = {
@@ -59,7 +67,32 @@ def schema(columns: Sequence[str] | None = None) -> Any:
         "timestampType": pa.int32(),
         "headers": pa.list_(pa.field("element", header)),
     }
-    return pa.schema([pa.field(name, types[name]) for name in check_columns(columns)])
+    return pa.schema([pa.field(name, types[name]) for name in names])
+
+
+def constant(value: Any, kind: Any, rows: int) -> Any:
+    """An array of ``rows`` times ``value``."""
+    room = _KEPT_BYTES // len(value) if isinstance(value, str) and value else _KEPT_ROWS
+    if rows > min(room, _KEPT_ROWS):
+        return _repeat(value, kind, rows)
+    if value is None:
+        return _kept_nulls(kind).slice(0, rows)
+    kept = _kept_texts if isinstance(value, str) else _kept_numbers
+    return kept(value, kind, min(room, _KEPT_ROWS)).slice(0, rows)
+
+
+def _repeat(value: Any, kind: Any, rows: int) -> Any:
+    pa = _pyarrow()
+    return pa.nulls(rows, kind) if value is None else pa.repeat(pa.scalar(value, kind), rows)
+
+
+_kept_numbers = lru_cache(maxsize=128)(_repeat)
+_kept_texts = lru_cache(maxsize=8)(_repeat)
+
+
+@lru_cache(maxsize=4)
+def _kept_nulls(kind: Any) -> Any:
+    return _repeat(None, kind, _KEPT_ROWS)
 
 
 def chunk_to_columns(
@@ -136,7 +169,7 @@ def _from_messages(pa: Any, wanted: Any, chunk: RecordChunk, messages: list[Mess
     arrays = []
     for field in wanted:
         if field.name in constants:
-            arrays.append(pa.repeat(pa.scalar(constants[field.name], field.type), count))
+            arrays.append(constant(constants[field.name], field.type, count))
         else:
             arrays.append(pa.array(sources[field.name](), field.type))
     return pa.record_batch(arrays, schema=wanted)

@@ -247,3 +247,28 @@ def test_a_batch_without_rows_is_sound_whatever_the_memory_held_before(twin: Mod
         table = chunk_to_columns(chunk(twin, data), 5, COLUMNS)
         table.validate(full=True)
         assert table.num_rows == 0
+
+
+def test_keys_and_headers_that_come_late(twin: ModuleType) -> None:
+    plain = [Record(b"v", None, n) for n in range(300)]
+    late = [Record(b"", b"k" * size, 0) for size in (1, 70_000, 3)]
+    data = b"".join(
+        [
+            encode_batch(plain),
+            encode_batch([*plain[:9], *late, Record(b"h", b"", 1, [("a", None)]), *late], base_offset=300, codec="lz4"),
+            batch(400, 20, log_append_time=7),
+            encode_batch(late * 50, base_offset=500),
+        ]
+    )
+    wanted = message_rows(chunk(twin, data))
+    for columns in (COLUMNS, ("key",), ("headers",), ("timestampType", "key")):
+        seen = rows(chunk_to_columns(chunk(twin, data), columns=columns))
+        assert seen == [{name: row[name] for name in columns} for row in wanted]
+
+
+def test_more_rows_than_any_column_is_kept_for(twin: ModuleType) -> None:
+    data = b"".join(batch(first, 6000) for first in range(0, 18_000, 6000))
+    table = chunk_to_columns(chunk(twin, data), columns=["topic", "partition", "timestampType", "headers"])
+    table.validate(full=True)
+    assert table.num_rows == 18_000
+    assert [set(column.to_pylist()) for column in table.columns[:3]] == [{TOPIC}, {PARTITION}, {0}]
