@@ -56,6 +56,19 @@ FAST = ["isal>=1.5"]
 # pykafka 2.8 imports pkg_resources, which setuptools 81 removed.
 PYKAFKA = ["pykafka>=2.8", "setuptools<81"]
 DEMO = [*SPARK]
+# All the clients that benchmarks/ compares, the codecs that some of them do not bring, and plots.
+BENCH = [
+    *SPARK,
+    *GEVENT,
+    *RDKAFKA,
+    *PYKAFKA,
+    "aiokafka>=0.12",
+    "kafka-python>=2.2",
+    "lz4>=4",
+    "matplotlib>=3.8",
+    "trustme>=1.1",
+    "zstandard>=0.21",
+]
 # Lower bounds only; pip picks what the Python at hand can run (kio needs 3.11).
 TEST = [
     *SPARK,
@@ -100,6 +113,7 @@ setup(
         "fast": FAST,
         "pykafka": PYKAFKA,
         "demo": DEMO,
+        "bench": BENCH,
         "test": TEST,
     },
     entry_points={"console_scripts": ["managedconsumer = managedconsumer.cli:main"]},
