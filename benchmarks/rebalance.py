@@ -2,14 +2,16 @@
 
 ::
 
-    python benchmarks/rebalance.py --quick        # one round, about five minutes
+    python benchmarks/rebalance.py --quick        # about two minutes
     python benchmarks/rebalance.py --docs docs/performance.rst
 
-A group of three reads twelve partitions, into which a message goes every 24 ms each (500 a second in all). Then a
-fourth member joins, one leaves cleanly, one is killed with -9; session timeout 6 s, heartbeat 1 s, commits each second.
+For each protocol the groups of all clients read one topic of twelve partitions side by side, into which 400 messages a
+second go. A round: a fourth member joins, the group's first leaves cleanly, another joins, the first is killed with -9.
+Once with timeouts and fetches tuned alike, once with each client's own defaults.
 
-*kept*: the longest time between two messages of a partition that a survivor had before and after, 24 ms of pace taken
-off. *any*: the same over all partitions, whoever got the messages. *twice*: messages that were handed out again.
+*kept*: the longest time between two messages of a partition that a survivor had before and after, 30 ms of pace taken
+off. *any*: the same over all partitions, whoever got the messages. *quiet*: the same in the calm before, when nothing
+happens: what the machine itself does. *twice*: messages that were handed out again.
 """
 
 from __future__ import annotations
@@ -17,291 +19,182 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+import rebalance_report as reporting  # noqa: E402
 import results  # noqa: E402
-from workload import send_first  # noqa: E402
+from groups import PARTITIONS, Group, Outcome, Pacer, judge  # noqa: E402
 
 from managedconsumer.testing.devbroker import DevBroker  # noqa: E402
-from managedconsumer.testing.producer import Producer, encode_plain  # noqa: E402
 
-PARTITIONS, PACE = 12, 0.024
-#: KIP-848 members take their timeouts from the broker.
-_BROKER = {"group.consumer.session.timeout.ms": 6000, "group.consumer.heartbeat.interval.ms": 1000}
-#: Seconds after each event in which its consequences must show.
-EVENTS = {"join": 6.0, "leave": 5.0, "kill": 11.0}
-VARIANTS = [
-    ("managedconsumer", "range"),
-    ("managedconsumer", "cooperative-sticky"),
-    ("managedconsumer", "consumer"),
-    ("confluent", "range"),
-    ("confluent", "cooperative-sticky"),
-    ("confluent", "consumer"),
-    ("kafka-python", "range"),
-    ("kafka-python", "cooperative-sticky"),
-]
+CLIENTS = ("managedconsumer", "confluent", "kafka-python")
+PROTOCOLS = ("range", "cooperative-sticky", "consumer")
+#: KIP-848 is not in these.
+_CLASSIC_ONLY = frozenset({"kafka-python"})
+_SESSION_MS, _HEARTBEAT_MS, _FETCH_WAIT_MS = 3500, 1000, 100
+_SIGNALS = {"leave": signal.SIGTERM, "kill": signal.SIGKILL}
+#: Seconds without an event before the next one, and between the same event of two groups.
+_CALM, _STAGGER = 1.7, 0.25
+_PATIENCE = 40.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A set of timeouts; ``interval``: seconds between heartbeats, by protocol."""
+
+    name: str
+    broker: dict[str, int]
+    arguments: tuple[str, ...]
+    interval: dict[str, float]
+    events: tuple[str, ...]
+
+
+TUNED = Setting(
+    "tuned alike",
+    {"group.consumer.session.timeout.ms": _SESSION_MS, "group.consumer.heartbeat.interval.ms": _HEARTBEAT_MS},
+    tuple(
+        f"--{name}={ms}" for name, ms in (("session", _SESSION_MS), ("beat", _HEARTBEAT_MS), ("fetch", _FETCH_WAIT_MS))
+    ),
+    dict.fromkeys(PROTOCOLS, _HEARTBEAT_MS / 1000),
+    ("join", "leave", "join", "kill"),
+)
+#: Nobody waits for sessions of 45 seconds here.
+DEFAULTS = Setting(
+    "defaults",
+    {"group.consumer.session.timeout.ms": 45000, "group.consumer.heartbeat.interval.ms": 5000},
+    (),
+    {"range": 3.0, "cooperative-sticky": 3.0, "consumer": 5.0},
+    ("join", "leave"),
+)
 
 
 @dataclass
-class Delivery:
-    """One handed-out message."""
+class Trial:
+    """The groups of one protocol under one setting."""
 
-    member: int
-    partition: int
-    offset: int
-    at: float
+    setting: Setting
+    protocol: str
+    rounds: int
+    found: dict[reporting.Key, list[Outcome]]
+    problems: list[str]
+    groups: list[Group] = field(default_factory=list)
 
-
-@dataclass
-class Outcome:
-    """What an event did, in ms; ``lost``: messages that nobody got."""
-
-    kept: float
-    any: float
-    twice: int
-    lost: int
-
-
-class Group:
-    """The members' processes and their logs."""
-
-    def __init__(self, client: str, protocol: str, bootstrap: str, topic: str, home: Path) -> None:
-        self.group = f"bench-{uuid.uuid4().hex[:10]}"
-        self._command = [sys.executable, str(HERE / "peers" / "member.py"), "--client", client, "--protocol", protocol]
-        self._command += ["--bootstrap", bootstrap, "--topic", topic, "--group", self.group]
-        self._home = home
-        self.members: list[subprocess.Popen[bytes]] = []
-
-    def add(self) -> int:
-        """Start a member; its number."""
-        number = len(self.members)
-        path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        errors = (self._home / f"member-{number}.err").open("wb")
-        command = [*self._command, "--log", str(self._log(number))]
-        self.members.append(subprocess.Popen(command, stderr=errors, env=os.environ | {"PYTHONPATH": path}))
-        errors.close()
-        return number
-
-    def _log(self, number: int) -> Path:
-        return self._home / f"member-{number}.log"
-
-    def deliveries(self) -> list[Delivery]:
-        """Everything so far, by time."""
-        found = []
-        for number in range(len(self.members)):
-            if self._log(number).exists():
-                for line in self._log(number).read_text().splitlines():
-                    partition, offset, at = line.split()
-                    found.append(Delivery(number, int(partition), int(offset), int(at) / 1e9))
-        return sorted(found, key=lambda delivery: delivery.at)
-
-    def owners(self, seconds: float) -> dict[int, set[int]]:
-        """Who got what of each partition in the last ``seconds``."""
-        since, found = time.monotonic() - seconds, dict[int, set[int]]()
-        for delivery in self.deliveries():
-            if delivery.at >= since:
-                found.setdefault(delivery.partition, set()).add(delivery.member)
-        return found
-
-    def wait_settled(self, members: set[int], patience: float = 60.0) -> None:
-        """Until each partition has one owner and each member has its share."""
-        end = time.monotonic() + patience
-        while time.monotonic() < end:
-            owners = self.owners(0.6)
-            if len(owners) == PARTITIONS and all(len(who) == 1 for who in owners.values()):
-                shares = Counter(who for one in owners.values() for who in one)
-                if set(shares) == members and max(shares.values()) - min(shares.values()) <= 1:
-                    return
-            time.sleep(0.2)
-        said = [line for path in sorted(self._home.glob("*.err")) for line in path.read_text().splitlines()[-1:]]
-        raise RuntimeError(f"not settled within {patience:.0f} s: {self.owners(1.0)}; {said[-1:] or 'no complaints'}")
-
-    def end(self) -> None:
-        """End everything; for good."""
-        for process in self.members:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        for process in self.members:
+    def run(self, broker: DevBroker, clients: list[str]) -> None:
+        """All rounds."""
+        topic = broker.create_topic(f"rebalance-{uuid.uuid4().hex[:8]}", PARTITIONS)
+        arguments = ["--protocol", self.protocol, "--bootstrap", broker.bootstrap, "--topic", topic]
+        pacer = Pacer(broker.bootstrap, topic)
+        with tempfile.TemporaryDirectory(prefix="rebalance-") as home:
+            self.groups = [Group(client, [*arguments, *self.setting.arguments], Path(home)) for client in clients]
+            pacer.start()
             try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                self._go(pacer)
+            finally:
+                for group in self.groups:
+                    group.end()
+                pacer.stop()
+                broker.delete_topic(topic)
 
+    def _go(self, pacer: Pacer) -> None:
+        began = time.monotonic()
+        for group in self.groups:
+            for number in [group.reserve() for _ in range(3)]:
+                group.admit(number)
+        self._settle(dict.fromkeys(self.groups, began))
+        events = self.setting.events
+        for turn in range(self.rounds):
+            for place, event in enumerate(events):
+                total = self.rounds * events.count(event)
+                done = turn * events.count(event) + events[:place].count(event)
+                self._event(event, (done + 0.5) / total, turn)
+            what = f"{self.setting.name}, {self.protocol}: round {turn + 1} of {self.rounds}"
+            print(f"{what}, load {os.getloadavg()[0]:.1f}, messages {pacer.late * 1000:.0f} ms late", flush=True)
+            pacer.late = 0.0
 
-def _message(number: int) -> bytes:
-    return encode_plain([(None, b"%d" % number, int(time.time() * 1000))])
+    def _event(self, event: str, phase: float, turn: int) -> None:
+        """In each group at the same phase of its heartbeats, one after the other; the order changes by round."""
+        order = [*self.groups[turn % len(self.groups) :], *self.groups[: turn % len(self.groups)]]
+        newcomers = {group: group.reserve() for group in order} if event == "join" else {}
+        interval = self.setting.interval[self.protocol]
+        moments: dict[Group, float] = {}
+        for group in order:
+            after = max(moments.values(), default=0.0) + _STAGGER
+            moments[group] = group.next_moment(_CALM, interval, phase, after)
+        before: dict[Group, set[int]] = {}
+        for group, moment in moments.items():
+            time.sleep(max(0.0, moment - time.monotonic()))
+            before[group], moments[group] = set(group.alive), time.monotonic()
+            if event == "join":
+                group.admit(newcomers[group])
+            else:
+                group.dismiss(_SIGNALS[event])
+        calm = {group: group.settled_at for group in order}
+        for group in self._settle(moments):
+            outcome = judge(
+                group.deliveries(), moments[group], time.monotonic(), calm[group], before[group] & group.alive
+            )
+            self.found.setdefault((self.setting.name, self.protocol, event, group.client), []).append(outcome)
 
-
-@dataclass
-class Pacer:
-    """Writes a message into each partition in turn, 500 a second; a thread."""
-
-    bootstrap: str
-    topic: str
-    stopping: threading.Event = field(default_factory=threading.Event)
-    problem: BaseException | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread = threading.Thread(target=self._run, name="pacer", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            with Producer(self.bootstrap) as producer:
-                producer.partitions(self.topic)
-                for partition in range(PARTITIONS):
-                    send_first(producer, self.topic, partition, _message(0))
-                due, number = time.monotonic(), 0
-                while not self.stopping.is_set():
-                    producer.send(self.topic, number % PARTITIONS, _message(number))
-                    number += 1
-                    due += PACE / PARTITIONS
-                    time.sleep(max(0.0, due - time.monotonic()))
-                producer.flush()
-        except BaseException as error:  # noqa: BLE001 - shown by the main thread
-            self.problem = error
-
-    def stop(self) -> None:
-        """End, and raise what went wrong."""
-        self.stopping.set()
-        self._thread.join(30)
-        if self.problem is not None:
-            raise self.problem
-
-
-def judge(deliveries: list[Delivery], began: float, ended: float, survivors: set[int]) -> Outcome:
-    """What happened between ``began`` and ``ended``."""
-    kept: list[float] = [0.0]
-    every: list[float] = [0.0]
-    twice = lost = 0
-    for partition in range(PARTITIONS):
-        seen: set[int] = set()
-        owners: list[int] = []
-        last: float | None = None
-        longest = 0.0
-        for delivery in deliveries:
-            if delivery.partition != partition or delivery.at > ended:
-                continue
-            fresh = delivery.offset not in seen
-            seen.add(delivery.offset)
-            if delivery.at < began:
-                last, owners = delivery.at, [delivery.member]
-                continue
-            owners.append(delivery.member)
-            if not fresh:
-                twice += 1
-                continue
-            longest = max(longest, delivery.at - (last if last is not None else began))
-            last = delivery.at
-        longest = max(longest, ended - (last if last is not None else began))
-        lost += max(seen, default=-1) + 1 - len(seen)
-        stall = max(0.0, longest - PACE) * 1000
-        every.append(stall)
-        if len(set(owners)) == 1 and owners[0] in survivors:
-            kept.append(stall)
-    return Outcome(max(kept), max(every), twice, lost)
-
-
-def one_group(client: str, protocol: str, broker: DevBroker) -> dict[str, Outcome]:
-    """Join, leave and kill in one group's life."""
-    topic = broker.create_topic(f"rebalance-{uuid.uuid4().hex[:8]}", PARTITIONS)
-    pacer = Pacer(broker.bootstrap, topic)
-    found: dict[str, Outcome] = {}
-    with tempfile.TemporaryDirectory(prefix="rebalance-") as home:
-        group = Group(client, protocol, broker.bootstrap, topic, Path(home))
-        pacer.start()
-        try:
-            alive = {group.add() for _ in range(3)}
-            group.wait_settled(alive)
-            for event, seconds in EVENTS.items():
-                time.sleep(1.5)  # a commit interval of quiet
-                before = set(alive)
-                began = time.monotonic()
-                if event == "join":
-                    alive.add(group.add())
-                else:
-                    chosen = min(alive)  # the first to join: with the classic protocol the group's leader
-                    group.members[chosen].send_signal(signal.SIGTERM if event == "leave" else signal.SIGKILL)
-                    alive.discard(chosen)
-                time.sleep(seconds)
-                group.wait_settled(alive)
-                found[event] = judge(group.deliveries(), began, time.monotonic(), before & alive)
-        finally:
-            pacer.stop()
-            group.end()
-            broker.delete_topic(topic)
-    return found
-
-
-def report(outcomes: dict[tuple[str, str], list[dict[str, Outcome]]], problems: dict[tuple[str, str], str]) -> str:
-    """Medians as a table."""
-    rows = []
-    for variant, rounds in outcomes.items():
-        row = [" ".join(variant)]
-        for event in EVENTS:
-            seen = [found[event] for found in rounds if event in found]
-            if not seen:
-                row += ["failed", "", ""]
-                continue
-            row.append(f"{statistics.median(o.kept for o in seen):,.0f}")
-            row.append(f"{statistics.median(o.any for o in seen):,.0f}")
-            row.append(f"{statistics.median(o.twice for o in seen):.0f}")
-        row.append(str(sum(o.lost for found in rounds for o in found.values())))
-        rows.append(row)
-    header = ["client and protocol"]
-    for event in EVENTS:
-        header += [f"{event}: kept", "any", "twice"]
-    notes = "\n".join(f"* {' '.join(variant)}: {text}" for variant, text in problems.items())
-    return results.simple_table([*header, "lost"], rows) + (f"\n\n{notes}" if notes else "")
+    def _settle(self, began: dict[Group, float]) -> list[Group]:
+        """Wait for all groups; one that does not settle takes no further part."""
+        for group, at in began.items():
+            try:
+                group.wait_settled(at, _PATIENCE)
+            except RuntimeError as error:
+                self.problems.append(f"{group.client} {self.protocol}, {self.setting.name}: {error}")
+                print(self.problems[-1], flush=True)
+                self.groups.remove(group)
+                group.end()
+        return [group for group in began if group in self.groups]
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one round")
-    parser.add_argument("--rounds", type=int, help="default 5")
-    parser.add_argument("--variants", help="only those whose 'client protocol' contains this text")
+    parser.add_argument("--quick", action="store_true", help="two rounds, nothing at defaults")
+    parser.add_argument("--rounds", type=int, help="default 5, and 2 at defaults, which take long")
+    parser.add_argument("--clients", default=",".join(CLIENTS), help="separated by commas")
+    parser.add_argument("--protocols", default=",".join(PROTOCOLS), help="separated by commas")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--docs", type=Path, help="a document whose section '.. begin rebalance' is replaced")
     options = parser.parse_args()
-    rounds = options.rounds or (1 if options.quick else 5)
-    variants = [v for v in VARIANTS if options.variants is None or options.variants in " ".join(v)]
-    outcomes: dict[tuple[str, str], list[dict[str, Outcome]]] = {variant: [] for variant in variants}
-    problems: dict[tuple[str, str], str] = {}
-    with DevBroker(properties=_BROKER) as broker:
-        for number in range(rounds):
-            for variant in variants[number:] + variants[:number]:
-                try:
-                    found = one_group(*variant, broker)
-                except RuntimeError as error:
-                    problems[variant] = str(error)
-                    print(*variant, "failed:", error, flush=True)
-                    continue
-                outcomes[variant].append(found)
-                print(*variant, *(f"{k}: {vars(v)}" for k, v in found.items()), sep="  ", flush=True)
+    rounds = options.rounds or (2 if options.quick else 5)
+    clients = [client for client in CLIENTS if client in options.clients.split(",")]
+    protocols = [protocol for protocol in PROTOCOLS if protocol in options.protocols.split(",")]
+    found: dict[reporting.Key, list[Outcome]] = {}
+    problems: list[str] = []
+    started, loads = time.monotonic(), [os.getloadavg()[0]]
+    for setting, count in [(TUNED, rounds), *([] if options.quick else [(DEFAULTS, max(1, rounds * 2 // 5))])]:
+        with DevBroker(properties=setting.broker) as broker:
+            for protocol in protocols:
+                able = [c for c in clients if protocol != "consumer" or c not in _CLASSIC_ONLY]
+                Trial(setting, protocol, count, found, problems).run(broker, able)
+                loads.append(os.getloadavg()[0])
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    text = f"{when}: {os.cpu_count()} CPUs, median of {rounds} round(s), milliseconds.\n\n{report(outcomes, problems)}"
+    minutes = (time.monotonic() - started) / 60
+    head = (
+        f"{when}: {os.cpu_count()} CPUs, {rounds} rounds in {minutes:.1f} minutes, load average {loads[0]:.1f} before, "
+        f"at most {max(loads):.1f} while it ran. {reporting.versions(clients)}."
+    )
+    beats = {(setting.name, p): s * 1000 for setting in (TUNED, DEFAULTS) for p, s in setting.interval.items()}
+    text = "\n\n".join([head, reporting.report(found, beats), *(f"* {problem}" for problem in problems)])
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "rebalance.rst").write_text(text + "\n", encoding="utf-8")
     facts = [
-        {"client": c, "protocol": p, "rounds": [{k: vars(v) for k, v in found.items()} for found in rounds_]}
-        for (c, p), rounds_ in outcomes.items()
+        {"setting": s, "protocol": p, "event": e, "client": c, "outcomes": [asdict(outcome) for outcome in each]}
+        for (s, p, e, c), each in found.items()
     ]
-    results.save_json(options.out / "rebalance.json", {"when": when, "rounds": rounds, "variants": facts})
+    results.save_json(
+        options.out / "rebalance.json", {"when": when, "loads": loads, "problems": problems, "rows": facts}
+    )
     if options.docs is not None:
         results.replace_between(options.docs, "rebalance", text)
     print(f"\n{text}\n\nwritten to {options.out}")

@@ -1,6 +1,8 @@
 """One member of a consumer group, any client: writes ``partition offset received`` (ns, monotonic) for each message.
 
-SIGTERM: a clean end. All clients commit once a second in the background and when they end.
+It says ``ready`` when its client is imported, and joins when it is told to go (one line on its standard input).
+SIGTERM: a clean end. All clients commit once a second in the background and when they end. Timeouts that are not given
+are the client's own.
 """
 
 from __future__ import annotations
@@ -8,25 +10,37 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-_SESSION_MS, _HEARTBEAT_MS, _COMMIT_MS = 6000, 1000, 1000
+_COMMIT_MS = 1000
 
 
 class Member:
     """Where to read, and where to write what came."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str, log: str) -> None:
-        self.bootstrap, self.topic, self.group = bootstrap, topic, group
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.bootstrap, self.topic, self.group = given.bootstrap, given.topic, given.group
+        self._given = given
         self.ending = False
         # Without a buffer: what was received must be known after a kill -9.
-        self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._log = os.open(given.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         signal.signal(signal.SIGTERM, self._end)
 
     def _end(self, *_: object) -> None:
         self.ending = True
+
+    def timeouts(self, session: str, beat: str, fetch: str) -> dict[str, int]:
+        """Those that were given, in ms, under the client's names for them."""
+        values = {session: self._given.session, beat: self._given.beat, fetch: self._given.fetch}
+        return {name: value for name, value in values.items() if name and value is not None}
+
+    def go(self) -> None:
+        """Wait until the group may be joined."""
+        print("ready", flush=True)
+        sys.stdin.readline()
 
     def got(self, partition: int, offset: int) -> None:
         """A message was handed out."""
@@ -40,6 +54,8 @@ def ours(member: Member, protocol: str) -> None:
     options: dict[str, Any] = {"group_protocol": "consumer"} if protocol == "consumer" else {}
     if protocol != "consumer":
         options["membership_protocol"] = protocol
+    options |= member.timeouts("session_timeout_ms", "heartbeat_interval_ms", "fetch_wait_max_ms")
+    member.go()
     consumer = ManagedBalancedConsumer(
         member.topic,
         member.bootstrap,
@@ -48,8 +64,6 @@ def ours(member: Member, protocol: str) -> None:
         auto_commit_interval_ms=_COMMIT_MS,
         auto_offset_reset="earliest",
         consumer_timeout_ms=100,
-        session_timeout_ms=_SESSION_MS,
-        heartbeat_interval_ms=_HEARTBEAT_MS,
         **options,
     )
     while not member.ending:
@@ -73,11 +87,12 @@ def confluent(member: Member, protocol: str) -> None:
         "fetch.queue.backoff.ms": 1,
     }
     if protocol == "consumer":
-        settings["group.protocol"] = "consumer"  # timeouts are the broker's
+        settings["group.protocol"] = "consumer"  # sessions and heartbeats are the broker's
+        settings |= member.timeouts("", "", "fetch.wait.max.ms")
     else:
         settings["partition.assignment.strategy"] = protocol
-        settings["session.timeout.ms"] = _SESSION_MS
-        settings["heartbeat.interval.ms"] = _HEARTBEAT_MS
+        settings |= member.timeouts("session.timeout.ms", "heartbeat.interval.ms", "fetch.wait.max.ms")
+    member.go()
     consumer = Consumer(settings)
     consumer.subscribe([member.topic])
     while not member.ending:
@@ -94,6 +109,7 @@ def kafkapython(member: Member, protocol: str) -> None:
     from kafka.coordinator.assignors.range import RangePartitionAssignor
 
     assignors = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
+    member.go()
     consumer = KafkaConsumer(
         member.topic,
         bootstrap_servers=member.bootstrap,
@@ -101,9 +117,8 @@ def kafkapython(member: Member, protocol: str) -> None:
         auto_offset_reset="earliest",
         enable_auto_commit=True,
         auto_commit_interval_ms=_COMMIT_MS,
-        session_timeout_ms=_SESSION_MS,
-        heartbeat_interval_ms=_HEARTBEAT_MS,
         partition_assignment_strategy=[assignors[protocol]],
+        **member.timeouts("session_timeout_ms", "heartbeat_interval_ms", "fetch_max_wait_ms"),
     )
     while not member.ending:
         for messages in consumer.poll(timeout_ms=100).values():
@@ -126,8 +141,10 @@ def main() -> None:
     parser.add_argument("--protocol", choices=("range", "cooperative-sticky", "consumer"), required=True)
     for name in ("bootstrap", "topic", "group", "log"):
         parser.add_argument(f"--{name}", required=True)
+    for name in ("session", "beat", "fetch"):
+        parser.add_argument(f"--{name}", type=int, help="ms")
     given = parser.parse_args()
-    CLIENTS[given.client](Member(given.bootstrap, given.topic, given.group, given.log), given.protocol)
+    CLIENTS[given.client](Member(given), given.protocol)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,10 @@ from managedconsumer.errors import ConfigurationError
 
 #: For so long (seconds) after a join heartbeats are sent more often, and how often.
 LIVELY_SECONDS, LIVELY_INTERVAL = 1.5, 0.2
+#: How often while partitions are awaited that others have still to give up.
+AWAITING_INTERVAL = 0.5
+# A beat that is late by less than this share of the interval leaves the rhythm as it is.
+_RHYTHM_SHARE = 0.25
 
 
 class Heartbeat:
@@ -39,19 +43,27 @@ class Heartbeat:
         self.last_send = now - self.interval
         self.last_receive = now
         self.last_reset = now
+        self._sent_at = self.last_send
+        self._awaiting_until = now
         self.sent = 0
         self.received = 0
         self.latency = 0.0
 
     def sent_heartbeat(self, now: float | None = None) -> None:
-        """A heartbeat was sent."""
-        self.last_send = self._clock() if now is None else now
+        """A heartbeat was sent.
+
+        The next one is due by when this one should have been: were each a little later, members that joined together
+        would drift apart, and when all have to rejoin the first would wait for the last.
+        """
+        self._sent_at = at = self._clock() if now is None else now
+        due = self.last_send + self._interval(at)
+        self.last_send = due if 0 <= at - due < _RHYTHM_SHARE * self._interval(at) else at
         self.sent += 1
 
     def received_heartbeat(self, now: float | None = None) -> None:
         """The coordinator answered a heartbeat: the session is alive."""
         self.last_receive = self._clock() if now is None else now
-        self.latency = max(0.0, self.last_receive - self.last_send)
+        self.latency = max(0.0, self.last_receive - self._sent_at)
         self.received += 1
 
     def reset_session_timeout(self, now: float | None = None) -> None:
@@ -64,14 +76,23 @@ class Heartbeat:
         self.last_reset = at
         self.last_send = at - self.interval
 
+    def await_partitions(self, now: float | None = None) -> None:
+        """Joined a group (KIP-848) whose other members give partitions up for us, each after its next heartbeat."""
+        at = self._clock() if now is None else now
+        self.last_reset = at
+        self._awaiting_until = at + self.interval + LIVELY_SECONDS
+
+    def _interval(self, at: float) -> float:
+        # In the moments after a join the group often moves on (a second phase, partitions that become free): who
+        # asks soon is told soon.
+        if self.received and at - self.last_reset < LIVELY_SECONDS:
+            return min(self.interval, LIVELY_INTERVAL)
+        return min(self.interval, AWAITING_INTERVAL) if at < self._awaiting_until else self.interval
+
     def ttl(self, now: float | None = None) -> float:
         """Seconds until the next heartbeat is due (0: now)."""
         at = self._clock() if now is None else now
-        # In the moments after a join the group often moves on (a second phase, partitions that become free): who
-        # asks soon is told soon.
-        lively = at - self.last_reset < LIVELY_SECONDS
-        interval = min(self.interval, LIVELY_INTERVAL) if lively and self.received else self.interval
-        left: float = max(0.0, self.last_send + interval - at)
+        left: float = max(0.0, self.last_send + self._interval(at) - at)
         return left
 
     def should_heartbeat(self, now: float | None = None) -> bool:

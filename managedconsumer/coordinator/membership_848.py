@@ -292,7 +292,7 @@ class ConsumerGroupMembership(Machine):
             self._target = _target(response["assignment"]["topic_partitions"])
         if self.state is _S.PREPARING_REBALANCE:
             self.rejoin_reason = None
-            self.heartbeat.last_reset = now
+            self.heartbeat.await_partitions(now)
             self._move(_S.COMPLETING_REBALANCE, "joined" if joined else "joined again")
             if self._target is None:
                 self._target = ()

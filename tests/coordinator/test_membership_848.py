@@ -129,3 +129,19 @@ def test_an_answer_from_before_the_loss_changes_nothing() -> None:
     life.events += life.machine.fence(err.UnknownMemberId("a commit said so"), life.machine.generation)
     assert life.machine.receive(request, answer(9, [1]), life.now) == []
     assert life.machine.state is _S.LOSING
+
+
+def test_who_joins_asks_often_until_the_others_have_had_a_heartbeat_to_give_up_partitions() -> None:
+    life = Life()
+    life.join([])
+    joined, interval = life.now, life.machine.heartbeat.interval
+    assert interval == 5.0
+    while life.now < joined + interval + 1.0:
+        while left := life.machine.heartbeat.ttl(life.now):
+            assert left <= 0.5
+            life.now += left + 0.001
+        life.beat(answer())
+    life.now = joined + interval + 2.0
+    if life.machine.heartbeat.should_heartbeat(life.now):
+        life.beat(answer())
+    assert life.machine.heartbeat.ttl(life.now) > 3.0

@@ -1,0 +1,46 @@
+"""The rhythm of heartbeats: members that joined together must not drift apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from managedconsumer.coordinator.heartbeat import LIVELY_SECONDS, Heartbeat
+
+
+def beaten(late: float, seconds: float) -> Heartbeat:
+    """A member whose every beat is ``late``, long after its join."""
+    beat = Heartbeat(session_timeout_ms=9000, heartbeat_interval_ms=3000, clock=lambda: 0.0)
+    beat.reset_session_timeout(0.0)
+    now = 0.0
+    while now < seconds:
+        now += beat.ttl(now) + late
+        beat.sent_heartbeat(now)
+        beat.received_heartbeat(now + 0.004)
+    return beat
+
+
+def test_small_delays_do_not_add_up() -> None:
+    hour = 3600.0
+    quick, slow = (beaten(late, hour).last_send for late in (0.0001, 0.02))
+    assert abs(quick - slow) % 3.0 == pytest.approx(0.0, abs=0.05)
+
+
+def test_a_large_delay_begins_a_new_rhythm() -> None:
+    beat = beaten(0.001, 60.0)
+    frozen = beat.last_send + 9.0
+    beat.sent_heartbeat(frozen)
+    assert beat.ttl(frozen) == pytest.approx(3.0)
+    beat.sent_heartbeat(frozen + 1.0)  # sooner than due, with news
+    assert beat.ttl(frozen + 1.0) == pytest.approx(3.0)
+
+
+def test_latency_is_from_when_it_really_was_sent() -> None:
+    assert beaten(0.5, 60.0).latency == pytest.approx(0.004)
+
+
+def test_after_a_join_beats_come_soon() -> None:
+    beat = beaten(0.001, 60.0)
+    beat.reset_session_timeout(100.0)
+    beat.sent_heartbeat(100.0)
+    assert beat.ttl(100.0) == pytest.approx(0.2)
+    assert beat.ttl(100.0 + LIVELY_SECONDS + 0.1) == pytest.approx(3.0 - LIVELY_SECONDS - 0.1)
