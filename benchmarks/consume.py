@@ -41,14 +41,18 @@ from managedconsumer.testing.devbroker import DevBroker  # noqa: E402
 
 _FILL_SECONDS = 4.0
 _START_SECONDS = 12.0
+#: A topic's name and how many messages are in it.
+Topic = tuple[str, int]
 #: Messages that a slow peer reads at least.
 _FEWEST = 5_000
 
 
-def measure(peer: Peer, cell: Cell, broker: DevBroker, count: int, cafile: str, patience: float) -> dict[str, float]:
+def measure(
+    peer: Peer, cell: Cell, topic: str, broker: DevBroker, count: int, cafile: str, patience: float
+) -> dict[str, float]:
     """One run in a process of its own. Raises RuntimeError with the last line that it said."""
     bootstrap = broker.bootstrap_for("TLS" if cell.tls else "PLAINTEXT")
-    command = [str(HERE / "peers" / f"{peer.script}.py"), "--mode", peer.mode, "--topic", cell.topic]
+    command = [str(HERE / "peers" / f"{peer.script}.py"), "--mode", peer.mode, "--topic", topic]
     command += ["--bootstrap", bootstrap, "--count", str(count), "--size", str(cell.size)]
     command += ["--partitions", str(cell.partitions), "--started", repr(time.monotonic())]
     if cell.tls:
@@ -62,6 +66,7 @@ class Throughput:
     def __init__(self, options: argparse.Namespace, cells: list[tuple[Cell, int]]) -> None:
         self.options = options
         self.plan = [(cell, peers_for(level, options.peers)) for cell, level in cells]
+        self._made: list[tuple[DevBroker, str]] = []
 
     def seconds(self) -> float:
         """What it is expected to take."""
@@ -73,32 +78,49 @@ class Throughput:
         for cell, peers in self.plan:
             rows = bench.rows(cell.key, [peer.name for peer in peers])
             count = cell.count(self.options.megabytes * 1_000_000, self.options.messages)
-            brokers = [bench.brokers[version] for version in sorted({peer.kafka for peer in peers})]
             bench.progress.say(f"{cell.key}: writing {count:,} messages")
             try:
-                for broker in brokers:
-                    fill(broker, cell, count)
+                large, small = self.write(cell, count, peers, bench)
                 bench.progress.done(_FILL_SECONDS)
                 for number in range(self.options.runs):
                     loads.append(os.getloadavg()[0])
                     order = list(peers)
                     random.Random(number).shuffle(order)
                     for peer in order:
-                        self.one(bench, peer, cell, count, cafile, rows[peer.name])
+                        self.one(bench, peer, cell, small if peer.share else large, cafile, rows[peer.name])
             finally:
-                for broker in brokers:
-                    broker.delete_topic(cell.topic)
+                for broker, topic in self._made:
+                    broker.delete_topic(topic)
+                self._made.clear()
 
-    def one(self, bench: Bench, peer: Peer, cell: Cell, count: int, cafile: str, row: results.Row) -> None:
+    def write(self, cell: Cell, count: int, peers: list[Peer], bench: Bench) -> tuple[Topic, Topic]:
+        """Both topics, on every broker where somebody reads them: (name, messages)."""
+        large, small = (cell.topic, count), (cell.topic, count)
+        for version in sorted({peer.kafka for peer in peers}):
+            readers = [peer for peer in peers if peer.kafka == version]
+            broker = bench.brokers[version]
+            if cell.small == 1 or any(not peer.share for peer in readers):
+                self._made.append((broker, cell.topic))
+                large = (cell.topic, fill(broker, cell, count))
+            if cell.small == 1:
+                small = (cell.topic, large[1] // 10)
+            elif any(peer.share for peer in readers):
+                name = f"{cell.topic}-small"
+                self._made.append((broker, name))
+                small = (name, fill(broker, cell, int(count * cell.small), name))
+        return large, small
+
+    def one(self, bench: Bench, peer: Peer, cell: Cell, topic: Topic, cafile: str, row: results.Row) -> None:
         """One run of one row."""
         bench.progress.done(peer.seconds)
         if cell.codec in peer.without:
             row.problem, row.failures = peer.without[cell.codec], 2
         if row.over:
             return
-        wanted = max(min(count, _FEWEST), int(count * peer.share))
+        name, there = topic
+        wanted = max(min(there, _FEWEST), int(there * (peer.share or 1.0)))
         try:
-            found = measure(peer, cell, bench.brokers[peer.kafka], wanted, cafile, self.options.patience)
+            found = measure(peer, cell, name, bench.brokers[peer.kafka], wanted, cafile, self.options.patience)
         except RuntimeError as error:
             row.fail(str(error))
             bench.progress.say(f"{cell.key}: {peer.name} failed: {error}")
@@ -128,7 +150,9 @@ def run(options: argparse.Namespace) -> None:
         bench.progress = children.Progress(expected + throughput.seconds() * ("throughput" in only))
         children.freeze(home)
         properties, cafile = tls_properties(home)
-        for version in (NEW_KAFKA, OLD_KAFKA):
+        # pykafka's broker only where somebody reads from it.
+        old = any(peer.kafka == OLD_KAFKA for _, peers in throughput.plan for peer in peers)
+        for version in (NEW_KAFKA, OLD_KAFKA) if old else (NEW_KAFKA,):
             bench.progress.say(f"starting Kafka {version}")
             broker = DevBroker(version, heap_mb=512, properties=properties, listeners={"TLS": "SSL"})
             bench.brokers[version] = stack.enter_context(broker)

@@ -97,6 +97,10 @@ class Bench:
         """Whether a row of this name was asked for."""
         return not self.words or any(word in name for word in self.words)
 
+    def chosen(self, probes: Sequence[Probe]) -> list[Probe]:
+        """Those that were asked for, and whose broker runs."""
+        return [probe for probe in probes if self.wanted(probe.name) and probe.kafka in self.brokers]
+
     def rows(self, table: str, names: Sequence[str]) -> dict[str, Row]:
         """Empty rows of a new table."""
         made = {name: Row(name) for name in names}
@@ -160,14 +164,17 @@ def start_seconds(bench: Bench) -> float:
 
 def start(bench: Bench) -> None:
     """Constructor to first message of a lone member; the last row: the broker's own answers."""
-    probes = [probe for probe in LONE if bench.wanted(probe.name)]
+    probes = bench.chosen(LONE)
     rows = bench.rows("start", [*[probe.name for probe in probes], "limit"])
     answers = rows["limit"]
     with small_topics(bench, "bench-start", probes) as topic:
-        for number in range(bench.runs):
-            broker = bench.brokers[NEW_KAFKA]
+        # A broker's very first group waits until the topic for offsets has been made.
+        for broker in {bench.brokers[probe.kafka].bootstrap: bench.brokers[probe.kafka] for probe in probes}.values():
             command = [_ANSWERS, "--bootstrap", broker.bootstrap, "--topic", topic]
-            bench.attempt("start", answers, partial(children.run, command, {}, bench.patience), 0.5)
+            children.run(command, {}, 60.0)
+        command = [_ANSWERS, "--bootstrap", bench.brokers[NEW_KAFKA].bootstrap, "--topic", topic]
+        for number in range(bench.runs):
+            bench.attempt("start", answers, partial(children.run, list(command), {}, bench.patience), 0.5)
             for probe in shuffled(probes, number):
                 command = probe_arguments(probe, "start", bench.brokers[probe.kafka], topic)
                 bench.attempt("start", rows[probe.name], partial(children.run, command, {}, bench.patience), 1.0)
@@ -233,7 +240,7 @@ def latency_seconds(bench: Bench) -> float:
 
 def latency(bench: Bench) -> None:
     """Time from just before a message is sent until the user has it, 500 messages a second."""
-    probes = [probe for probe in LONE if bench.wanted(probe.name)]
+    probes = bench.chosen(LONE)
     rows = bench.rows("latency", [probe.name for probe in probes])
     count, skip = _latency_messages(bench)
     for number in range(bench.runs):
@@ -285,7 +292,7 @@ def idle_seconds(bench: Bench) -> float:
 
 def idle(bench: Bench) -> None:
     """CPU of consumers that have nothing to read."""
-    probes = [probe for probe in LONE if bench.wanted(probe.name)]
+    probes = bench.chosen(LONE)
     bench.rows("idle", [probe.name for probe in probes])
     seconds = _idle_for(bench)
     with small_topics(bench, "bench-idle", probes) as topic:
@@ -302,7 +309,7 @@ def memory_seconds(bench: Bench) -> float:
 
 def memory(bench: Bench) -> None:
     """Peak of memory with a slow reader on a topic much larger than the bound: 10 kB messages, 150 MB."""
-    probes = [probe for probe in MEMORY if bench.wanted(probe.name)]
+    probes = bench.chosen(MEMORY)
     bench.rows("memory", [probe.name for probe in probes])
     cell = Cell(10_000, "none", _PARTITIONS)
     used = [bench.brokers[version] for version in sorted({probe.kafka for probe in probes})]

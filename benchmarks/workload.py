@@ -52,6 +52,13 @@ class Cell:
         """The topic's name."""
         return f"bench-{self.key}"
 
+    @property
+    def small(self) -> float:
+        """Size of the topic for slow clients beside the other; 1: they share it, lest its batches get too small."""
+        if self.partitions > 100:
+            return 1.0
+        return 0.5 if self.size >= 1000 else 0.25 if self.by == 1 else 0.1
+
     def count(self, budget_bytes: int, most: int) -> int:
         """Messages that make ``budget_bytes``, at most ``most``."""
         return max(1000, min(most, _MOST_BY_BATCH.get(self.by, most), budget_bytes // self.size))
@@ -85,9 +92,10 @@ def send_first(producer: Producer, topic: str, partition: int, batch: bytes, pat
             time.sleep(0.1)
 
 
-def fill(broker: DevBroker, cell: Cell, count: int) -> int:
+def fill(broker: DevBroker, cell: Cell, count: int, topic: str = "") -> int:
     """Make the topic of ``cell`` and write at least ``count`` messages, evenly; how many there are."""
-    broker.create_topic(cell.topic, cell.partitions)
+    topic = topic or cell.topic
+    broker.create_topic(topic, cell.partitions)
     fitting = max(1, min(BATCH_BYTES // (cell.size + _OVERHEAD), -(-count // cell.partitions)))
     per_batch = min(cell.by, fitting) if cell.by else fitting
     chance = random.Random(cell.size)
@@ -97,28 +105,28 @@ def fill(broker: DevBroker, cell: Cell, count: int) -> int:
     ]
     rounds = -(-count // (per_batch * cell.partitions))
     with Producer(broker.bootstrap, codec=cell.codec) as producer:
-        producer.partitions(cell.topic)
+        producer.partitions(topic)
         for partition in range(cell.partitions):
-            send_first(producer, cell.topic, partition, batches[partition % _VARIETY])
+            send_first(producer, topic, partition, batches[partition % _VARIETY])
         if cell.by:
-            _send_together(producer, cell, batches, rounds)
+            _send_together(producer, topic, cell.partitions, batches, rounds)
         else:
             for number in range(1, rounds):
                 for partition in range(cell.partitions):
-                    producer.send(cell.topic, partition, batches[(number + partition) % _VARIETY])
+                    producer.send(topic, partition, batches[(number + partition) % _VARIETY])
             producer.flush()
     return rounds * cell.partitions * per_batch
 
 
-def _send_together(producer: Producer, cell: Cell, batches: list[bytes], rounds: int) -> None:
+def _send_together(producer: Producer, topic: str, partitions: int, batches: list[bytes], rounds: int) -> None:
     """Small batches, one for every partition in each request: a request for each would take all day."""
-    leader = producer.cluster.snapshot.topics[cell.topic].partitions[0].leader
+    leader = producer.cluster.snapshot.topics[topic].partitions[0].leader
     connection = producer.cluster.connect(leader)
     version = min(connection.version(schemas.PRODUCE), 12)  # by name
     waiting: list[int] = []
     for number in range(1, rounds):
-        parts = [{"index": n, "records": batches[(number + n) % _VARIETY]} for n in range(cell.partitions)]
-        topics = [{"name": cell.topic, "topic_id": bytes(16), "partition_data": parts}]
+        parts = [{"index": n, "records": batches[(number + n) % _VARIETY]} for n in range(partitions)]
+        topics = [{"name": topic, "topic_id": bytes(16), "partition_data": parts}]
         body = {"transactional_id": None, "acks": -1, "timeout_ms": 30_000, "topic_data": topics}
         waiting.append(connection.send(schemas.PRODUCE, body, version))
         if len(waiting) >= _PIPELINE or number == rounds - 1:

@@ -73,7 +73,7 @@ def test_every_error_code_is_listed_with_its_remedy() -> None:
 
 def test_the_benchmarks_find_where_to_write_their_tables() -> None:
     text = (DOCS / "performance.rst").read_text(encoding="utf-8")
-    for name in ("consume", "rebalance"):
+    for name in ("consume", "rebalance", "spark"):
         assert text.count(f".. begin {name}\n") == text.count(f".. end {name}\n") == 1
 
 
