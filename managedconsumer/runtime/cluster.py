@@ -7,12 +7,13 @@ import weakref
 from dataclasses import replace
 from random import random
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.runtime.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.transport import BufferFactory
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo
 from managedconsumer.wire import schemas
 
@@ -105,7 +106,7 @@ class Cluster:
 
     # -- connections ----------------------------------------------------------------------------------
 
-    def connect(self, node_id: int, buffers: Callable[[int], bytearray] | None = None) -> Connection:
+    def connect(self, node_id: int, buffers: BufferFactory | None = None) -> Connection:
         """A new, connected connection to a broker by its id; the caller closes it. ``buffers``: where it receives."""
         broker = self.snapshot.brokers.get(node_id)
         if broker is None:
@@ -115,7 +116,7 @@ class Cluster:
         return self._open(broker.host, broker.port, node_id, buffers)
 
     def _open(
-        self, host: str, port: int, node_id: int | None = None, buffers: Callable[[int], bytearray] | None = None
+        self, host: str, port: int, node_id: int | None = None, buffers: BufferFactory | None = None
     ) -> Connection:
         if self._closed:
             raise err.SocketDisconnectedError("the consumer's connections are closed")

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Callable, Final
 from managedconsumer.runtime import net
 
 if TYPE_CHECKING:
+    import mmap
+
     from managedconsumer.runtime.handlers import Handler
 
 _INBOX_BYTES: Final = 16 << 10
@@ -23,7 +25,7 @@ _timeval = struct.Struct("@ll").pack
 
 FrameSize = Callable[[bytes], int]
 """The size that four bytes announce; raises when it cannot be one."""
-BufferFactory = Callable[[int], "bytearray | memoryview"]
+BufferFactory = Callable[[int], "bytearray | memoryview | mmap.mmap"]
 """Gives a writable buffer of at least so many bytes, which belongs to the frame's receiver from then on."""
 
 

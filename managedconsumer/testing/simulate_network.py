@@ -179,9 +179,7 @@ class SimulatedCluster(Cluster):
         del handler
         return SimulatedCluster(self._network, self._process)
 
-    def _open(
-        self, host: str, port: int, node_id: int | None = None, buffers: Callable[[int], bytearray] | None = None
-    ) -> Connection:
+    def _open(self, host: str, port: int, node_id: int | None = None, buffers: Any = None) -> Connection:
         del port, node_id, buffers
         node = int(host[4:])
         if self._closed:
