@@ -41,6 +41,8 @@ from managedconsumer.testing.devbroker import DevBroker  # noqa: E402
 
 _FILL_SECONDS = 4.0
 _START_SECONDS = 12.0
+#: Where all read the same topic, those that read the smaller one elsewhere take this part of it.
+_SHARED = 40
 #: A topic's name and how many messages are in it.
 Topic = tuple[str, int]
 #: Messages that a slow peer reads at least.
@@ -103,7 +105,7 @@ class Throughput:
                 self._made.append((broker, cell.topic))
                 large = (cell.topic, fill(broker, cell, count))
             if cell.small == 1:
-                small = (cell.topic, large[1] // 10)
+                small = (cell.topic, large[1] // _SHARED)
             elif any(peer.share for peer in readers):
                 name = f"{cell.topic}-small"
                 self._made.append((broker, name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from dataclasses import dataclass
 
 from managedconsumer import errors as err
@@ -18,8 +19,10 @@ _OVERHEAD = 20
 #: Different batches that are sent again and again: the broker numbers the records.
 _VARIETY = 4
 #: Small batches are dear to write: so many messages at most for each record in a batch.
-_MOST_BY_BATCH = {1: 160_000, 10: 800_000}
-_PIPELINE = 4
+_MOST_BY_BATCH = {1: 100_000, 10: 600_000}
+#: Java's TLS is slow.
+_MOST_TLS = 400_000
+_PIPELINE = 8
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,12 @@ class Cell:
         """Size of the topic for slow clients beside the other; 1: they share it, lest its batches get too small."""
         if self.partitions > 100:
             return 1.0
-        return 0.5 if self.size >= 1000 else 0.25 if self.by == 1 else 0.1
+        return 0.5 if self.size >= 1000 or self.tls else 0.25 if self.by == 1 else 0.1
 
     def count(self, budget_bytes: int, most: int) -> int:
         """Messages that make ``budget_bytes``, at most ``most``."""
-        return max(1000, min(most, _MOST_BY_BATCH.get(self.by, most), budget_bytes // self.size))
+        most = min(most, _MOST_BY_BATCH.get(self.by, most), _MOST_TLS if self.tls else most)
+        return max(1000, min(most, budget_bytes // self.size))
 
 
 def value(size: int, chance: random.Random) -> bytes:
@@ -123,17 +127,21 @@ def _send_together(producer: Producer, topic: str, partitions: int, batches: lis
     leader = producer.cluster.snapshot.topics[topic].partitions[0].leader
     connection = producer.cluster.connect(leader)
     version = min(connection.version(schemas.PRODUCE), 12)  # by name
-    waiting: list[int] = []
+    waiting: deque[int] = deque()
+
+    def receive() -> None:
+        answer = connection.receive(waiting.popleft())
+        for part in answer["responses"][0]["partition_responses"]:
+            if part["error_code"]:
+                raise err.error_for_code(part["error_code"])
+
     for number in range(1, rounds):
         parts = [{"index": n, "records": batches[(number + n) % _VARIETY]} for n in range(partitions)]
         topics = [{"name": topic, "topic_id": bytes(16), "partition_data": parts}]
         body = {"transactional_id": None, "acks": -1, "timeout_ms": 30_000, "topic_data": topics}
         waiting.append(connection.send(schemas.PRODUCE, body, version))
-        if len(waiting) >= _PIPELINE or number == rounds - 1:
-            for correlation_id in waiting:
-                answer = connection.receive(correlation_id)
-                for part in answer["responses"][0]["partition_responses"]:
-                    if part["error_code"]:
-                        raise err.error_for_code(part["error_code"])
-            waiting.clear()
+        if len(waiting) >= _PIPELINE:
+            receive()
+    while waiting:
+        receive()
     connection.close()
