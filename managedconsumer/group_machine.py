@@ -9,6 +9,7 @@ from typing import Any, Callable
 
 from managedconsumer.compat.membership import accept_assignors
 from managedconsumer.config import GroupOptions
+from managedconsumer.coordinator.broker_regex import broker_regex
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
 from managedconsumer.coordinator.negotiation import Negotiation
@@ -18,6 +19,7 @@ from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.structs import Generation
+from managedconsumer.subscription_state import INTERNAL_TOPICS
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ def build_machine(
                 group_instance_id=options.group_instance_id,
                 rack=engine.options.client_rack,
                 server_assignor=server_assignor,
+                topic_regex=_topic_regex(engine),
             ),
             topics,
             random.random,
@@ -94,6 +97,21 @@ def build_machine(
         random.random,
         now,
     )
+
+
+def _topic_regex(engine: Engine) -> str | None:
+    """The pattern subscribed to, if the broker can look for its topics too (KIP-848)."""
+    with engine.lock:
+        pattern = engine.subscription.subscribed_pattern
+    if pattern is None:
+        return None
+    # The broker does not leave Kafka's own topics out.
+    internal = any(pattern.match(name) for name in INTERNAL_TOPICS)
+    regex = None if internal else broker_regex(pattern)
+    if regex is None:
+        why = "matches Kafka's own topics too" if internal else "cannot be said in RE2"
+        log.info("group %s: %r %s: topics are looked for here only", engine.group_id, pattern, why)
+    return regex
 
 
 def error_handlers(member: GroupMember | None, link: CoordinatorLink | None) -> dict[int, Callable[[], None]]:

@@ -39,6 +39,7 @@ _EXPELLED = frozenset({25, 110})
 _FATAL = frozenset({23, 24, 29, 30, 35, 42, 81, 82, 111, 112, 128})
 #: States in which heartbeats are sent.
 _BEATING = frozenset({_S.PREPARING_REBALANCE, _S.ASSIGNING, _S.STABLE})
+_BAD_REGEX = 128
 _JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_STATIC_EPOCH = 0, -1, -2
 
 
@@ -55,6 +56,8 @@ class ConsumerGroupConfig:
     group_instance_id: str | None = None
     rack: str | None = None
     server_assignor: str | None = None
+    #: RE2 text of the pattern subscribed to, for the broker to find topics by; from version 1 of the heartbeat on.
+    topic_regex: str | None = None
 
 
 def _random_id() -> str:
@@ -94,6 +97,7 @@ class ConsumerGroupMembership(Machine):
         self._owned: Target = ()
         self._told_owned: Target | None = None
         self._told_topics: tuple[str, ...] | None = None
+        self._regex = config.topic_regex
 
     # -- what the driver asks -------------------------------------------------------------------------
 
@@ -247,6 +251,7 @@ class ConsumerGroupMembership(Machine):
             "rack_id": None,
             "rebalance_timeout_ms": -1,
             "subscribed_topic_names": None,
+            "subscribed_topic_regex": None,
             "server_assignor": None,
             "topic_partitions": None,
         }
@@ -255,7 +260,10 @@ class ConsumerGroupMembership(Machine):
             body["server_assignor"] = self.config.server_assignor
             body["rebalance_timeout_ms"] = self.config.rebalance_timeout_ms
         if joining or topics != self._told_topics:
+            # Both: our metadata may show a topic before the broker looks for new ones again, or the other way round,
+            # and version 0 knows no pattern.
             body["subscribed_topic_names"] = list(topics)
+            body["subscribed_topic_regex"] = self._regex
         if joining or self._owned != self._told_owned:
             body["topic_partitions"] = [
                 {"topic_id": topic_id, "partitions": list(numbers)} for topic_id, numbers in self._owned
@@ -271,6 +279,9 @@ class ConsumerGroupMembership(Machine):
         self._forget_told()
         if code in _EXPELLED:
             self._expelled(error, now)
+        elif code == _BAD_REGEX and self._regex is not None:
+            self._regex = None  # the names that we match ourselves have to do
+            self._retry(error, now)
         elif code in _FATAL:
             self._end_with(error)
         else:

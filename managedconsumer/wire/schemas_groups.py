@@ -220,7 +220,7 @@ CONSUMER_GROUP_HEARTBEAT = Api(
         rack_id                 string?        = null
         rebalance_timeout_ms    int32          = -1
         subscribed_topic_names  [string]?      = null
-        subscribed_topic_regex  string?    1+  = null  needed
+        subscribed_topic_regex  string?    1+  = null
         server_assignor         string?        = null
         topic_partitions        []?            = null
             topic_id            uuid

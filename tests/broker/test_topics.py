@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from managedconsumer import KafkaClient, SimpleConsumer, TopicPartition
+from managedconsumer import KafkaClient, SimpleConsumer, SubscriptionState, TopicPartition
 from managedconsumer import errors as err
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.producer import Producer, Record
@@ -83,6 +83,54 @@ def test_a_pattern_follows_the_topics(group: ListenerGroup, unique: Callable[[st
     finally:
         for name in made:
             group.broker.delete_topic(name)
+
+
+@pytest.fixture
+def broker_looks(
+    kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
+) -> Iterator[ListenerGroup]:
+    made = ListenerGroup(kafka43, topic(kafka43, 1), unique("group"), "threads", "consumer")
+    yield made
+    made.stop()
+
+
+def test_the_broker_looks_for_topics_too(
+    broker_looks: ListenerGroup, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-848: members that match no names themselves get what Python's pattern matches, and nothing else."""
+    group, names = broker_looks, [topic(broker_looks.broker, 1) for _ in range(11)]
+    stem = re.escape(names[0].rsplit("-", 1)[0])
+    numbers = {name.rsplit("-", 1)[1] for name in names}
+    last = max(numbers, key=int)
+    monkeypatch.setattr(SubscriptionState, "update_pattern_subscription", lambda *_: False)
+    for text in (
+        f"{stem}-",
+        rf"{stem}-[{last[0]}-9]\d{{,9}}$",
+        f"(?P<all>{stem})-(?:{last}|{min(numbers)})\\Z",
+        "nothing$",
+    ):
+        pattern = re.compile(text)
+        expected = {name for name in [*names, group.topic] if pattern.match(name)}
+        member = group.join(topic=pattern)
+        group.until(lambda m=member, e=expected: {tp.topic for tp in m.owned} == e, text)  # type: ignore[misc]
+        group.leave(member)
+
+
+def test_kafkas_own_topics_are_not_assigned(broker_looks: ListenerGroup, caplog: pytest.LogCaptureFixture) -> None:
+    """They match, and the broker would assign them."""
+    member = broker_looks.join(topic=re.compile("__|" + re.escape(broker_looks.topic)))
+    broker_looks.until(lambda: {tp.topic for tp in member.owned} == {broker_looks.topic}, "the topic")
+    assert not [record.getMessage() for record in caplog.records if "did not subscribe" in record.getMessage()]
+
+
+def test_a_pattern_that_the_broker_cannot_read(
+    broker_looks: ListenerGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("managedconsumer.group_machine.broker_regex", lambda _: "(")
+    member = broker_looks.join(topic=re.compile(re.escape(broker_looks.topic)))
+    broker_looks.until(lambda: {tp.topic for tp in member.owned} == {broker_looks.topic}, "matched by the member")
+    assert member.ended is None
+    assert len([record for record in caplog.records if "INVALID_REGULAR_EXPRESSION" in record.getMessage()]) == 1
 
 
 def test_a_topic_deleted_and_created_again(group: ListenerGroup, caplog: pytest.LogCaptureFixture) -> None:

@@ -145,3 +145,31 @@ def test_who_joins_asks_often_until_the_others_have_had_a_heartbeat_to_give_up_p
     if life.machine.heartbeat.should_heartbeat(life.now):
         life.beat(answer())
     assert life.machine.heartbeat.ttl(life.now) > 3.0
+
+
+def test_a_pattern_is_told_beside_the_topics_that_match_it_here() -> None:
+    life = Life(topic_regex="(?:t.*).*")
+    life.begin()
+    body = life.beat(answer(partitions=[0]))
+    assert (body["subscribed_topic_names"], body["subscribed_topic_regex"]) == (["t"], "(?:t.*).*")
+    life.events += life.machine.reconciled()
+    body = life.beat(answer())
+    assert (body["subscribed_topic_names"], body["subscribed_topic_regex"]) == (None, None)
+
+
+def test_a_pattern_that_the_broker_refuses_is_not_told_again() -> None:
+    life = Life(topic_regex="(")
+    life.begin()
+    life.beat(answer(error=128))
+    assert isinstance(life.of(ev.Retrying)[0].error, err.InvalidRegularExpression)
+    life.now += 1.0
+    body = life.beat(answer(partitions=[0]))
+    assert (body["subscribed_topic_names"], body["subscribed_topic_regex"]) == (["t"], None)
+    assert life.machine.state is _S.ASSIGNING
+
+
+def test_a_refusal_without_a_pattern_ends_it() -> None:
+    life = Life()
+    life.begin()
+    life.beat(answer(error=128))
+    assert life.machine.state is _S.FAILED
