@@ -102,6 +102,9 @@ class Dispenser:
             queue, chunk = self._queue, self._chunk
             if queue is None or chunk is None:
                 return None
+            if chunk.exhausted:  # a batch without rows would say the same, but has to be built
+                self._close_chunk()
+                continue
             start = chunk.position
             try:
                 batch = chunk_to_columns(chunk, columns=columns)
