@@ -217,14 +217,14 @@ def verdicts(tables: results.Tables) -> str:
     return results.simple_table(["job and source", "goal", "measured", "met"], lines)
 
 
-def report(facts: Mapping[str, Any], tables: results.Tables, count: int) -> str:
+def report(facts: Mapping[str, Any], tables: results.Tables, count: int, connector: str) -> str:
     """The whole report."""
     from pyspark import __version__ as version
 
     head = (
         f"{facts['when']}: {facts['cpus']} CPUs ({facts['system']}), Python {facts['python']}, PySpark {version}, "
         f"local[2], load average {facts['load'][0]} to {facts['load'][1]}; {count:,} messages, median of "
-        f"{facts['runs']} interleaved rounds after one for warming up."
+        f"{facts['runs']} interleaved rounds after one for warming up. Connector: {connector}."
     )
     columns = {"seconds": ("seconds", 2), "CPU s": ("cpu", 2)}
     parts = [results.metric_table(JOBS[job][0], columns, rows) for job, rows in tables.items()]
@@ -269,7 +269,7 @@ def rounds(options: argparse.Namespace, broker: DevBroker, home: Path) -> tuple[
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two rounds of 200,000 messages")
+    parser.add_argument("--quick", action="store_true", help="one round of 200,000 messages")
     parser.add_argument("--runs", type=int, help="rounds that count (default 5; quick: 1)")
     parser.add_argument("--messages", type=int, help="default 1,000,000")
     parser.add_argument("--jars", type=Path, help="a directory with the connector's jars and what they need")
@@ -281,7 +281,10 @@ def main() -> None:
     with DevBroker(heap_mb=512) as broker, tempfile.TemporaryDirectory(prefix="bench-") as home:
         tables, count, loads = rounds(options, broker, Path(home))
     facts = facts_of(options.runs, loads)
-    text = report(facts, tables, count)
+    connector = f"{_CONNECTOR}, this PySpark's version"
+    if options.jars is not None:
+        connector = ", ".join(sorted(jar.stem for jar in options.jars.glob("*.jar")))
+    text = report(facts, tables, count, connector)
     options.out.mkdir(parents=True, exist_ok=True)
     named = {name: [vars(row) for row in rows] for name, rows in tables.items()}
     results.save_json(options.out / "spark.json", {**facts, "messages": count, "tables": named})
