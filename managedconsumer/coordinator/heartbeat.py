@@ -11,6 +11,8 @@ from managedconsumer.errors import ConfigurationError
 LIVELY_SECONDS, LIVELY_INTERVAL = 1.5, 0.2
 #: How often while partitions are awaited that others have still to give up.
 AWAITING_INTERVAL = 0.5
+#: KIP-848, whose usual interval is 5 s: one change seldom comes alone (a rolling restart), so for as long after it.
+SETTLING_SECONDS, SETTLING_INTERVAL = 10.0, 1.0
 # A beat that is late by less than this share of the interval leaves the rhythm as it is.
 _RHYTHM_SHARE = 0.25
 
@@ -44,7 +46,7 @@ class Heartbeat:
         self.last_receive = now
         self.last_reset = now
         self._sent_at = self.last_send
-        self._awaiting_until = now
+        self._awaiting_until = self._settling_until = now
         self.sent = 0
         self.received = 0
         self.latency = 0.0
@@ -76,10 +78,16 @@ class Heartbeat:
         self.last_reset = at
         self.last_send = at - self.interval
 
+    def settle(self, now: float | None = None) -> None:
+        """The assignment moves (KIP-848): more is likely to come."""
+        at = self._clock() if now is None else now
+        self.last_reset = at
+        self._settling_until = at + SETTLING_SECONDS
+
     def await_partitions(self, now: float | None = None) -> None:
         """Joined a group (KIP-848) whose other members give partitions up for us, each after its next heartbeat."""
         at = self._clock() if now is None else now
-        self.last_reset = at
+        self.settle(at)
         self._awaiting_until = at + self.interval + LIVELY_SECONDS
 
     def _interval(self, at: float) -> float:
@@ -87,7 +95,9 @@ class Heartbeat:
         # asks soon is told soon.
         if self.received and at - self.last_reset < LIVELY_SECONDS:
             return min(self.interval, LIVELY_INTERVAL)
-        return min(self.interval, AWAITING_INTERVAL) if at < self._awaiting_until else self.interval
+        if at < self._awaiting_until:
+            return min(self.interval, AWAITING_INTERVAL)
+        return min(self.interval, SETTLING_INTERVAL) if at < self._settling_until else self.interval
 
     def ttl(self, now: float | None = None) -> float:
         """Seconds until the next heartbeat is due (0: now)."""

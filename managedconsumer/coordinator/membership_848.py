@@ -299,7 +299,7 @@ class ConsumerGroupMembership(Machine):
         member = response["member_id"] or self.generation.member_id
         self.generation = Generation(response["member_epoch"], member)
         if response["assignment"] is not None:
-            self.heartbeat.last_reset = now  # the assignment moves: more is likely to come soon
+            self.heartbeat.settle(now)
             self._target = _target(response["assignment"]["topic_partitions"])
         if self.state is _S.PREPARING_REBALANCE:
             self.rejoin_reason = None

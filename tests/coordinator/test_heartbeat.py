@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from managedconsumer.coordinator.heartbeat import LIVELY_SECONDS, Heartbeat
+from managedconsumer.coordinator.heartbeat import LIVELY_SECONDS, SETTLING_SECONDS, Heartbeat
 
 
 def beaten(late: float, seconds: float) -> Heartbeat:
@@ -38,9 +38,17 @@ def test_latency_is_from_when_it_really_was_sent() -> None:
     assert beaten(0.5, 60.0).latency == pytest.approx(0.004)
 
 
-def test_after_a_join_beats_come_soon() -> None:
+@pytest.mark.parametrize(("after", "next_in"), [(0.0, 0.2), (LIVELY_SECONDS, 3.0)])
+def test_after_a_join_beats_come_soon(after: float, next_in: float) -> None:
     beat = beaten(0.001, 60.0)
     beat.reset_session_timeout(100.0)
-    beat.sent_heartbeat(100.0)
-    assert beat.ttl(100.0) == pytest.approx(0.2)
-    assert beat.ttl(100.0 + LIVELY_SECONDS + 0.1) == pytest.approx(3.0 - LIVELY_SECONDS - 0.1)
+    beat.sent_heartbeat(100.0 + after)
+    assert beat.ttl(100.0 + after) == pytest.approx(next_in)
+
+
+@pytest.mark.parametrize(("after", "next_in"), [(0.0, 0.2), (LIVELY_SECONDS, 1.0), (SETTLING_SECONDS, 3.0)])
+def test_after_an_assignment_moved_the_group_settles(after: float, next_in: float) -> None:
+    beat = beaten(0.001, 60.0)
+    beat.settle(100.0)
+    beat.sent_heartbeat(100.0 + after)
+    assert beat.ttl(100.0 + after) == pytest.approx(next_in)
