@@ -22,7 +22,8 @@ import random
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,9 @@ import children  # noqa: E402
 import results  # noqa: E402
 from catalogue import EVERYWHERE, FULL, NEW_KAFKA, OLD_KAFKA, QUICK, Peer, peers_for  # noqa: E402
 from machine import facts_of, tls_properties  # noqa: E402
-from report import write  # noqa: E402
-from sections import SECTIONS, Bench  # noqa: E402
-from workload import Cell, fill  # noqa: E402
+from report import save, write  # noqa: E402
+from sections import SECTIONS, TABLES, Bench  # noqa: E402
+from workload import Cell, cell_of, fill  # noqa: E402
 
 from managedconsumer.testing.devbroker import DevBroker  # noqa: E402
 
@@ -68,7 +69,6 @@ class Throughput:
     def __init__(self, options: argparse.Namespace, cells: list[tuple[Cell, int]]) -> None:
         self.options = options
         self.plan = [(cell, peers_for(level, options.peers)) for cell, level in cells]
-        self._made: list[tuple[DevBroker, str]] = []
 
     def seconds(self) -> float:
         """What it is expected to take."""
@@ -81,8 +81,8 @@ class Throughput:
             rows = bench.rows(cell.key, [peer.name for peer in peers])
             count = cell.count(self.options.megabytes * 1_000_000, self.options.messages)
             bench.progress.say(f"{cell.key}: writing {count:,} messages")
-            try:
-                large, small = self.write(cell, count, peers, bench)
+            with surviving(bench, cell.key), ExitStack() as stack:
+                large, small = self.write(cell, count, peers, bench, stack)
                 bench.progress.done(_FILL_SECONDS)
                 for number in range(self.options.runs):
                     loads.append(os.getloadavg()[0])
@@ -90,25 +90,22 @@ class Throughput:
                     random.Random(number).shuffle(order)
                     for peer in order:
                         self.one(bench, peer, cell, small if peer.share else large, cafile, rows[peer.name])
-            finally:
-                for broker, topic in self._made:
-                    broker.delete_topic(topic)
-                self._made.clear()
+            save(self.options, facts_of(self.options.runs, loads), bench.tables)
 
-    def write(self, cell: Cell, count: int, peers: list[Peer], bench: Bench) -> tuple[Topic, Topic]:
-        """Both topics, on every broker where somebody reads them: (name, messages)."""
+    def write(self, cell: Cell, count: int, peers: list[Peer], bench: Bench, stack: ExitStack) -> tuple[Topic, Topic]:
+        """Both topics, on every broker where somebody reads them: (name, messages). ``stack`` deletes them."""
         large, small = (cell.topic, count), (cell.topic, count)
         for version in sorted({peer.kafka for peer in peers}):
             readers = [peer for peer in peers if peer.kafka == version]
             broker = bench.brokers[version]
             if cell.small == 1 or any(not peer.share for peer in readers):
-                self._made.append((broker, cell.topic))
+                stack.callback(broker.delete_topic, cell.topic)
                 large = (cell.topic, fill(broker, cell, count))
             if cell.small == 1:
                 small = (cell.topic, large[1] // _SHARED)
             elif any(peer.share for peer in readers):
                 name = f"{cell.topic}-small"
-                self._made.append((broker, name))
+                stack.callback(broker.delete_topic, name)
                 small = (name, fill(broker, cell, int(count * cell.small), name))
         return large, small
 
@@ -132,12 +129,23 @@ class Throughput:
         bench.progress.say(f"{cell.key}: {peer.name}: {row.each('ns')[-1]:,.0f} ns, {rate:.3f} M/s")
 
 
+@contextmanager
+def surviving(bench: Bench, *tables: str) -> Iterator[None]:
+    """Whatever goes wrong with a broker or a topic is shown in these tables, and the others go on."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - an hour's work must not be lost for one workload
+        bench.progress.say(f"{', '.join(tables)}: broken off: {type(error).__name__}: {error}")
+        for row in (row for name in tables for row in bench.tables.get(name, [])):
+            row.fail(f"broken off: {type(error).__name__}: {error}")
+
+
 def run(options: argparse.Namespace) -> None:
     """Measure, and write the report after every section."""
     cells = QUICK if options.quick else FULL
     if options.cells:
-        known = {cell.key: (cell, level) for cell, level in FULL}
-        cells = [known[key] if key in known else (_cell(key), EVERYWHERE) for key in options.cells]
+        levels = dict(FULL)
+        cells = [(cell, levels.get(cell, EVERYWHERE)) for cell in options.cells]
     throughput = Throughput(options, cells)
     only = options.only or ["throughput", *SECTIONS]
     tables: results.Tables = {}
@@ -165,17 +173,11 @@ def run(options: argparse.Namespace) -> None:
         for name, (section, _) in SECTIONS.items():
             if name in only:
                 loads.append(os.getloadavg()[0])
-                section(bench)
+                with surviving(bench, *TABLES.get(name, [name])):
+                    section(bench)
                 write(options, facts_of(options.runs, loads), tables)
         bench.progress.say("done")
     print(f"\n{(options.out / 'consume.rst').read_text(encoding='utf-8')}\nwritten to {options.out}")
-
-
-def _cell(key: str) -> Cell:
-    """``SIZE-CODEC-PARTITIONS[-byN][-tls]``."""
-    size, codec, partitions, *rest = key.split("-")
-    by = next((int(part[2:]) for part in rest if part.startswith("by")), 0)
-    return Cell(int(size), codec, int(partitions), by, "tls" in rest)
 
 
 def again(options: argparse.Namespace) -> None:
@@ -186,13 +188,17 @@ def again(options: argparse.Namespace) -> None:
     write(options, facts, tables)
 
 
+def _cells(text: str) -> list[Cell]:
+    return [cell_of(key) for key in text.split(",")]
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words = lambda text: text.split(",")  # noqa: E731
     parser.add_argument("--quick", action="store_true", help="fewer workloads, two runs of less data")
     parser.add_argument("--only", type=words, help=f"of throughput,{','.join(SECTIONS)}")
-    parser.add_argument("--cells", type=words, help="workloads, as SIZE-CODEC-PARTITIONS[-byN][-tls]")
+    parser.add_argument("--cells", type=_cells, help="workloads, as SIZE-CODEC-PARTITIONS[-byN][-tls]")
     parser.add_argument("--peers", type=words, help="only rows whose name contains one of these")
     parser.add_argument("--runs", type=int, help="runs of each row (default 5; quick: 2)")
     parser.add_argument("--megabytes", type=int, help="of values in each topic (default 200; quick: 100)")
@@ -207,6 +213,8 @@ def main() -> None:
     unknown = set(options.only or []) - {"throughput", *SECTIONS}
     if unknown:
         parser.error(f"--only knows no {', '.join(unknown)}")
+    if options.docs is not None and not options.docs.exists():
+        parser.error(f"--docs {options.docs}: there is no such document")
     if options.again:
         again(options)
     else:

@@ -11,7 +11,7 @@ import plots
 import results
 from goals import goal_table
 from results import Row, Tables
-from workload import Cell
+from workload import cell_of
 
 #: Columns of what is not throughput: heading -> (metric, digits).
 _COLUMNS: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
@@ -44,13 +44,6 @@ _COLUMNS: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
 }
 #: Workloads by their keys; the rest of a run's tables are of the other sections.
 _GROWTH = [1, 8, 64, 1000]
-
-
-def cell_of(key: str) -> Cell:
-    """The workload that a table is of."""
-    size, codec, partitions, *rest = key.split("-")
-    by = next((int(part[2:]) for part in rest if part.startswith("by")), 0)
-    return Cell(int(size), codec, int(partitions), by, "tls" in rest)
 
 
 def growth_table(tables: Tables) -> str:
@@ -102,12 +95,18 @@ def panels(tables: Tables) -> list[tuple[str, list[Row]]]:
     return sorted(cells, key=lambda panel: -len(panel[1]))[:3]
 
 
-def write(options: argparse.Namespace, facts: Mapping[str, Any], tables: Tables) -> None:
-    """Everything so far: ``consume.json``, ``.svg``, ``.rst``, and the documentation's section."""
+def save(options: argparse.Namespace, facts: Mapping[str, Any], tables: Tables) -> None:
+    """The figures so far: ``consume.json``."""
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     named = {name: [vars(row) for row in rows] for name, rows in tables.items()}
     results.save_json(out / "consume.json", {**facts, "tables": named})
+
+
+def write(options: argparse.Namespace, facts: Mapping[str, Any], tables: Tables) -> None:
+    """Everything so far: ``consume.json``, ``.svg``, ``.rst``, and the documentation's section."""
+    save(options, facts, tables)
+    out: Path = options.out
     drawn = plots.bars(out / "consume.svg", panels(tables))
     (out / "consume.rst").write_text(report(facts, tables, "consume.svg" if drawn else "") + "\n", encoding="utf-8")
     if options.docs is not None:

@@ -361,6 +361,8 @@ def members(bench: Bench) -> None:
         broker.delete_topic(topic)
 
 
+#: The tables of sections that have others than one of their own name.
+TABLES = {"start": ["start", "import"]}
 SECTIONS: dict[str, tuple[Callable[[Bench], None], Callable[[Bench], float]]] = {
     "start": (start, start_seconds),
     "latency": (latency, latency_seconds),

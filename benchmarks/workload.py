@@ -68,6 +68,13 @@ class Cell:
         return max(1000, min(most, budget_bytes // self.size))
 
 
+def cell_of(key: str) -> Cell:
+    """The workload of a key; ValueError for what is none."""
+    size, codec, partitions, *rest = key.split("-")
+    by = next((int(part[2:]) for part in rest if part.startswith("by")), 0)
+    return Cell(int(size), codec, int(partitions), by, "tls" in rest)
+
+
 def value(size: int, chance: random.Random) -> bytes:
     """Page views as JSON, cut to ``size``; lz4 makes it two to three times smaller, like real ones."""
     parts: list[str] = []

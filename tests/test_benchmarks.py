@@ -100,7 +100,7 @@ def test_every_goal_is_listed_whether_it_was_measured_or_not(load: Load) -> None
     goals, results = load("goals"), load("results")
     lines = goals.goal_lines({"100-none-8": [row(load, results.OURS, 120), row(load, goals.POLL, 600)]})
     assert len(lines) == len(goals.GOALS)
-    assert lines[0] == ["100-none-8: managedconsumer for-loop", "at most 145 ns", "120", "met", "110", "not met"]
+    assert lines[0] == ["100 B, plain: managedconsumer for-loop", "at most 145 ns", "120", "met", "110", "not met"]
     assert lines[1][1:] == ["confluent poll tuned / ours >= 6", "5", "NOT MET", "8", "not met"]
     assert lines[2][2] == "not measured"
     assert "1 of 3 goals met" in goals.goal_table(
@@ -119,13 +119,13 @@ def test_goals_name_rows_and_workloads_that_the_full_run_has(load: Load) -> None
 
 
 def test_a_workload_is_found_by_its_key(load: Load) -> None:
-    workload, report = load("workload"), load("report")
+    workload = load("workload")
     for cell in (
         workload.Cell(100, "none", 8),
         workload.Cell(100, "lz4", 1, by=10),
         workload.Cell(1000, "zstd", 64, tls=True),
     ):
-        assert report.cell_of(cell.key) == cell
+        assert workload.cell_of(cell.key) == cell
     assert workload.Cell(100, "none", 1000, 1, True).title == "100 B, plain, 1,000 partitions, 1 record a batch, TLS"
 
 
@@ -180,3 +180,12 @@ def test_the_time_left_follows_the_speed(load: Load) -> None:
 def test_a_peer_that_hangs_or_breaks_ends_its_own_row_only(load: Load, code: str, problem: str) -> None:
     with pytest.raises(RuntimeError, match=problem):
         load("children").run(["-c", code], {}, 0.3 if "sleep" in code else 30.0)
+
+
+def test_a_workload_that_cannot_be_written_is_shown_and_the_others_go_on(load: Load) -> None:
+    consume, sections, children = load("consume"), load("sections"), load("children")
+    bench = sections.Bench({}, 5, False, 1.0, children.Progress(0.0), {})
+    rows = bench.rows("100-none-8", ["a"])
+    with consume.surviving(bench, "100-none-8"):
+        raise OSError("no space left")
+    assert rows["a"].problem == "broken off: OSError: no space left"
