@@ -19,7 +19,7 @@ _COLUMNS: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
         "Start to first message of a lone member",
         {"seconds": ("start_s", 3), "above the broker's answers": ("over_broker_s", 3), "CPU ms": ("cpu_ms", 0)},
     ),
-    "import": ("Import", {"CPU ms": ("cpu_ms", 0)}),
+    "import": ("Import of each client's consumer", {"CPU ms": ("cpu_ms", 0)}),
     "latency": (
         "Latency at 500 messages a second, 8 partitions",
         {"p50 ms": ("p50_ms", 2), "p99 ms": ("p99_ms", 2), "% of a core": ("core_percent", 1)},

@@ -69,14 +69,15 @@ MEMORY = [
 ]
 CROWDS = [("managedconsumer", "ours"), ("confluent", "confluent"), ("kafka-python", "kafkapython")]
 IMPORTS = [
-    ("managedconsumer", "managedconsumer"),
-    ("confluent", "confluent_kafka"),
-    ("aiokafka", "aiokafka"),
-    ("kafka-python", "kafka"),
-    ("pykafka", "pykafka"),
+    ("managedconsumer", "from managedconsumer import ManagedBalancedConsumer"),
+    ("managedconsumer, the package alone", "import managedconsumer"),
+    ("confluent", "from confluent_kafka import Consumer"),
+    ("aiokafka", "from aiokafka import AIOKafkaConsumer"),
+    ("kafka-python", "from kafka import KafkaConsumer"),
+    ("pykafka", "from pykafka import KafkaClient"),
 ]
 _IMPORT = (
-    "import json, time, warnings; warnings.simplefilter('ignore'); b = time.process_time(); import {0}; "
+    "import json, time, warnings; warnings.simplefilter('ignore'); b = time.process_time(); {0}; "
     "print(json.dumps(dict(cpu_ms=(time.process_time() - b) * 1000)))"
 )
 
@@ -191,9 +192,9 @@ def imports(bench: Bench) -> None:
     names = [name for name, _ in IMPORTS if bench.wanted(name)]
     rows = bench.rows("import", names)
     for _ in range(bench.runs):
-        for name, module in IMPORTS:
+        for name, statement in IMPORTS:
             if name in rows:
-                command = ["-c", _IMPORT.format(module)]
+                command = ["-c", _IMPORT.format(statement)]
                 bench.attempt("import", rows[name], partial(children.run, command, {}, bench.patience), 0.2)
 
 
