@@ -12,14 +12,15 @@ from typing import Any, Callable, Collection, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator import events as ev
-from managedconsumer.coordinator.negotiation import Negotiation
+from managedconsumer.coordinator.negotiation import Negotiation, assigned_in_group
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.callbacks import CallbackNotDelivered, ListenerCalls
-from managedconsumer.runtime.member import GroupMember
+from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
 from managedconsumer.runtime.troubles import GROUP
 from managedconsumer.simpleconsumer import SimpleConsumer
 from managedconsumer.structs import ClusterSnapshot, Generation, TopicPartition
 from managedconsumer.subscription_state import FetchState
+from managedconsumer.wire import schemas
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 _COMMIT_SHARE, _COMMIT_LONGEST = 0.3, 5.0
 # How long (seconds) one attempt to get metadata lasts before the leader looks whether it still leads.
 _METADATA_PATIENCE = 5.0
+# How long (ms) the coordinator may take to say what all members have.
+_DESCRIBE_MS = 5000
 # How long (seconds) the commit of a stop may take.
 _LAST_COMMIT_PATIENCE = 2.0
 
@@ -100,8 +103,24 @@ class GroupOwner:
                 self._engine.troubles.note(GROUP, f"no metadata to assign partitions by: {error}")
                 continue
             self._led = self._partition_counts(snapshot, topics)
-            return {} if event.skip_assignment else self._negotiation.assign(event, snapshot)
+            if not event.skip_assignment:
+                return self._negotiation.assign(event, snapshot)
+            self._led = self._assigned_to_all(topics) or self._led
+            return {}
         return {}
+
+    def _assigned_to_all(self, topics: Collection[str]) -> dict[str, set[int]] | None:
+        """For a static leader that is back (KIP-814): what the group goes on with may be older than the topics are."""
+        link, body = self._engine.link, {"groups": [self._engine.group_id]}
+        try:
+            described = link.request(MEMBERSHIP, schemas.DESCRIBE_GROUPS, body, _DESCRIBE_MS) if link else None
+            assigned = assigned_in_group(described) if described else None
+        except err.FATAL_LOCAL_ERRORS:
+            raise
+        except err.KafkaException as error:
+            log.info("group %s: what the group has assigned could not be asked for: %s", self._engine.group_id, error)
+            return None
+        return None if assigned is None else {topic: assigned.get(topic, set()) for topic in topics}
 
     def take_over(self, event: ev.Assigned) -> str | None:
         """Our share is here."""
@@ -141,7 +160,7 @@ class GroupOwner:
             return None
         self.assignments += 1
         engine.troubles.over(GROUP)
-        return "topics of the assignment are not in the metadata yet" if unresolved else rejoin
+        return "topics of the assignment are not in the metadata yet" if unresolved else rejoin or self._outgrown()
 
     def _release(self, share: list[TopicPartition], generation: Any) -> bool:
         """Start to hand out, unless the membership was lost meanwhile: whoever learns that holds everything."""
@@ -303,11 +322,18 @@ class GroupOwner:
             changed_topics = engine.subscription.update_pattern_subscription(engine.cluster.snapshot)
         if changed_topics:
             self.member.request_rejoin("the topics that match the pattern changed")
+        outgrown = self._outgrown()
+        if outgrown is not None:
+            self.member.request_rejoin(outgrown)
+
+    def _outgrown(self) -> str | None:
+        """Why the leader has to assign again: topics have other partitions than the group has shared out."""
         led = self._led
         if led is None:
-            return
+            return None
         now = self._partition_counts(self._engine.cluster.snapshot, list(led))
         changed = sorted(topic for topic in led if led[topic] != now[topic])
-        if changed:
-            self._led = None
-            self.member.request_rejoin(f"partitions of {', '.join(changed)} changed")
+        if not changed:
+            return None
+        self._led = None
+        return f"partitions of {', '.join(changed)} changed"

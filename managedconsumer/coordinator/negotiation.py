@@ -26,6 +26,19 @@ def rebalance_protocol(assignors: Sequence[Any]) -> RebalanceProtocol:
     return max(common, key=lambda protocol: protocol.value)
 
 
+def assigned_in_group(described: Mapping[str, Any]) -> dict[str, set[int]] | None:
+    """What the members of a group have in all, from DescribeGroups; None when it is not known (a rebalance goes on)."""
+    (group,) = described["groups"]
+    if group["error_code"] or group["group_state"] != "Stable":
+        return None
+    found: dict[str, set[int]] = {}
+    for member in group["members"]:
+        blob = bytes(member["member_assignment"])
+        for tp in ConsumerProtocolMemberAssignment.decode(blob).partitions() if blob else ():
+            found.setdefault(tp.topic, set()).add(tp.partition)
+    return found
+
+
 class Negotiation:
     """The assignors of one member, best first. Not thread-safe: used by whoever drives the membership."""
 

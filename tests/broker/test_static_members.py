@@ -62,6 +62,19 @@ def test_a_leader_that_restarts_keeps_the_group_going(group: ListenerGroup) -> N
     group.wait_balanced(PARTITIONS + 2)
 
 
+def test_partitions_added_while_the_leader_was_away(group: ListenerGroup) -> None:
+    """Nobody else watches the topics, and the leader is told to go on with the assignment that there is (KIP-814)."""
+    one = group.join(group_instance_id="one", auto_commit_enable=True)
+    group.wait_balanced(PARTITIONS)  # so that it leads
+    other = group.join(group_instance_id="other", auto_commit_enable=True)
+    group.wait_balanced(PARTITIONS)
+    group.leave(one)
+    group.broker.create_partitions(group.topic, PARTITIONS + 2)
+    group.join(group_instance_id="one", auto_commit_enable=True)
+    group.wait_balanced(PARTITIONS + 2)
+    assert other.ended is None
+
+
 def test_gone_for_longer_than_the_session(group: ListenerGroup) -> None:
     one = group.join(group_instance_id="one")
     other = group.join(group_instance_id="other")
