@@ -1,4 +1,4 @@
-"""Helpers for tests and development: a real Apache Kafka on this machine, and more to come beside it."""
+"""Helpers for tests and development: a real Apache Kafka on this machine, and a broker in memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from managedconsumer.testing._errors import (
     UnknownKafkaVersionError,
 )
 from managedconsumer.testing.devbroker import DevBroker
+from managedconsumer.testing.memory_broker import MemoryBroker
 
 __all__ = [
     "BrokerStartError",
@@ -22,6 +23,7 @@ __all__ = [
     "DownloadError",
     "JavaNotFoundError",
     "JavaTooOldError",
+    "MemoryBroker",
     "PortTakenError",
     "UnknownKafkaVersionError",
 ]

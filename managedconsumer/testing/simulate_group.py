@@ -316,6 +316,12 @@ class ClassicGroup:
             self._drop(member)
             self._rebalance_or_empty(f"session of {member.id} expired")
 
+    def expel(self, member_id: str | None) -> None:
+        """End the session of a member (None: of everybody)."""
+        for member in [m for m in self.members.values() if member_id in (None, m.id)]:
+            self._drop(member)
+        self._rebalance_or_empty("expelled")
+
     def _drop(self, member: GroupMember) -> None:
         self.members.pop(member.id, None)
         if member.instance is not None and self.static.get(member.instance) == member.id:

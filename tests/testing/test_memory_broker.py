@@ -1,0 +1,208 @@
+"""The broker in memory, as users' tests use it: our consumers, other clients, groups, and what may go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
+from managedconsumer.errors import ConfigurationError, IllegalStateError
+from managedconsumer.testing import MemoryBroker
+from managedconsumer.testing.producer import Producer
+from managedconsumer.wire.encode import Record
+
+TOPIC = "orders"
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker({TOPIC: 4}) as made:
+        yield made
+
+
+def _until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.01)
+
+
+def _consumer(broker: MemoryBroker, **more: Any) -> ManagedBalancedConsumer:
+    options: dict[str, Any] = {"auto_offset_reset": -2, "consumer_timeout_ms": 5000, "heartbeat_interval_ms": 50}
+    return ManagedBalancedConsumer(TOPIC, broker.bootstrap, "billing", **{**options, **more})
+
+
+@pytest.mark.parametrize("greenlets", [False, True], ids=["threads", "gevent"])
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_two_members_share_and_one_takes_over(broker: MemoryBroker, assignor: str, greenlets: bool) -> None:
+    first = _consumer(broker, membership_protocol=assignor, use_greenlets=greenlets)
+    second = _consumer(broker, membership_protocol=assignor, use_greenlets=greenlets)
+    both = [first, second]
+    _until(lambda: [(c.consume(block=False) and None) or len(c.partitions) for c in both] == [2, 2])
+    assert sorted(broker.members("billing")) == sorted(c.consumer_id.decode() for c in both)
+    written = broker.produce(TOPIC, [b"%d" % n for n in range(8)])
+    assert sorted({partition for partition, _ in written}) == [0, 1, 2, 3]
+    values = [c.consume().value for c in both for _ in range(4)]
+    assert sorted(values) == [b"%d" % n for n in range(8)]
+    second.commit_offsets()
+    second.stop()
+    _until(lambda: first.consume(block=False) is None and len(first.partitions) == 4)
+    first.commit_offsets()
+    assert broker.committed("billing") == broker.end_offsets()
+    first.stop()
+    assert broker.members("billing") == []
+
+
+def test_an_evicted_member_comes_back_and_goes_on(broker: MemoryBroker) -> None:
+    with _consumer(broker) as consumer:
+        broker.produce(TOPIC, [b"a"], partition=0)
+        assert consumer.consume().value == b"a"
+        consumer.commit_offsets()
+        before = consumer.consumer_id
+        broker.evict("billing")
+        _until(lambda: consumer.consume(block=False) is None and consumer.consumer_id != before)
+        broker.produce(TOPIC, [b"b"], partition=0)
+        _until(lambda: (m := consumer.consume()) is not None and m.value == b"b")
+
+
+def test_connections_that_break_and_a_broker_that_is_away(broker: MemoryBroker) -> None:
+    with _consumer(broker) as consumer:
+        broker.disconnect_all()
+        broker.produce(TOPIC, [b"a"], partition=1)
+        assert consumer.consume().value == b"a"
+        consumer.commit_offsets()
+        address = broker.bootstrap
+        broker.stop()
+        broker.produce(TOPIC, [b"b"], partition=1)
+        broker.start()
+        assert broker.bootstrap == address
+        _until(lambda: (m := consumer.consume()) is not None and m.value == b"b")
+        assert broker.committed("billing") == {TopicPartition(TOPIC, n): int(n == 1) for n in range(4)}
+
+
+def test_offsets_times_and_retention(broker: MemoryBroker) -> None:
+    broker.produce(TOPIC, [b"old"], partition=0, timestamp=1_000)
+    broker.produce(TOPIC, [Record(b"new", b"k", 2_000, [("h", b"1")]), None], partition=0, timestamp=3_000)
+    simple = SimpleConsumer(TOPIC, broker.bootstrap, auto_offset_reset=-2, consumer_timeout_ms=5000)
+    try:
+        assert [simple.consume().value for _ in range(3)] == [b"old", b"new", None]
+        simple.reset_offsets({0: datetime.fromtimestamp(1.5, timezone.utc)})
+        message = simple.consume()
+        assert (message.value, message.partition_key, message.headers) == (b"new", b"k", [("h", b"1")])
+        broker.delete_records(TOPIC, 0, 2)
+        simple.seek(0, 0)
+        assert simple.consume().offset == 2
+    finally:
+        simple.stop()
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_our_producer(broker: MemoryBroker, codec: str) -> None:
+    with Producer(broker.bootstrap, codec=codec) as producer:
+        producer.produce(TOPIC, (Record(b"%d" % n, timestamp=1) for n in range(100)), partition=2, batch_records=30)
+    with _consumer(broker) as consumer:
+        assert [consumer.consume().value for _ in range(100)] == [b"%d" % n for n in range(100)]
+
+
+def _confluent(broker: MemoryBroker) -> set[bytes]:
+    import confluent_kafka
+
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([TOPIC])
+    got: set[bytes] = set()
+    try:
+        _until(lambda: ((m := consumer.poll(0.2)) and not m.error() and got.add(m.value())) or len(got) == 6)
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+    return got
+
+
+def _kafka_python(broker: MemoryBroker) -> set[bytes]:
+    import kafka
+
+    consumer = kafka.KafkaConsumer(
+        TOPIC, bootstrap_servers=broker.bootstrap, group_id="billing", auto_offset_reset="earliest"
+    )
+    got: set[bytes] = set()
+    try:
+        while len(got) < 6:
+            got |= {m.value for records in consumer.poll(5000).values() for m in records}
+        consumer.commit()
+    finally:
+        consumer.close()
+    return got
+
+
+def _aiokafka(broker: MemoryBroker) -> set[bytes]:
+    import aiokafka
+
+    async def read() -> set[bytes]:
+        consumer = aiokafka.AIOKafkaConsumer(
+            TOPIC, bootstrap_servers=broker.bootstrap, group_id="billing", auto_offset_reset="earliest"
+        )
+        await consumer.start()
+        try:
+            got = {(await asyncio.wait_for(consumer.getone(), 10)).value for _ in range(6)}
+            await consumer.commit()
+        finally:
+            await consumer.stop()
+        return got
+
+    return asyncio.run(read())
+
+
+@pytest.mark.filterwarnings("ignore:open_text is deprecated")  # kafka-python's
+@pytest.mark.parametrize("client", [_confluent, _kafka_python, _aiokafka], ids=lambda f: f.__name__.strip("_"))
+def test_other_clients(broker: MemoryBroker, client: Callable[[MemoryBroker], set[bytes]]) -> None:
+    broker.produce(TOPIC, [b"%d" % n for n in range(6)])
+    assert client(broker) == {b"%d" % n for n in range(6)}
+    assert sum(broker.committed("billing").values()) == 6
+    _until(lambda: broker.members("billing") == [])
+
+
+def test_confluents_producer(broker: MemoryBroker) -> None:
+    import confluent_kafka
+
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    for n in range(50):
+        producer.produce(TOPIC, b"%d" % n, partition=3)
+    assert producer.flush(10) == 0
+    with _consumer(broker) as consumer:
+        assert [consumer.consume().value for _ in range(50)] == [b"%d" % n for n in range(50)]
+
+
+def test_topics_and_mistakes(broker: MemoryBroker) -> None:
+    broker.create_topic("more", 2)
+    with pytest.raises(ConfigurationError, match="exists already"):
+        broker.create_topic("more")
+    with pytest.raises(ConfigurationError, match="no partition 7 of topic 'more'"):
+        broker.produce("more", [b"x"], partition=7)
+    with pytest.raises(ConfigurationError, match="create_topic"):
+        broker.produce("unknown", [b"x"])
+    with pytest.raises(IllegalStateError, match="running already"):
+        broker.start()
+    with pytest.raises(IllegalStateError, match="start"):
+        _ = MemoryBroker().bootstrap
+    assert broker.committed("nobody") == {}
+
+
+def test_garbage_ends_one_connection_only(broker: MemoryBroker) -> None:
+    host, port = broker.bootstrap.split(":")
+    with socket.create_connection((host, int(port)), 5) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert sock.recv(10) == b""
+    with socket.create_connection((host, int(port)), 5) as sock:
+        sock.sendall(b"\0\0\0\x0a" + b"\xff" * 10)
+        assert sock.recv(10) == b""
+    with _consumer(broker) as consumer:
+        broker.produce(TOPIC, [b"x"])
+        assert consumer.consume().value == b"x"
