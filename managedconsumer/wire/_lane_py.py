@@ -5,7 +5,8 @@ messages from it without the consumer's lock; coming back for the next message i
 holds the lock detaches the lane before it looks at positions or takes partitions away: ``count`` says how many messages
 went this way in all, ``last_offset`` which was the last, the chunk's own ``position`` where it stands.
 
-The accelerator's ``take`` is one step under the GIL; here a lock of the lane's own, held for one message, does that.
+The accelerator's ``take`` is one step under the GIL. Here that step is ``list.pop`` on the messages that the chunk has
+ready; how many were taken, and so which was the last, follows from how many are left when somebody looks.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from managedconsumer.errors import CorruptRecordError
 from managedconsumer.wire._message_py import Message
 
 
+def _nothing() -> Message:
+    raise IndexError
+
+
 class Lane:
     """See above. ``current`` names the calling thread or greenlet; without a ``lock`` there is no short way."""
 
@@ -24,6 +29,11 @@ class Lane:
         self._lock = None if current is None else lock
         self._chunk: Any = None
         self._owner: Any = None
+        self._pop: Callable[[], Message] = _nothing
+        # What was ready when somebody last looked: how many, the offset of the next, and all of them if there are gaps.
+        self._left = 0
+        self._next = 0
+        self._offsets: list[int] | None = None
         self.native = native
         self.count = 0
         self.last_offset = -1
@@ -31,18 +41,52 @@ class Lane:
     def attach(self, chunk: Any) -> None:
         """Let the calling thread take from ``chunk``, whose last message it has in hand."""
         if self._lock is not None and self._current is not None:
-            self._owner = self._current()
             self._chunk = chunk
+            self._note_ready(chunk)
+            self._owner = self._current()
+
+    def _note_ready(self, chunk: Any) -> None:
+        ready: list[Message] = chunk._ready  # noqa: SLF001 (the next message is the last one)
+        self._left = len(ready)
+        self._offsets = None
+        if ready:
+            self._next = ready[-1].offset
+            if ready[0].offset - self._next != self._left - 1:
+                self._offsets = [message.offset for message in ready]
+        self._pop = ready.pop
+
+    def _note_taken(self, chunk: Any, left: int) -> None:
+        """``left`` messages of those that were ready are still there."""
+        taken = self._left - left
+        if taken > 0:  # below 0: a signal came in between when there were new ones
+            self.count += taken
+            self.last_offset = self._next + taken - 1 if self._offsets is None else self._offsets[left]
+            chunk.position = self.last_offset + 1
 
     def detach(self) -> None:
         """From here on nothing is taken."""
-        if self._lock is not None:
-            with self._lock:
-                self._chunk = self._owner = None
+        if self._lock is None:
+            return
+        with self._lock:
+            chunk = self._chunk
+            if chunk is None:
+                return
+            self._owner, self._pop = None, _nothing
+            ready, left = chunk._ready, []  # noqa: SLF001
+            # The thread may be about to take one more: from the other end, one by one, what is left has no holes.
+            try:
+                while True:
+                    left.append(ready.pop(0))
+            except IndexError:
+                pass
+            chunk._ready = left  # noqa: SLF001
+            self._note_taken(chunk, len(left))
+            self._chunk = self._offsets = None
 
     def cut(self) -> None:
         """:meth:`detach` in the child of a fork, where the lock may be held by a thread that does not exist."""
         self._chunk = self._owner = None
+        self._pop = _nothing
 
     @property
     def attached(self) -> bool:
@@ -51,25 +95,48 @@ class Lane:
 
     def take(self) -> Message | None:
         """The next message, or None where the long way has to be gone."""
-        if self._chunk is None or self._lock is None or self._current is None or self._current() != self._owner:
+        if self._owner is None or self._current is None or self._current() != self._owner:
+            return None
+        try:
+            return self._pop()
+        except IndexError:
+            return self._take_more()
+
+    def _take_more(self) -> Message | None:
+        """All that was ready is taken: read on in the chunk."""
+        if self._lock is None:
             return None
         with self._lock:
             chunk = self._chunk
             if chunk is None:
                 return None
+            self._note_taken(chunk, 0)
+            self._left = 0
             try:
                 message: Message | None = next(chunk, None)
             except CorruptRecordError:
                 return None  # the long way meets it again, and raises it
             if message is not None:
-                self.last_offset = message.offset
                 self.count += 1
+                self.last_offset = message.offset
+                self._note_ready(chunk)
             return message
 
     def iterate(self, slow: Callable[[], Message | None]) -> Iterator[Message]:
         """An iterator that calls ``slow`` where the short way ends, and ends where that gives None."""
+        current = self._current
         while (message := self.take() or slow()) is not None:
             yield message
+            if current is None:
+                continue
+            # What somebody detaches in between is emptied, so this pop finds nothing.
+            pop = self._pop
+            while current() == self._owner:
+                try:
+                    message = pop()
+                except IndexError:
+                    break
+                yield message
 
     def caller(self, slow: Callable[..., Message | None]) -> Callable[..., Message | None] | None:
         """``consume()`` as one call: the short way, or what ``slow(block, unblock_event)`` gives."""

@@ -5,8 +5,10 @@ The accelerator's lane and its twin in Python make the same promises, so the sam
 
 from __future__ import annotations
 
+import sys
 import threading
 
+from managedconsumer.wire.encode import Record, encode_batch
 from managedconsumer.wire.records import Message
 from tests.fetch.kit import Kit, batch, tp
 
@@ -118,3 +120,44 @@ def test_consume_as_one_call_passes_its_arguments_to_the_long_way() -> None:
     event = object()
     assert [call(False, event).offset, call().offset, call(block=False)] == [0, 1, None]
     assert seen == [(False, event), (False, None)]
+
+
+def test_whoever_looks_at_any_moment_sees_where_the_consumer_is() -> None:
+    """A thread iterates while another looks as often as it can: no message is missed or comes twice, nothing is
+    finished before the consumer is past it, and positions fit at each look, over gaps and batches of one."""
+    offsets = sorted({*range(300), *range(300, 1200, 3), *range(1200, 2000)})
+    kit, lock, seen = Kit(max_messages=10_000), threading.RLock(), [-1]
+    for first in range(0, len(offsets), 230):
+        lot = offsets[first : first + 230]
+        kit.fetched(0, encode_batch([Record(b"v", offset_delta=n - lot[0]) for n in lot], base_offset=lot[0]))
+    for single in range(2000, 2050):
+        kit.fetched(0, batch(single, 1))
+    got: list[int] = []
+
+    def long_way() -> Message | None:
+        with lock:
+            return kit.dispenser.take(ME)
+
+    def consume() -> None:
+        for message in kit.dispenser.lane.iterate(long_way):
+            seen[0] = message.offset  # it is in hand from before this until after the next line
+            got.append(message.offset)
+            seen[0] = message.offset + 1
+
+    worker, before = threading.Thread(target=consume), sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        worker.start()
+        while worker.is_alive():
+            with lock:
+                position, finished = settled(kit)
+                passed = seen[0]
+            assert position is not None
+            assert finished is not None
+            assert finished <= position
+            assert finished <= max(passed, 0), "it was still in hand"
+    finally:
+        sys.setswitchinterval(before)
+        worker.join()
+    assert got == [*offsets, *range(2000, 2050)]
+    assert settled(kit) == (2050, 2050)
