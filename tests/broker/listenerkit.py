@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import struct
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -18,10 +19,10 @@ from managedconsumer import (
 )
 from managedconsumer import errors as err
 from managedconsumer.runtime.handlers import GEventHandler, Handler, ThreadingHandler
-from managedconsumer.testing import DevBroker
+from managedconsumer.testing import DevBroker, _admin
 from tests.broker.groupkit import until
 
-SESSION_S = 6.0
+SESSION_S, _BEAT_MS = 6.0, 200
 # This machine may be busy with other things: what is promised "at once" gets this long (seconds).
 MARGIN_S = 6.0
 PROTOCOLS: dict[str, dict[str, Any]] = {
@@ -32,7 +33,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 KINDS = ("threads", "greenlets", "asyncio")
 OPTIONS: dict[str, Any] = {
     "session_timeout_ms": int(SESSION_S * 1000),
-    "heartbeat_interval_ms": 500,
+    "heartbeat_interval_ms": _BEAT_MS,
     "rebalance_timeout_ms": 20_000,
     "consumer_timeout_ms": 200,
 }
@@ -222,6 +223,8 @@ class ListenerGroup:
         self.calls: list[Call] = []
         self.members: list[ListenerMember] = []
         self._names = itertools.count(1)
+        if protocol == "consumer":
+            configure_group(broker, name, heartbeat=_BEAT_MS)
 
     @property
     def eager(self) -> bool:
@@ -256,6 +259,21 @@ class ListenerGroup:
             return everything and max(sizes) - min(sizes) <= 1 and all(member.stable for member in self.members)
 
         self.until(balanced, f"{partitions} partitions balanced", seconds)
+
+
+def configure_group(broker: DevBroker, group: str, **ms: int) -> None:
+    """Set ``heartbeat`` or ``session``, with KIP-848 the broker's, for one group alone (IncrementalAlterConfigs v0)."""
+    names = {"heartbeat": "consumer.heartbeat.interval.ms", "session": "consumer.session.timeout.ms"}
+    entries = [(names[key], str(value)) for key, value in ms.items()]
+
+    def text(value: str) -> bytes:
+        return struct.pack(">h", len(value)) + value.encode()
+
+    body = struct.pack(">ib", 1, 32) + text(group) + struct.pack(">i", len(entries))
+    body += b"".join(text(name) + b"\0" + text(value) for name, value in entries) + b"\0"
+    answer = _admin._ask(broker.port_of(), 44, 0, body, 10.0)
+    code = struct.unpack_from(">iih", answer)[2]
+    assert code == 0, answer
 
 
 def listener_view(calls: list[Call]) -> dict[str, set[int]]:
