@@ -71,9 +71,9 @@ class Engine(AssignmentPart):
         self.history = History(group_id or "", self.handler.now, time.time)
         self.subscription = SubscriptionState(options.auto_offset_reset)
         self.buffer = FetchBuffer(options.queued_max_messages, options.queued_max_bytes)
-        # A deserializer stands between the decoder and the user: then there is no way past it.
-        plain = options.deserializer is None and not options.use_rdkafka
-        lane = Lane(self.handler.current, self.handler.native, self.handler.Lock()) if plain else None
+        # The short way leads into our own chunks. A greenlet on it would give no turns while a deserializer takes its time.
+        short = not options.use_rdkafka and (self.handler.native or options.deserializer is None)
+        lane = Lane(self.handler.current, self.handler.native, self.handler.Lock()) if short else None
         self.dispenser = Dispenser(self.buffer, lane)
         self._patience = None if self.handler.native else Patience(self.handler)
         self.partition_object: Callable[[TopicPartition], Any] = lambda tp: tp
