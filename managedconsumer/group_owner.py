@@ -115,9 +115,7 @@ class GroupOwner:
         try:
             described = link.request(MEMBERSHIP, schemas.DESCRIBE_GROUPS, body, _DESCRIBE_MS) if link else None
             assigned = assigned_in_group(described) if described else None
-        except err.FATAL_LOCAL_ERRORS:
-            raise
-        except err.KafkaException as error:
+        except err.KafkaException as error:  # whatever it is: the group goes on as it does without the answer
             log.info("group %s: what the group has assigned could not be asked for: %s", self._engine.group_id, error)
             return None
         return None if assigned is None else {topic: assigned.get(topic, set()) for topic in topics}

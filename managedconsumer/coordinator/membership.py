@@ -247,10 +247,14 @@ class Membership(Machine):
 
     def _on_joined(self, response: Mapping[str, Any], now: float) -> None:
         held = self._previous
-        if self._holding and held.joined and response["generation_id"] > held.id + 1:
+        # We may have been in a round after that one, and told the leader what we hold, without an answer to our sync.
+        last = max(held.id, self.generation.id)
+        # Without a leader it is a KIP-848 group (a migration is going on): its epochs skip numbers, and the broker
+        # gives to others only what we have given up.
+        if self._holding and held.joined and response["leader"] and response["generation_id"] > last + 1:
             # The group has been through a round without us (a static member keeps its place in it), whose leader may
             # have given to others what we still hold. We rejoin with empty hands.
-            error = err.IllegalGeneration(f"generation {held.id + 1} was missed")
+            error = err.IllegalGeneration(f"generation {last + 1} was missed")
             self._lose(error, "a rebalance was missed", keep_member_id=True)
             return
         self.generation = Generation(response["generation_id"], response["member_id"], response["protocol_name"])

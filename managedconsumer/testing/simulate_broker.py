@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping
 
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.simulate_group import ClassicGroup
-from managedconsumer.testing.simulate_groupmember import NOT_COORDINATOR, Body, Reply, join_error
+from managedconsumer.testing.simulate_groupmember import NOT_COORDINATOR, Body, GroupState, Reply, join_error
 from managedconsumer.testing.simulate_kernel import Kernel
 from managedconsumer.wire import schemas
 from managedconsumer.wire.encode import Record, encode_batch
@@ -123,8 +123,19 @@ class Brokers:
             reply({"error_code": 0, "coordinators": [entry], **where})
         elif api is schemas.LIST_OFFSETS:
             reply(self._list_offsets(node, body))
+        elif api is schemas.DESCRIBE_GROUPS:
+            reply(self._describe(node))
         else:
             raise AssertionError(f"the simulation does not know {api.name}")
+
+    def _describe(self, node: int) -> Body:
+        code = NOT_COORDINATOR if node != self.coordinator else LOADING if self.kernel.now < self.loading_until else 0
+        stable = self.group.state is GroupState.STABLE
+        members = [
+            {"member_assignment": member.assignment if stable else b""} for member in self.group.members.values()
+        ]
+        state = "Stable" if stable else "PreparingRebalance"
+        return {"groups": [{"error_code": code, "group_state": state, "members": [] if code else members}]}
 
     def _handle_group(self, node: int, api: schemas.Api, body: Body, reply: Reply) -> None:
         code = NOT_COORDINATOR if node != self.coordinator else LOADING if self.kernel.now < self.loading_until else 0

@@ -69,3 +69,31 @@ def test_a_coordinator_that_asks_for_an_id_for_ever_is_not_asked_without_a_pause
         machine.receive(request, {"error_code": 79, "member_id": f"id-{number}"}, 1.0)
     assert machine.failures == 1
     assert machine.next_request(1.0) is None
+
+
+def test_a_round_that_was_begun_and_not_finished_was_not_missed() -> None:
+    """Two members leave one after the other: the first round is broken off between join and sync."""
+    machine = _member_of_generation_one()
+    _join(machine, 2, holding=True)
+    request = machine.next_request(1.0)
+    assert request is not None
+    machine.receive(request, {"error_code": 27, "assignment": b""}, 1.0)
+    request = machine.next_request(1.0)
+    assert request is not None
+    answer = {"error_code": 0, "generation_id": 3, "protocol_name": "cs", "leader": "x", "member_id": "me"}
+    events = machine.receive(request, {**answer, "members": []}, 1.0)
+    assert not [event for event in events if isinstance(event, ev.MembershipLost)]
+    assert machine.state is MemberState.COMPLETING_REBALANCE
+
+
+def test_the_epochs_of_a_kip_848_group_skip_numbers() -> None:
+    """A classic member in one (a migration is going on): nobody leads, and the broker assigns."""
+    machine = _member_of_generation_one()
+    machine.poll()
+    machine.prepared(True)
+    request = machine.next_request(1.0)
+    assert request is not None
+    answer = {"error_code": 0, "generation_id": 4, "protocol_name": "cs", "leader": "", "member_id": "me"}
+    events = machine.receive(request, {**answer, "members": []}, 1.0)
+    assert not [event for event in events if isinstance(event, ev.MembershipLost)]
+    assert machine.generation.id == 4
