@@ -155,7 +155,7 @@ class ReadingAPI:
         """Messages until ``consume()`` gives None; may be iterated again."""
         if self._plain:
             return self._engine.dispenser.lane.iterate(self.consume)
-        return iter(self.consume, None)  # type: ignore[arg-type]
+        return iter(self.consume, None)
 
     def __aiter__(self) -> AsyncReader:
         """``async for message in consumer``: like iterating, without blocking the event loop."""

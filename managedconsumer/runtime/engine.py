@@ -71,7 +71,7 @@ class Engine(AssignmentPart):
         self.history = History(group_id or "", self.handler.now, time.time)
         self.subscription = SubscriptionState(options.auto_offset_reset)
         self.buffer = FetchBuffer(options.queued_max_messages, options.queued_max_bytes)
-        # The short way leads into our own chunks. A greenlet on it would give no turns while a deserializer takes its time.
+        # The short way leads into our own chunks. A greenlet on it gives no turns, however long a deserializer takes.
         short = not options.use_rdkafka and (self.handler.native or options.deserializer is None)
         lane = Lane(self.handler.current, self.handler.native, self.handler.Lock()) if short else None
         self.dispenser = Dispenser(self.buffer, lane)
