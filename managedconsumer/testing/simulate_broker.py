@@ -124,18 +124,16 @@ class Brokers:
         elif api is schemas.LIST_OFFSETS:
             reply(self._list_offsets(node, body))
         elif api is schemas.DESCRIBE_GROUPS:
-            reply(self._describe(node))
+            reply(self._described(node))
         else:
             raise AssertionError(f"the simulation does not know {api.name}")
 
-    def _describe(self, node: int) -> Body:
+    def _described(self, node: int) -> dict[str, Any]:
         code = NOT_COORDINATOR if node != self.coordinator else LOADING if self.kernel.now < self.loading_until else 0
         stable = self.group.state is GroupState.STABLE
-        members = [
-            {"member_assignment": member.assignment if stable else b""} for member in self.group.members.values()
-        ]
+        members = [{"member_assignment": member.assignment} for member in self.group.members.values() if stable]
         state = "Stable" if stable else "PreparingRebalance"
-        return {"groups": [{"error_code": code, "group_state": state, "members": [] if code else members}]}
+        return {"groups": [{"error_code": code, "group_state": state, "members": members}]}
 
     def _handle_group(self, node: int, api: schemas.Api, body: Body, reply: Reply) -> None:
         code = NOT_COORDINATOR if node != self.coordinator else LOADING if self.kernel.now < self.loading_until else 0
