@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from managedconsumer.spark.events import PageViews as PageViews
     from managedconsumer.spark.pageviews import PageViewCounts as PageViewCounts
+    from managedconsumer.spark.progress import ProgressListener as ProgressListener
     from managedconsumer.spark.session import make_session as make_session
     from managedconsumer.spark.source import ManagedKafkaReader as ManagedKafkaReader
     from managedconsumer.spark.source import ManagedKafkaSource as ManagedKafkaSource
@@ -24,6 +25,7 @@ _HOMES = {
     "ManagedKafkaStreamReader": "source",
     "PageViewCounts": "pageviews",
     "PageViews": "events",
+    "ProgressListener": "progress",
     "make_session": "session",
 }
 

@@ -1,0 +1,168 @@
+"""The progress of Spark's own Kafka source, committed to a consumer group, so that Kafka's tools can see the lag.
+
+Spark's connector never commits: the group shows nothing, and no lag monitor can watch the query. This listener is for
+those who keep the connector; ``ManagedKafkaSource`` is a member of its group and commits by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, Mapping
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Backoff, Deadline
+from managedconsumer.coordinator.commits import Verdict
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.runtime.settings import ConnectionSettings
+from managedconsumer.spark.security import security_from
+from managedconsumer.structs import NO_GENERATION, OffsetAndMetadata, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_SPARKS_SOURCE = "KafkaV2["
+_PREFIX = "kafka."
+_PATIENCE = 30.0
+_CLOSE_PATIENCE = 10.0
+
+
+def end_offsets(progress: Any) -> dict[TopicPartition, int]:
+    """The next offsets up to which a micro-batch has read Spark's Kafka sources, from a ``StreamingQueryProgress``."""
+    found: dict[TopicPartition, int] = {}
+    for source in progress.sources:
+        if source.description.startswith(_SPARKS_SOURCE) and source.endOffset:
+            for topic, ends in json.loads(source.endOffset).items():
+                found |= {TopicPartition(topic, int(number)): int(end) for number, end in ends.items()}
+    return found
+
+
+class ProgressListener(StreamingQueryListener):
+    """Commits what each finished micro-batch has read: ``spark.streams.addListener(ProgressListener(options, group))``.
+
+    ``options``: those of the source (``kafka.bootstrap.servers``, ``kafka.security.protocol``, ...), or just
+    ``"host:port"``. ``group_id``: a group that nobody consumes in; Kafka refuses such commits for one with members.
+    ``query_name``: only this query's progress (None: every query's with a source of Spark's own).
+
+    The commits are for monitoring, and for whoever takes over from Spark: the query itself goes on from its
+    checkpoint, whatever is committed. They are made by a worker thread; what cannot be committed is repeated with the
+    next progress, told in the log, and never disturbs the query. Raises ConfigurationError at once for wrong options.
+    """
+
+    def __init__(self, options: Mapping[str, str] | str, group_id: str, *, query_name: str | None = None) -> None:
+        given = {_PREFIX + "bootstrap.servers": options} if isinstance(options, str) else options
+        kafka = {name[len(_PREFIX) :].lower(): str(value) for name, value in given.items() if name.startswith(_PREFIX)}
+        if not kafka.get("bootstrap.servers"):
+            raise ConfigurationError("ProgressListener: the option kafka.bootstrap.servers is missing")
+        if not group_id:
+            raise ConfigurationError("ProgressListener: group_id is empty; name a group of the query's own")
+        self.group_id = group_id
+        self._query_name = query_name
+        self._handler = ThreadingHandler()
+        settings = ConnectionSettings(kafka.get("client.id", "managedconsumer-progress"), security=security_from(kafka))
+        self._cluster = Cluster(parse_bootstrap(kafka["bootstrap.servers"]), self._handler, settings)
+        self._link = self._cluster.coordinator_link(group_id)
+        self._offsets = self._cluster.offset_client(self._link, group_id)
+        self._changed = self._handler.Condition()
+        self._wanted: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._closing = False
+        self._worker = self._handler.spawn("spark-progress", self._run)
+
+    # -- what Spark tells -----------------------------------------------------------------------------
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (Spark's names)
+        """Nothing to do: what is committed stays until the first micro-batch is done."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """A micro-batch is done: commit where it ended. Returns at once."""
+        progress = event.progress
+        if self._query_name is not None and progress.name != self._query_name:
+            return
+        text = f"spark query {progress.name or progress.id} batch {progress.batchId}"
+        ends = {tp: OffsetAndMetadata(offset, text) for tp, offset in end_offsets(progress).items()}
+        with self._changed:
+            self._wanted |= ends
+            self._changed.notify_all()
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Nothing was read, so there is nothing to commit."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """The last progress has been told before; :meth:`close` waits for its commit."""
+
+    # -- the worker -----------------------------------------------------------------------------------
+
+    @property
+    def committed(self) -> dict[TopicPartition, int]:
+        """What this listener has committed so far (next offsets)."""
+        with self._changed:
+            return {tp: entry.offset for tp, entry in self._committed.items()}
+
+    def close(self, timeout: float = _CLOSE_PATIENCE) -> None:
+        """Commit what is left, for up to ``timeout`` seconds, and close the connections. Idempotent."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._worker.join(timeout)
+        self._link.close()
+        self._offsets.close()
+        self._cluster.close()
+
+    def _news(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            tp: entry
+            for tp, entry in self._wanted.items()
+            if tp not in self._committed or self._committed[tp].offset != entry.offset
+        }
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (news := self._news()) and not self._closing:
+                    self._changed.wait()
+                closing = self._closing
+            if news and self._commit(news, _CLOSE_PATIENCE if closing else _PATIENCE):
+                continue
+            with self._changed:
+                if self._closing:
+                    return
+                if self._news() == news:  # it did not go: again when there is more to say
+                    self._changed.wait()
+
+    def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> bool:
+        now = self._handler.now
+        deadline, backoff = Deadline(now(), seconds), Backoff(0.1, 2.0, lambda: 0.5)
+        while True:
+            try:
+                verdict, errors = self._offsets.commit_once(offsets, NO_GENERATION, None)
+                problem: BaseException | None = next(iter(errors.values()), None)
+            except err.FATAL_LOCAL_ERRORS as error:
+                verdict, problem = Verdict.FATAL, error
+            except err.KafkaException as error:
+                verdict, problem = Verdict.RETRY, error
+            if problem is None:
+                with self._changed:
+                    self._committed |= offsets
+                return True
+            if verdict is Verdict.EXPELLED:
+                log.warning(
+                    "group %s has members, so the query's progress cannot be committed to it: give ProgressListener a "
+                    "group of its own (%s)",
+                    self.group_id,
+                    problem,
+                )
+                return False
+            if verdict is Verdict.FATAL or deadline.expired(now()):
+                log.warning("the query's progress could not be committed to group %s: %s", self.group_id, problem)
+                return False
+            self._handler.sleep(min(backoff.fail(now()), deadline.remaining(now()) or 0.0))
