@@ -32,6 +32,7 @@ from managedconsumer.runtime.positions import PositionWorker
 from managedconsumer.runtime.troubles import METADATA, Troubles
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
+from managedconsumer.wire._lane_py import Lane as PythonLane
 from managedconsumer.wire.records import Lane, Message
 
 if TYPE_CHECKING:
@@ -71,9 +72,10 @@ class Engine(AssignmentPart):
         self.history = History(group_id or "", self.handler.now, time.time)
         self.subscription = SubscriptionState(options.auto_offset_reset)
         self.buffer = FetchBuffer(options.queued_max_messages, options.queued_max_bytes)
-        # The short way leads into our own chunks. A greenlet on it gives no turns, however long a deserializer takes.
-        short = not options.use_rdkafka and (self.handler.native or options.deserializer is None)
-        lane = Lane(self.handler.current, self.handler.native, self.handler.Lock()) if short else None
+        # A greenlet on the short way gives no turns, however long a deserializer takes.
+        short = self.handler.native or options.deserializer is None
+        make = PythonLane if options.use_rdkafka else Lane  # librdkafka's messages become ours in Python
+        lane = make(self.handler.current, self.handler.native, self.handler.Lock()) if short else None
         self.dispenser = Dispenser(self.buffer, lane)
         self._patience = None if self.handler.native else Patience(self.handler)
         self.partition_object: Callable[[TopicPartition], Any] = lambda tp: tp

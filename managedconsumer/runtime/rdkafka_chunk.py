@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
-from managedconsumer.wire.records import Message, PartitionContext
+from managedconsumer.wire.records import Message, PartitionContext, message_of
 
 # What a record takes besides its value: key, headers, numbers; roughly.
 _RECORD_BYTES = 64
+# How many are converted ahead at most, where one after the other is wanted.
+_MOST_AHEAD = 256
 
 
 class RdkafkaChunk:
@@ -21,7 +23,18 @@ class RdkafkaChunk:
     """
 
     __slots__ = (
-        *("_index", "_messages", "active", "context", "corrupt", "epochs", "exhausted", "fetch_offset"),
+        *(
+            "_ahead",
+            "_index",
+            "_messages",
+            "_ready",
+            "active",
+            "context",
+            "corrupt",
+            "epochs",
+            "exhausted",
+            "fetch_offset",
+        ),
         *("last_leader_epoch", "nbytes", "needs_bytes", "next_fetch_offset", "position", "record_count"),
     )
 
@@ -35,7 +48,9 @@ class RdkafkaChunk:
         self.needs_bytes = 0
         self.fetch_offset = self.position = fetch_offset
         self._messages = messages
-        self._index = 0
+        self._index = 0  # of the next that is not converted
+        self._ready: list[Message] = []  # the next message is the last one: a Lane takes from here
+        self._ahead = 1
         self.record_count = len(messages)
         self.nbytes = sum(map(len, messages)) + _RECORD_BYTES * len(messages)
         last = messages[-1] if messages else None
@@ -47,18 +62,30 @@ class RdkafkaChunk:
         return self
 
     def __next__(self) -> Message:
-        if self._index >= len(self._messages):
+        ready = self._ready
+        if not ready and not self._convert_more():
             self._finish()
             raise StopIteration
-        message = self._convert(self._messages[self._index])
+        message = ready.pop()
         if not self.active:
+            ready.append(message)
             raise StopIteration
-        self._index += 1
         self.position = message.offset + 1
         return message
 
+    def _convert_more(self) -> bool:
+        """Twice as many each time: who wants a single one gets no more."""
+        lot = [self._convert(message) for message in self._messages[self._index : self._index + self._ahead]]
+        lot.reverse()
+        self._ahead = min(2 * self._ahead, _MOST_AHEAD)
+        self._index += len(lot)
+        self._ready.extend(lot)
+        return bool(lot)
+
     def take(self, n: int, stop_offset: int | None = None, max_bytes: int | None = None) -> list[Message]:
         """Up to ``n`` messages (below ``stop_offset``); fewer at the end, or when they hold ``max_bytes``."""
+        self._index -= len(self._ready)
+        self._ready, self._ahead = [], 1
         lot = self._messages[self._index : self._index + max(n, 0)]
         if max_bytes is not None:
             lot = _within(lot, max_bytes)
@@ -95,19 +122,11 @@ class RdkafkaChunk:
 
     def _convert(self, theirs: Any) -> Message:
         kind, timestamp = theirs.timestamp()
-        context = self.context
-        return Message(
-            theirs.value(),
-            theirs.key(),
-            offset=theirs.offset(),
-            timestamp=timestamp if kind else 0,
-            headers=theirs.headers() or (),
-            topic=context.topic,
-            partition_id=context.partition_id,
-            partition=context.partition,
-            timestamp_type=kind - 1,  # theirs: 0 none, 1 the producer's clock, 2 the broker's
-            leader_epoch=_epoch(theirs),
-        )
+        if not kind:
+            timestamp = 0
+        fields = (theirs.value(), theirs.key(), theirs.offset(), timestamp, theirs.headers())
+        # Theirs: 0 none, 1 the producer's clock, 2 the broker's.
+        return message_of(self.context, *fields, kind - 1, _epoch(theirs))
 
 
 def _epoch(message: Any) -> int:

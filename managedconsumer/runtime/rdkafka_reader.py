@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, cast
 
 from managedconsumer import errors as err
 from managedconsumer.fetch.buffer import PartitionQueue
@@ -132,17 +132,17 @@ class Reader:
 
     def sort(self, lot: list[Any]) -> dict[TopicPartition, Part]:
         """By partition, in order; nothing of a partition counts that comes behind an error."""
-        parts: dict[TopicPartition, Part] = {}
+        parts: dict[tuple[str, int], Part] = {}
         for message in lot:
             error = message.error()
             topic = message.topic()
             if topic is None:
                 self.hearing.errors.append(error)
                 continue
-            tp = TopicPartition(topic, message.partition())
-            part = parts.get(tp)
+            place = (topic, message.partition())  # equal to a TopicPartition, and made sooner
+            part = parts.get(place)
             if part is None:
-                part = parts[tp] = Part()
+                part = parts[TopicPartition(*place)] = Part()
             if part.error is not None:
                 continue
             if error is None:
@@ -151,7 +151,7 @@ class Reader:
                 part.end_offset = message.offset()
             else:
                 part.error = error
-        return parts
+        return cast("dict[TopicPartition, Part]", parts)
 
     def watermarks(self, tp: TopicPartition) -> tuple[int, int]:
         """What librdkafka knows of the log's ends, without asking; negative: nothing."""

@@ -41,6 +41,8 @@ class Lane:
     def attach(self, chunk: Any) -> None:
         """Let the calling thread take from ``chunk``, whose last message it has in hand."""
         if self._lock is not None and self._current is not None:
+            if not hasattr(chunk, "_ready"):
+                return  # the accelerator's: under use_rdkafka both kinds come
             self._chunk = chunk
             self._note_ready(chunk)
             self._owner = self._current()

@@ -182,6 +182,24 @@ class Message:
         )
 
 
+def message_of(
+    context: PartitionContext,
+    value: bytes | None,
+    key: bytes | None,
+    offset: int,
+    timestamp: int,
+    headers: list[Header] | None,
+    timestamp_type: int,
+    leader_epoch: int,
+) -> Message:
+    """A message that something else has decoded."""
+    message = Message.__new__(Message)
+    message.value, message.partition_key = value, key
+    message.offset, message.timestamp, message.raw_headers = offset, timestamp, headers
+    message.origin = Origin(context, 2, timestamp_type, leader_epoch)
+    return message
+
+
 def _decode_headers(raw: bytes) -> list[Header]:
     """The list of headers from their count on; they were looked over when the record was read."""
     count, place = read_varint(raw, 0)

@@ -12,6 +12,7 @@ from managedconsumer.wire import recordformat as fmt
 from managedconsumer.wire._batches_py import Batch, Walk
 from managedconsumer.wire._lane_py import Lane as Lane
 from managedconsumer.wire._message_py import Message, Origin, PartitionContext
+from managedconsumer.wire._message_py import message_of as message_of
 from managedconsumer.wire._recordparse_py import (
     ONE_BYTE,
     TWO_BYTES,
@@ -24,7 +25,7 @@ from managedconsumer.wire.compression import DEFAULT_MAX_BYTES, Buffer, Decompre
 from managedconsumer.wire.legacy import BadMessageError, decode_entry
 from managedconsumer.wire.recordformat import read_varint
 
-INTERFACE = 1
+INTERFACE = 2
 IMPLEMENTATION = "python"
 
 _LOT = 256  # messages made ahead of the hand-out: enough to pay for the loop's set-up, little enough to be quick

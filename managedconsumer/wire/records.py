@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 IMPLEMENTATIONS = ("cython", "python")
 ENVIRONMENT_VARIABLE = "MANAGEDCONSUMER_IMPL"
-_INTERFACE = 1  # raised with every change of the interface, so that a stale build is not mistaken for a new one
+_INTERFACE = 2  # raised with every change of the interface, so that a stale build is not mistaken for a new one
 
 
 def load(name: str) -> Any:
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from managedconsumer.wire._lane_py import Lane as Lane
     from managedconsumer.wire._message_py import Message as Message
     from managedconsumer.wire._message_py import PartitionContext as PartitionContext
+    from managedconsumer.wire._message_py import message_of as message_of
     from managedconsumer.wire._records_py import RecordChunk as RecordChunk
 
     __impl__: str
@@ -81,6 +82,7 @@ else:
     Message = _module.Message
     PartitionContext = _module.PartitionContext
     RecordChunk = _module.RecordChunk
+    message_of = _module.message_of
 
 
 def rebuild_message(*fields: Any) -> Message:
