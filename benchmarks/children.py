@@ -47,6 +47,11 @@ class Child:
             start_new_session=True,
         )
 
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
     def result(self, patience: float) -> dict[str, float]:
         """What it measured; RuntimeError with the last line that it said, or when ``patience`` is not enough."""
         try:

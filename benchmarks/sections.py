@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import children
@@ -231,7 +233,7 @@ class Pacer:
 
 def _latency_messages(bench: Bench) -> tuple[int, int]:
     """How many are sent, and how many of the first do not count."""
-    return (1000, 250) if bench.quick else (1250, 250)
+    return (750, 100) if bench.quick else (1000, 100)
 
 
 def latency_seconds(bench: Bench) -> float:
@@ -256,14 +258,23 @@ def latency(bench: Bench) -> None:
 
 
 def _one_latency(bench: Bench, probe: Probe, broker: DevBroker, count: int, skip: int) -> dict[str, float]:
-    with small_topics(bench, f"bench-latency-{time.monotonic_ns()}", [probe]) as topic:
-        # The first messages are there before the pace begins: the member has its partitions when it counts.
-        pacer = Pacer(broker, topic, count)
+    name = f"bench-latency-{time.monotonic_ns()}"
+    with small_topics(bench, name, [probe]) as topic, tempfile.TemporaryDirectory(prefix="bench-") as home:
+        ready = Path(home) / "ready"
+        command = probe_arguments(probe, "latency", broker, topic, count=count + _PARTITIONS, skip=skip)
+        child = Child([*command, "--ready", str(ready)])
+        pacer = None
         try:
-            command = probe_arguments(probe, "latency", broker, topic, count=count + _PARTITIONS, skip=skip)
-            return children.run(command, {}, count / PACE + bench.patience / 2)
+            # A member that is still joining would find messages that are already late.
+            end = time.monotonic() + bench.patience / 2
+            while child.alive and not ready.exists() and time.monotonic() < end:
+                time.sleep(0.02)
+            pacer = Pacer(broker, topic, count)
+            return child.result(count / PACE + bench.patience / 2)
         finally:
-            pacer.stop()
+            child.kill()
+            if pacer is not None:
+                pacer.stop()
 
 
 # -- idle and memory ----------------------------------------------------------------------------------
@@ -283,7 +294,7 @@ def together(bench: Bench, table: str, probes: Sequence[Probe], commands: Sequen
 
 
 def _idle_for(bench: Bench) -> float:
-    return 4.0 if bench.quick else 6.0
+    return 4.0 if bench.quick else 5.0
 
 
 def idle_seconds(bench: Bench) -> float:
@@ -305,7 +316,7 @@ def idle(bench: Bench) -> None:
 
 def memory_seconds(bench: Bench) -> float:
     """What the section is expected to take."""
-    return 3.0 + bench.runs * 8.0
+    return 3.0 + bench.runs * 7.0
 
 
 def memory(bench: Bench) -> None:
@@ -318,8 +329,8 @@ def memory(bench: Bench) -> None:
         fill(broker, cell, 15_000)
     try:
         for _ in range(bench.runs):
-            commands = [probe_arguments(p, "slow", bench.brokers[p.kafka], cell.topic, seconds=4.0) for p in probes]
-            together(bench, "memory", probes, commands, 8.0)
+            commands = [probe_arguments(p, "slow", bench.brokers[p.kafka], cell.topic, seconds=3.0) for p in probes]
+            together(bench, "memory", probes, commands, 7.0)
     finally:
         for broker in used:
             broker.delete_topic(cell.topic)
@@ -334,7 +345,7 @@ def _crowd_sizes(bench: Bench) -> list[int]:
 
 def members_seconds(bench: Bench) -> float:
     """What the section is expected to take."""
-    return min(bench.runs, 2) * len(CROWDS) * sum(7.0 + size * 0.1 for size in _crowd_sizes(bench))
+    return min(bench.runs, 2) * len(CROWDS) * sum(5.5 + size * 0.1 for size in _crowd_sizes(bench))
 
 
 def members(bench: Bench) -> None:
@@ -351,12 +362,12 @@ def members(bench: Bench) -> None:
             random.Random(number).shuffle(order)
             for name, client, size in order:
                 command = [_CROWD, "--client", client, "--bootstrap", broker.bootstrap, "--topic", topic]
-                command += ["--partitions", str(partitions), "--members", str(size)]
+                command += ["--partitions", str(partitions), "--members", str(size), "--seconds", "2"]
                 bench.attempt(
                     "members",
                     rows[f"{name}, {size}"],
                     partial(children.run, command, {}, 60 + bench.patience),
-                    7.0 + size * 0.1,
+                    5.5 + size * 0.1,
                 )
     finally:
         broker.delete_topic(topic)

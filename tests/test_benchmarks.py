@@ -189,3 +189,18 @@ def test_a_workload_that_cannot_be_written_is_shown_and_the_others_go_on(load: L
     with consume.surviving(bench, "100-none-8"):
         raise OSError("no space left")
     assert rows["a"].problem == "broken off: OSError: no space left"
+
+
+def test_sparks_goals_are_ratios_to_the_connector(load: Load) -> None:
+    spark, results = load("spark"), load("results")
+
+    def source(name: str, seconds: float, cpu: float) -> Any:
+        return results.Row(name, [{"seconds": seconds, "cpu": cpu}])
+
+    rows = [source(spark.OURS, 2, 3), source(spark.DEFAULT, 4, 3), source(spark.TUNED, 2, 2)]
+    lines = [line.rsplit(maxsplit=2) for line in spark.verdicts({"batch": rows}).splitlines()]
+    assert [line[-2:] for line in lines if "batch: managedkafka  " in line[0]] == [
+        ["0.50", "met"],
+        ["1.00", "met"],
+        ["NOT", "MET"],
+    ]

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import uuid
+from pathlib import Path
 
 from clients import CLIENTS, Enough, Read, Spec
 from measure import cpu_seconds, most_memory_mb
@@ -47,13 +48,15 @@ def start(read: Read, spec: Spec) -> dict[str, float]:
     return found
 
 
-def latency(read: Read, spec: Spec, count: int, skip: int) -> dict[str, float]:
-    """Of ``count`` messages, without the first ``skip``."""
+def latency(read: Read, spec: Spec, count: int, skip: int, ready: Path) -> dict[str, float]:
+    """Of ``count`` messages, without the first ``skip``. ``ready`` appears with the first: the pace may begin."""
     late: list[int] = []
     state = {"left": count, "cpu": 0.0, "began": 0.0}
 
     def handle(value: bytes) -> float:
         now = time.monotonic_ns()
+        if state["left"] == count:
+            ready.touch()
         sent, number = value.split(b" ", 2)[:2]
         if int(number) >= skip:
             if not late:
@@ -137,6 +140,7 @@ def main() -> None:
     parser.add_argument("--options", type=json.loads, default={}, help="the client's own options, as JSON")
     parser.add_argument("--count", type=int, default=0, help="messages to read")
     parser.add_argument("--skip", type=int, default=0, help="messages that do not count")
+    parser.add_argument("--ready", type=Path, help="a file to make when the first message is there")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--bound", type=float, default=0.0, help="MB that the client was told to keep to")
     given = parser.parse_args()
@@ -145,7 +149,7 @@ def main() -> None:
     if given.mode == "start":
         say(start(read, spec))
     elif given.mode == "latency":
-        say(latency(read, spec, given.count, given.skip))
+        say(latency(read, spec, given.count, given.skip, given.ready))
     elif given.mode == "slow":
         say(slow(read, spec, given.seconds, given.bound))
     else:
