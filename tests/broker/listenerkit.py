@@ -223,7 +223,7 @@ class ListenerGroup:
         self.calls: list[Call] = []
         self.members: list[ListenerMember] = []
         self._names = itertools.count(1)
-        if protocol == "consumer":
+        if protocol == "consumer" and broker.kafka_version >= "4":  # before, a group has no settings
             configure_group(broker, name, heartbeat=_BEAT_MS)
 
     @property
