@@ -12,7 +12,7 @@ LIVELY_SECONDS, LIVELY_INTERVAL = 1.5, 0.2
 #: How often while partitions are awaited that others have still to give up.
 AWAITING_INTERVAL = 0.5
 #: KIP-848, whose usual interval is 5 s: one change seldom comes alone (a rolling restart), so for as long after it.
-SETTLING_SECONDS, SETTLING_INTERVAL = 10.0, 1.0
+SETTLING_SECONDS, SETTLING_INTERVAL = 8.0, 0.5
 # A beat that is late by less than this share of the interval leaves the rhythm as it is.
 _RHYTHM_SHARE = 0.25
 

@@ -46,7 +46,7 @@ def test_after_a_join_beats_come_soon(after: float, next_in: float) -> None:
     assert beat.ttl(100.0 + after) == pytest.approx(next_in)
 
 
-@pytest.mark.parametrize(("after", "next_in"), [(0.0, 0.2), (LIVELY_SECONDS, 1.0), (SETTLING_SECONDS, 3.0)])
+@pytest.mark.parametrize(("after", "next_in"), [(0.0, 0.2), (LIVELY_SECONDS, 0.5), (SETTLING_SECONDS, 3.0)])
 def test_after_an_assignment_moved_the_group_settles(after: float, next_in: float) -> None:
     beat = beaten(0.001, 60.0)
     beat.settle(100.0)
