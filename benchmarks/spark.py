@@ -43,6 +43,8 @@ _TUNED = {
     "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": "4194304",
 }
+#: Seconds after which a stream is given up.
+_PATIENCE = 180
 _CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 
 
@@ -134,7 +136,9 @@ def _stream(spark: Any, source: Source, bootstrap: str, home: Path, write: Calla
     frame = _read(spark, source, bootstrap, stream=True)
     writer = write(frame).option("checkpointLocation", str(home / "checkpoint")).trigger(availableNow=True)
     query = writer.start()
-    query.awaitTermination()
+    if not query.awaitTermination(_PATIENCE):
+        query.stop()
+        raise TimeoutError(f"the stream did not end within {_PATIENCE} s")
     return sum(progress["numInputRows"] for progress in query.recentProgress)
 
 
