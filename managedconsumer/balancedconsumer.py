@@ -304,7 +304,7 @@ class BalancedConsumer(ConsumerAPI):
                 return True
             self._update_member_assignment()
         except (err.UnsupportedVersion, err.UnsupportedBrokerError) as error:
-            if self._protocol != CONSUMER:
+            if self._protocol != CONSUMER or member.machine.error is not error:  # not the heartbeat: another request
                 raise
             self._fall_back(member, error)
             return True

@@ -95,6 +95,7 @@ class ConsumerGroupMembership(Machine):
         self._target: Target | None = None
         self._carried: Target | None = None
         self._owned: Target = ()
+        self._unfinished = self._to_confirm = False
         self._told_owned: Target | None = None
         self._told_topics: tuple[str, ...] | None = None
         self._regex = config.topic_regex
@@ -137,21 +138,22 @@ class ConsumerGroupMembership(Machine):
             return None
         joining = self.state is _S.PREPARING_REBALANCE
         topics = tuple(sorted(self._topics()))
-        news = joining or self._owned != self._told_owned or topics != self._told_topics
+        owned = self._owned_to_tell()
+        news = joining or owned != self._told_owned or topics != self._told_topics
         if not news and not self.heartbeat.should_heartbeat(now):
             return None
         self.heartbeat.sent_heartbeat(now)
-        body = self._body(joining, topics)
+        body = self._body(joining, topics, owned)
         timeout = min(self.config.request_timeout_ms, self.config.session_timeout_ms) / 1000.0
         self._in_flight = Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, timeout, self._stamp, self.generation)
-        self._told_topics, self._told_owned = topics, self._owned
+        self._told_topics, self._told_owned = topics, owned
         return self._in_flight
 
     def next_deadline(self, now: float) -> float | None:
         """When one of the ``next_`` calls or :meth:`check_session` may have something new; None: not by time."""
         if self.state not in _BEATING or self._in_flight is not None:
             return None
-        if self.state is _S.PREPARING_REBALANCE or self._owned != self._told_owned:
+        if self.state is _S.PREPARING_REBALANCE or self._owned_to_tell() != self._told_owned:
             return max(now, self._backoff.retry_at)
         return max(self._backoff.retry_at, now + self.heartbeat.ttl(now))
 
@@ -210,11 +212,18 @@ class ConsumerGroupMembership(Machine):
     def reconciled(self, rejoin: str | None = None) -> list[Event]:
         """The owner has carried the assignment out; ``rejoin``: not all of it yet, ask again."""
         if self.state is _S.ASSIGNING:
-            if rejoin is None and self._carried is not None:
+            self._unfinished = rejoin is not None
+            if self._unfinished:
+                # What is there of it is ours, and all of it is gone through again, or what has come instead.
+                self._owned = self._with_carried()
+                self._target = self._carried if self._target is None else self._target
+            elif self._carried is not None:
                 self._owned = self._carried
-            else:
-                self._target = self._target or self._carried
             self._carried = None
+            if self._to_confirm:
+                # Even if it is what was told last: between the two it was something else, of which we have to tell that
+                # it is given up. A beat in the middle may have been too early for that, or there was none.
+                self._told_owned, self._to_confirm = None, False
             self.rejoin_reason = None
             self._move(_S.STABLE, rejoin or "assignment taken over")
         return self._drain()
@@ -244,7 +253,22 @@ class ConsumerGroupMembership(Machine):
             "instance_id": self.config.group_instance_id,
         }
 
-    def _body(self, joining: bool, topics: tuple[str, ...]) -> dict[str, Any]:
+    def _owned_to_tell(self) -> Target:
+        """What we own; where everything is told again in the middle of a hand-over, what we are getting, too.
+
+        The coordinator has counted that as ours. To leave it out would say that we have given it up, and it would be
+        another member's by the time that our hand-over is through.
+        """
+        both = self._with_carried() if self.state is _S.ASSIGNING else self._owned
+        return both if self._told_owned in (None, both) else self._owned
+
+    def _with_carried(self) -> Target:
+        both: dict[bytes, set[int]] = {}
+        for topic_id, numbers in (*self._owned, *(self._carried or ())):
+            both.setdefault(topic_id, set()).update(numbers)
+        return tuple(sorted((topic_id, tuple(sorted(numbers))) for topic_id, numbers in both.items()))
+
+    def _body(self, joining: bool, topics: tuple[str, ...], owned: Target) -> dict[str, Any]:
         body: dict[str, Any] = {
             **self._identity(),
             "member_epoch": _JOIN_EPOCH if joining else self.generation.id,
@@ -258,15 +282,17 @@ class ConsumerGroupMembership(Machine):
         if joining:
             body["rack_id"] = self.config.rack
             body["server_assignor"] = self.config.server_assignor
+        if joining or self._told_topics is None:
+            # An answer may be lost that had an assignment: only a heartbeat with all of these three gets it once more.
             body["rebalance_timeout_ms"] = self.config.rebalance_timeout_ms
         if joining or topics != self._told_topics:
             # Both: our metadata may show a topic before the broker looks for new ones again, or the other way round,
             # and version 0 knows no pattern.
             body["subscribed_topic_names"] = list(topics)
             body["subscribed_topic_regex"] = self._regex
-        if joining or self._owned != self._told_owned:
+        if joining or owned != self._told_owned:
             body["topic_partitions"] = [
-                {"topic_id": topic_id, "partitions": list(numbers)} for topic_id, numbers in self._owned
+                {"topic_id": topic_id, "partitions": list(numbers)} for topic_id, numbers in owned
             ]
         return body
 
@@ -313,11 +339,12 @@ class ConsumerGroupMembership(Machine):
 
     def _reconcile(self) -> None:
         """A target that differs from what we own has to be carried out."""
-        if self._target is not None and self._target != self._owned:
+        if self._target is not None and (self._unfinished or self._target != self._owned):
             self._take_target("new assignment")
 
     def _take_target(self, reason: str) -> None:
         self._carried, self._target = self._target, None
+        self._to_confirm = self._to_confirm or self._carried != self._told_owned
         self._move(_S.ASSIGNING, reason)
         self._emit(Assigned(self.generation, b"", False, True, self._carried))
 
@@ -333,7 +360,7 @@ class ConsumerGroupMembership(Machine):
     def _forget_generation(self, keep_member_id: bool) -> None:  # noqa: ARG002 - the id is always kept
         # Epoch 0 under the same id: the coordinator replaces what it still holds of us.
         self.generation = Generation(-1, self.generation.member_id)
-        self._target, self._carried, self._owned = None, None, ()
+        self._target, self._carried, self._owned, self._unfinished = None, None, (), False
 
     def _end_with(self, error: BaseException) -> None:
         self._end(error, self.generation.joined and self.state in (_S.ASSIGNING, _S.STABLE))

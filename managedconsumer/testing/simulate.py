@@ -33,6 +33,8 @@ from managedconsumer.wire import schemas
 #: the answer of a join that was lost (request timeout), then a session and a rebalance.
 SETTLE_SECONDS = 150.0
 
+#: Incidents that do not need a member.
+_TO_BROKERS = frozenset({"coordinator", "leaders", "node", "partitions", "topic"})
 # A finished simulation is one large cycle. To collect many at once is quicker, as long as they fit into the caches.
 _COLLECT_EVERY = 20
 
@@ -75,7 +77,8 @@ class World:
         self.trace = Trace(plan.seed, plan)
         self.kernel = Kernel(plan.seed)
         self.kernel.interrupt_every = plan.interrupt_every
-        self.brokers = Brokers(self.kernel, plan.nodes, plan.topics, plan.initial_delay)
+        modern = plan.session if plan.protocol == "consumer" else 0.0
+        self.brokers = Brokers(self.kernel, plan.nodes, plan.topics, plan.initial_delay, modern)
         self.network = Network(self.kernel, self.brokers)
         self.network.latency = plan.latency
         self.network.choose = self._choose
@@ -85,13 +88,18 @@ class World:
             self.brokers.note = lambda text: self.note("brokers", text)
             self.network.note = lambda process, text: self.note(process.name, text)
         self._faults_until = START + plan.duration
-        self._numbers = 0
+        self._numbers = self._ids = 0
         self._to_come = 0
 
     def note(self, who: str, text: str) -> None:
         """A line of the trace."""
         if self._record:
             self.trace.lines.append(f"{self.kernel.now - START:9.3f} {who:8} {text}")
+
+    def next_id(self) -> str:
+        """The id of a member that gives itself one (KIP-848)."""
+        self._ids += 1
+        return f"c{self._ids}"
 
     def report(self, text: str) -> None:
         """Something does not hold."""
@@ -124,7 +132,7 @@ class World:
 
     def _incident(self, kind: str, number: int) -> None:
         live = [program for program in self.witness.programs if program.running]
-        if kind == "start" or (not live and kind not in ("coordinator", "leaders", "node", "partitions")):
+        if kind == "start" or (not live and kind not in _TO_BROKERS):
             if len(live) < 5:
                 self.start_program()
             return
@@ -141,6 +149,9 @@ class World:
             self._later(later, self.network.node_up, node)
         elif kind == "partitions":
             self._add_partition(number)
+        elif kind == "topic":
+            self.brokers.add_partitions(f"t{number + 10}", 1)
+            self._later(0.5, self.brokers.append, TopicPartition(f"t{number + 10}", 0), 3)
         elif target is not None:
             self._happen_to(target, kind, later)
 

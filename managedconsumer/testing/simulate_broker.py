@@ -7,7 +7,15 @@ from typing import Any, Callable, Mapping
 
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.simulate_group import ClassicGroup
-from managedconsumer.testing.simulate_groupmember import NOT_COORDINATOR, Body, GroupState, Reply, join_error
+from managedconsumer.testing.simulate_group848 import ModernGroup, topic_id
+from managedconsumer.testing.simulate_groupmember import (
+    NOT_COORDINATOR,
+    UNKNOWN_MEMBER,
+    Body,
+    Reply,
+    heartbeat_error,
+    join_error,
+)
 from managedconsumer.testing.simulate_kernel import Kernel
 from managedconsumer.wire import schemas
 from managedconsumer.wire.encode import Record, encode_batch
@@ -23,7 +31,14 @@ GROUP_APIS = frozenset(
         schemas.LEAVE_GROUP,
         schemas.OFFSET_COMMIT,
         schemas.OFFSET_FETCH,
+        schemas.CONSUMER_GROUP_HEARTBEAT,
+        schemas.DESCRIBE_GROUPS,
     )
+)
+#: What a group of the one protocol answers to members of the other.
+INCONSISTENT_PROTOCOL, GROUP_ID_NOT_FOUND = 23, 69
+_CLASSIC_ONLY = frozenset(
+    api.key for api in (schemas.JOIN_GROUP, schemas.SYNC_GROUP, schemas.HEARTBEAT, schemas.LEAVE_GROUP)
 )
 
 
@@ -55,7 +70,10 @@ class Log:
 class Brokers:
     """All brokers of the cluster as one object; each request names the node that it was sent to."""
 
-    def __init__(self, kernel: Kernel, nodes: int, topics: Mapping[str, int], initial_delay: float) -> None:
+    def __init__(
+        self, kernel: Kernel, nodes: int, topics: Mapping[str, int], initial_delay: float, modern: float = 0.0
+    ) -> None:
+        """``modern``: the session (seconds) of a KIP-848 group; 0: the group is a classic one."""
         self.kernel = kernel
         self.nodes = list(range(1, nodes + 1))
         self.down: set[int] = set()
@@ -65,13 +83,18 @@ class Brokers:
         self.note: Callable[[str], None] = lambda _text: None
         #: Told of every commit with the code of its answer, before it counts. The invariants listen here.
         self.on_commit: Callable[[Body, int], None] = lambda _body, _code: None
-        self.group = ClassicGroup(
-            lambda: kernel.now, lambda s, call: kernel.after(s, call), lambda text: self.note(text), initial_delay
-        )
         self.logs: dict[TopicPartition, Log] = {}
+        self.group: ClassicGroup | ModernGroup
+        if modern:
+            self.group = ModernGroup(lambda: kernel.now, kernel.after, self._say, lambda: self.logs, modern)
+        else:
+            self.group = ClassicGroup(lambda: kernel.now, kernel.after, self._say, initial_delay)
         self._fetches: list[tuple[int, Body, Reply]] = []
         for topic, count in topics.items():
             self.add_partitions(topic, count)
+
+    def _say(self, text: str) -> None:
+        self.note(text)
 
     def forget(self) -> None:
         """The simulation is over: lead nowhere any more."""
@@ -123,30 +146,24 @@ class Brokers:
             reply({"error_code": 0, "coordinators": [entry], **where})
         elif api is schemas.LIST_OFFSETS:
             reply(self._list_offsets(node, body))
-        elif api is schemas.DESCRIBE_GROUPS:
-            reply(self._described(node))
         else:
             raise AssertionError(f"the simulation does not know {api.name}")
 
-    def _described(self, node: int) -> dict[str, Any]:
-        code = NOT_COORDINATOR if node != self.coordinator else LOADING if self.kernel.now < self.loading_until else 0
-        stable = self.group.state is GroupState.STABLE
-        members = [{"member_assignment": member.assignment} for member in self.group.members.values() if stable]
-        state = "Stable" if stable else "PreparingRebalance"
-        return {"groups": [{"error_code": code, "group_state": state, "members": members}]}
-
     def _handle_group(self, node: int, api: schemas.Api, body: Body, reply: Reply) -> None:
         code = NOT_COORDINATOR if node != self.coordinator else LOADING if self.kernel.now < self.loading_until else 0
+        group = self.group
+        if not code and isinstance(group, ModernGroup) and api.key in _CLASSIC_ONLY:
+            code = INCONSISTENT_PROTOCOL if api is schemas.JOIN_GROUP else UNKNOWN_MEMBER
+        elif not code and isinstance(group, ClassicGroup) and api is schemas.CONSUMER_GROUP_HEARTBEAT:
+            code = GROUP_ID_NOT_FOUND
         if code:
             reply(self.refusal(api, body, code))
-        elif api is schemas.JOIN_GROUP:
-            self.group.join(body, reply)
-        elif api is schemas.SYNC_GROUP:
-            self.group.sync(body, reply)
-        elif api is schemas.HEARTBEAT:
-            reply({"error_code": self.group.heartbeat(body)})
-        elif api is schemas.LEAVE_GROUP:
-            reply(self.group.leave(body))
+        elif api is schemas.CONSUMER_GROUP_HEARTBEAT and isinstance(group, ModernGroup):
+            reply(group.heartbeat(body))
+        elif api is schemas.DESCRIBE_GROUPS:
+            reply({"groups": [self._describe()]})
+        elif api.key in _CLASSIC_ONLY and isinstance(group, ClassicGroup):
+            self._handle_classic(group, api, body, reply)
         elif api is schemas.OFFSET_COMMIT:
             code = self.group.check_commit(body)
             self.on_commit(body, code)
@@ -155,6 +172,25 @@ class Brokers:
             reply(self.refusal(api, body, code))
         else:
             reply(self._offsets(body))
+
+    @staticmethod
+    def _handle_classic(group: ClassicGroup, api: schemas.Api, body: Body, reply: Reply) -> None:
+        if api is schemas.JOIN_GROUP:
+            group.join(body, reply)
+        elif api is schemas.SYNC_GROUP:
+            group.sync(body, reply)
+        elif api is schemas.HEARTBEAT:
+            reply({"error_code": group.heartbeat(body)})
+        else:
+            reply(group.leave(body))
+
+    def _describe(self) -> dict[str, Any]:
+        """DescribeGroups, which knows classic groups only."""
+        group = self.group
+        if isinstance(group, ModernGroup):
+            return {"error_code": 0, "group_state": "Dead", "members": []}
+        members = [{"member_id": m.id, "member_assignment": m.assignment} for m in group.members.values()]
+        return {"error_code": 0, "group_state": group.state.value, "members": members}
 
     def refusal(self, api: schemas.Api, body: Body, code: int) -> dict[str, Any]:
         """The answer of ``api`` that carries ``code`` (0 for a commit that went well)."""
@@ -177,6 +213,10 @@ class Brokers:
             where = {"node_id": -1, "host": "", "port": -1, "error_code": code, "error_message": None}
             return {**where, "coordinators": [{"key": body["key"], **where}]}
         member = body.get("member_id", "")
+        if api is schemas.CONSUMER_GROUP_HEARTBEAT:
+            return heartbeat_error(code, member)
+        if api is schemas.DESCRIBE_GROUPS:
+            return {"groups": [{"error_code": code, "group_state": "", "members": []}]}
         if api is schemas.JOIN_GROUP and code == 79 and not member:
             member = f"given{self.kernel.next_task_number()}"  # an id that the coordinator will not know
         return {**join_error(code, member), "assignment": b""}
@@ -218,7 +258,10 @@ class Brokers:
             "brokers": [{"node_id": n, "host": f"node{n}", "port": 9092, "rack": None} for n in self.nodes],
             "controller_id": 1,
             "cluster_id": "simulated",
-            "topics": [{"name": name, "error_code": 0, "partitions": parts} for name, parts in topics.items()],
+            "topics": [
+                {"name": name, "topic_id": topic_id(name), "error_code": 0, "partitions": parts}
+                for name, parts in topics.items()
+            ],
         }
 
     def _list_offsets(self, node: int, body: Body) -> dict[str, Any]:
@@ -241,7 +284,8 @@ class Brokers:
                 answer = self._read(node, TopicPartition(topic["topic"], part["partition"]), part["fetch_offset"])
                 something = something or bool(answer["error_code"] or answer["records"])
                 parts.append(answer)
-            responses.append({"topic": topic["topic"], "topic_id": bytes(16), "partitions": parts})
+            name = "" if any(topic["topic_id"]) else topic["topic"]
+            responses.append({"topic": name, "topic_id": topic["topic_id"], "partitions": parts})
         if something:
             reply({"error_code": 0, "session_id": 0, "responses": responses})
             return

@@ -165,7 +165,7 @@ class Contract:
     def lost(self, tps: Collection[TopicPartition]) -> None:
         """``on_partitions_lost`` begins."""
         given = set(tps)
-        if not self._program.knows_loss:
+        if not self._program.loses:
             self._wrong(f"lost({_short(given)}) though nothing was lost")
         if not given or given != self.owned:
             self._wrong(f"lost({_short(given)})")
@@ -178,7 +178,8 @@ class Contract:
             self._wrong(f"assigned({_short(given)}) before everything was revoked")
         if given & self.owned:
             self._wrong(f"assigned({_short(given)}) again")
-        if generation.joined and generation == self._assigned_in:
+        # Under KIP-848 an epoch brings what others give up bit by bit.
+        if generation.joined and generation == self._assigned_in and not self._program.modern:
             self._wrong(f"assigned twice in generation {generation.id}")
         if generation.joined:
             self._assigned_in = generation

@@ -54,3 +54,15 @@ def join_error(code: int, member_id: str) -> dict[str, Any]:
         "skip_assignment": False,
         "members": [],
     }
+
+
+def heartbeat_error(code: int, member_id: str) -> dict[str, Any]:
+    """The answer to a KIP-848 heartbeat that is refused (or, with 0, the beginning of one that is not)."""
+    return {
+        "error_code": code,
+        "error_message": None,
+        "member_id": member_id,
+        "member_epoch": 0,
+        "heartbeat_interval_ms": 0,
+        "assignment": None,
+    }

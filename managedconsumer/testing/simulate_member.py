@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Collection
 
 from managedconsumer import errors as err
+from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.group_owner import GroupOwner
 from managedconsumer.listeners import ConsumerRebalanceListener
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 #: How long ``stop()`` may take (seconds): its own default timeout for each of the things that it waits for.
 _LONGEST_STOP = 25.0
-_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _FENCED = 22, 25, 82
+_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _FENCED, _FENCED_EPOCH, _UNRELEASED = 22, 25, 82, 110, 111
 
 
 class SimulatedError(Exception):
@@ -56,6 +58,8 @@ class _Consumer(ManagedBalancedConsumer):
 
     def _setup_membership(self) -> None:
         super()._setup_membership()
+        if isinstance(self._member, GroupMember) and isinstance(self._member.machine, ConsumerGroupMembership):
+            self._member.machine._new_id = self.program.world.next_id  # noqa: SLF001 (not a random one)
         if self._owner is not None:
             self.program.watch_owner(self._owner)
 
@@ -103,7 +107,12 @@ class Program:
     @property
     def cooperative(self) -> bool:
         """True when partitions are kept through rebalances."""
-        return self.world.plan.assignors == ("cooperative-sticky",)
+        return self.modern or self.world.plan.assignors == ("cooperative-sticky",)
+
+    @property
+    def modern(self) -> bool:
+        """True under KIP-848."""
+        return self.world.plan.protocol == "consumer"
 
     def generation(self) -> Generation:
         """The generation as the member knows it."""
@@ -130,6 +139,11 @@ class Program:
     def stable(self) -> bool:
         """True when the member is in the group and no rebalance is wanted."""
         return self.member is not None and self.member.stable and self.member.state is MemberState.STABLE
+
+    @property
+    def loses(self) -> bool:
+        """True when the membership is lost; whoever has found it out may still be on the way to say so."""
+        return self.knows_loss or (self.member is not None and self.member.state is MemberState.LOSING)
 
     def describe(self) -> str:
         """For the report of a group that does not settle."""
@@ -163,7 +177,7 @@ class Program:
     def _check_reason(self, event: Any) -> None:
         """Nobody gives a place up that the coordinator still keeps: an answer must count in its own generation only."""
         code, lost = getattr(event.error, "ERROR_CODE", None), event.generation
-        told = code in (_ILLEGAL_GENERATION, _UNKNOWN_MEMBER) and code not in self.injected
+        told = code in (_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _FENCED_EPOCH) and code not in self.injected
         if self.world.brokers.moves:  # a coordinator that has lost a round may have come back to it since
             return
         if told and self.world.brokers.group.accepts(lost.member_id, lost.id):
@@ -203,7 +217,7 @@ class Program:
     def _make(self) -> _Consumer:
         plan = self.world.plan
         consumer = _Consumer(
-            sorted(plan.topics),
+            re.compile("t[0-9]+") if plan.pattern else sorted(plan.topics),
             SimulatedCluster(self.world.network, self.process),
             b"group",
             auto_start=False,
@@ -216,7 +230,8 @@ class Program:
             session_timeout_ms=int(plan.session * 1000),
             rebalance_timeout_ms=int(plan.rebalance * 1000),
             revoke_drain_ms=int(plan.drain * 1000),
-            membership_protocol=list(plan.assignors),
+            group_protocol=plan.protocol,
+            membership_protocol=list(plan.assignors) if plan.protocol == "classic" else "uniform",
             group_instance_id=self.instance,
             listener=None if self.contract is None else _Listener(self, self.contract),
         )
@@ -332,7 +347,7 @@ class Program:
     def _check_error(self, error: BaseException, starting: bool = False) -> None:
         """The consumer has ended: only for a reason that was put into its way."""
         code = getattr(error, "ERROR_CODE", None)
-        if code in self.injected or (code == _FENCED and self.instance is not None):
+        if code in self.injected or (code in (_FENCED, _UNRELEASED) and self.instance is not None):
             self.ended = self.ended or not starting or not getattr(error, "retriable", False)
         elif not starting:
             self.ended = True

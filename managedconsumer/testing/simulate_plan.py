@@ -17,6 +17,8 @@ HEALING: dict[int, tuple[int, ...]] = {
     schemas.OFFSET_COMMIT.key: (14, 15, 16, 22, 25, 27, 3, 7, -1, 99),
     schemas.OFFSET_FETCH.key: (14, 15, 16, 88, 7, -1, 99),
     schemas.FIND_COORDINATOR.key: (14, 15, -1, 99),
+    schemas.DESCRIBE_GROUPS.key: (14, 15, 16, -1),
+    schemas.CONSUMER_GROUP_HEARTBEAT.key: (7, 14, 15, 16, 25, 110, -1, 99),
 }
 ENDING: dict[int, tuple[int, ...]] = {
     schemas.JOIN_GROUP.key: (23, 24, 26, 30, 35, 42, 81, 82),
@@ -26,6 +28,7 @@ ENDING: dict[int, tuple[int, ...]] = {
     schemas.OFFSET_COMMIT.key: (12, 28, 30, 82),
     schemas.OFFSET_FETCH.key: (24, 30, 35),
     schemas.FIND_COORDINATOR.key: (24, 30),
+    schemas.CONSUMER_GROUP_HEARTBEAT.key: (24, 30, 42, 81, 82, 111, 112),
 }
 # Silence is rare: it costs a request timeout of 30 s and more, in which everybody else goes on.
 _KINDS = (
@@ -46,8 +49,10 @@ class Plan:
     members: int = 2
     topics: dict[str, int] = field(default_factory=dict)
     nodes: int = 2
+    protocol: str = "classic"
     assignors: tuple[str, ...] = ("range",)
     static: bool = False
+    pattern: bool = False
     session: float = 2.0
     rebalance: float = 4.0
     initial_delay: float = 0.0
@@ -84,8 +89,8 @@ class Plan:
         if kind == "code":
             if api.key not in HEALING:
                 return NO_FAULT
-            table = ENDING if random.random() < self.ending_rate else HEALING
-            return Fault(kind, random.choice(table[api.key]))
+            ending = random.random() < self.ending_rate and api.key in ENDING
+            return Fault(kind, random.choice((ENDING if ending else HEALING)[api.key]))
         return Fault(kind, 0, random.uniform(0.1, 1.5 * self.session) if kind == "late" else 0.0)
 
 
@@ -102,6 +107,7 @@ INCIDENTS = {
     "leaders": 2,
     "node": 2,
     "partitions": 1,
+    "topic": 3,
     "reset connections": 2,
 }
 
@@ -139,9 +145,10 @@ def make_plan(seed: int) -> Plan:
         for _ in range(random.randint(0, 3)):
             plan.batches.append((random.uniform(0.0, plan.duration), name, number, random.randint(1, 5)))
     plan.batches.sort()
-    # A static leader that comes back computes nothing (KIP-814) and cannot know what was assigned while it was away:
-    # partitions that are added just then wait for the next rebalance. So they are in Java's client, too.
-    avoided = {"partitions"} if plan.static else set()
+    plan.pattern = random.random() < 0.15
+    if random.random() < 0.2:
+        plan.protocol = "consumer"  # KIP-848: the broker assigns
+    avoided = set() if plan.pattern else {"topic"}  # nobody would read it
     kinds = [kind for kind, weight in INCIDENTS.items() if kind not in avoided for _ in range(weight)]
     for _ in range(random.randint(0, 4)):
         plan.incidents.append((random.uniform(0.3, plan.duration), random.choice(kinds), random.randrange(100)))

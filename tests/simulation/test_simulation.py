@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import random
 import subprocess
 import sys
 import time
 
 import pytest
 
-from managedconsumer.testing.simulate import run_parallel, simulate
+from managedconsumer.testing.simulate import World, run_parallel, simulate, simulate_many
 from managedconsumer.testing.simulate_plan import INCIDENTS, Plan, make_plan
 
-# Part of issue 4, which is open: on a busy machine these runs are too slow or give false alarms. Run them by -m soak.
-pytestmark = pytest.mark.soak
-
-#: Schedules of an ordinary run, and of CI.
+#: Schedules that the statistics are taken of, and all. What fails is a seed, and ``python -m
+#: managedconsumer.testing.simulate SEED`` tells its story on any machine.
 SOME, ALL = 1000, 20_000
 
 
@@ -36,24 +36,45 @@ def test_everything_holds_in_many_schedules() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)  # 100 s on two idle cores; how long it takes decides nothing
 def test_everything_holds_in_twenty_thousand_schedules() -> None:
     _check(range(SOME + 1, ALL + 1))
 
 
-def test_a_seed_tells_the_same_story_in_every_process() -> None:
-    def story(hash_seed: str) -> str:
-        code = (
-            "from managedconsumer.testing.simulate import simulate as s\nfor n in range(1, 9): print(s(n, record=True))"
-        )
-        command = [sys.executable, "-c", code]
-        return subprocess.run(
-            command, env={"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True
-        ).stdout
+_IN_A_PROCESS = """
+from managedconsumer.testing.simulate import simulate
+for seed in range(1, 9):
+    print(simulate(seed, record=True))
+for seed in range(9, 80):
+    print({**vars(simulate(seed)), "lines": None})
+"""
 
-    first = story("1")
-    assert first == story("2")
+
+def test_a_seed_tells_the_same_story_in_every_process() -> None:
+    def stories(hash_seed: str) -> str:
+        command = [sys.executable, "-c", _IN_A_PROCESS]
+        done = subprocess.run(command, env={"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    first = stories("1")
+    assert first == stories("2")
     assert "finished" in first
+
+
+def test_a_seed_tells_the_same_story_whatever_ran_before() -> None:
+    before = str(simulate(11, record=True))
+    simulate_many(range(200, 230))
+    random.seed(1)
+    assert str(simulate(11, record=True)) == before
+
+
+def test_nothing_of_a_finished_simulation_stays() -> None:
+    simulate_many(range(1, 21))
+    gc.collect()
+    worlds = sum(isinstance(each, World) for each in gc.get_objects())
+    simulate_many(range(21, 61))
+    gc.collect()
+    assert sum(isinstance(each, World) for each in gc.get_objects()) <= worlds
 
 
 def test_recording_changes_nothing() -> None:
@@ -64,10 +85,17 @@ def test_recording_changes_nothing() -> None:
         assert not plain.lines
 
 
-def test_time_is_virtual() -> None:
-    began = time.monotonic()
+def test_time_is_virtual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody sleeps, and what it costs is computing (measured as such: a busy machine changes nothing)."""
+
+    def sleep(seconds: float) -> None:
+        raise AssertionError(f"something sleeps for {seconds} s")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    simulate(1)
+    began = time.process_time()
     virtual = sum(simulate(seed).virtual_seconds for seed in range(1, 50))
-    assert virtual > 20 * (time.monotonic() - began)
+    assert virtual > 5 * (time.process_time() - began)
 
 
 def test_the_plans_cover_everything() -> None:
