@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,10 @@ import pytest
 from managedconsumer.testing import DevBroker, DevBrokerError
 
 UNKNOWN_TOPIC = 3
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background job ignores Ctrl-C, and so would the programs that tests start to see how they end by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if sys.version_info < (3, 11):
     # The oracle of the wire tests, kio, needs Python 3.11; what it checks does not depend on Python's version.
