@@ -1,6 +1,6 @@
-"""The ordinary run of all tests, in two processes: most of a test on a real broker is waiting, and two cores are common.
+"""The ordinary run of all tests, in two processes: most of a test on a real broker is waiting.
 
-``python -m tests.halves`` runs everything but the soak tests; with arguments it is ``pytest`` with them, in one process.
+``python -m tests.halves`` runs everything but the soak tests; with arguments it is ``pytest`` with them, in one.
 The first half's report is shown as it comes, the second's after it.
 """
 
