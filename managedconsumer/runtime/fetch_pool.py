@@ -180,7 +180,8 @@ class FetchPool:
             fp.release(plan, 0.0)
             for result in results:
                 stale |= self._take(result, rest)
-            engine.lock.notify_all()
+            if results:  # an idle topic's answers are empty, and wake nobody
+                engine.lock.notify_all()
         retried = [result for result in results if result.outcome is fp.Outcome.RETRY]
         if retried:
             engine.troubles.note((FETCH, *key), f"fetching {retried[0].queue.tp}: {retried[0].error}")
