@@ -117,8 +117,11 @@ def _foreground(arguments: argparse.Namespace) -> int:
         finally:
             _tell("stopping ...")
             broker.stop()
-            ended_by_stop = load(home) is None
-            instance.forget()
+            with only_one(home):  # who stops it from elsewhere holds this until the status is gone, too
+                found = load(home)
+                ended_by_stop = found is None or found.nodes != instance.nodes
+                if not ended_by_stop:
+                    instance.forget()
     except KeyboardInterrupt:
         return 0
     finally:
