@@ -78,10 +78,14 @@ class MemoryBroker:
     @property
     def bootstrap(self) -> str:
         """``host:port``; the same after a :meth:`stop` and :meth:`start`. IllegalStateError before the first start."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def _port(self) -> int:
         port = self._wanted_port if self._server is None else self._server.port
         if not port:
             raise IllegalStateError("start() the broker first: it has no port yet")
-        return f"127.0.0.1:{port}"
+        return port
 
     def _do(self, work: Callable[[], Any]) -> Any:
         return work() if self._server is None else self._server.call(work)
@@ -234,7 +238,7 @@ class MemoryBroker:
         self._waiting = [ready for ready in self._waiting if not ready()]
 
     def _find_coordinator(self, _body: Mapping[str, Any]) -> dict[str, Any]:
-        return {"error_code": 0, "node_id": 1, "host": "127.0.0.1", "port": int(self.bootstrap.rsplit(":", 1)[1])}
+        return {"error_code": 0, "node_id": 1, "host": "127.0.0.1", "port": self._port}
 
     def _heartbeat(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return {"error_code": self._group(body["group_id"]).heartbeat(body)}
@@ -283,7 +287,7 @@ class MemoryBroker:
         return {"topics": topics, "error_code": 0}
 
     _PLAIN: Mapping[int, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
-        _S.METADATA.key: lambda self, body: self._topics.metadata(body, int(self.bootstrap.rsplit(":", 1)[1])),
+        _S.METADATA.key: lambda self, body: self._topics.metadata(body, self._port),
         _S.LIST_OFFSETS.key: lambda self, body: self._topics.list_offsets(body),
         _S.OFFSET_FOR_LEADER_EPOCH.key: lambda self, body: self._topics.epochs(body),
         _S.CREATE_TOPICS.key: lambda self, body: self._topics.create_topics(body),
