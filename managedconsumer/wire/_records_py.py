@@ -253,7 +253,8 @@ class RecordChunk:
             if self._is_abort_marker(batch):
                 self._aborting.discard(batch.producer_id)
             return False
-        return bool(batch.attributes & fmt.TRANSACTIONAL) and batch.producer_id in self._aborting
+        transactional = batch.magic >= 2 and bool(batch.attributes & fmt.TRANSACTIONAL)
+        return transactional and batch.producer_id in self._aborting
 
     def _is_abort_marker(self, batch: Batch) -> bool:
         """A control record's key is its version and its type, two bytes each; other types are not for consumers."""
