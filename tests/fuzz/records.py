@@ -13,11 +13,11 @@ from types import ModuleType
 from typing import Any
 
 from managedconsumer.errors import CorruptRecordError
-from managedconsumer.wire import records
 from managedconsumer.wire.arrow import COLUMNS, chunk_to_columns
 from managedconsumer.wire.crc32c import crc32c
 from managedconsumer.wire.encode import Record, encode_batch, encode_marker, encode_messages
 from tests.fuzz.kit import Case, mutate
+from tests.wire.logkit import implementations
 
 _BASES = (0, 0, 0, 5, 1 << 40, (1 << 62) + 7, (1 << 63) - 40, (1 << 63) - 2)
 _STATE = (
@@ -30,24 +30,13 @@ _MAX_BATCH_BYTES = 1 << 16
 _LAST = (1 << 63) - 1
 
 
-def twins() -> list[ModuleType]:
-    """Every implementation that is built here."""
-    found = []
-    for name in records.IMPLEMENTATIONS:
-        try:
-            found.append(records.load(name))
-        except ImportError:
-            continue
-    return found
-
-
 class Records:
     """The differential target. It needs both twins to say anything about differences; crashes show with one."""
 
     name = "records"
 
     def __init__(self) -> None:
-        self._twins = twins()
+        self._twins = implementations()
 
     def case(self, rng: random.Random) -> Case:
         """A damaged log and how it is read."""
