@@ -120,6 +120,7 @@ def test_it_adds_nothing_to_other_peoples_topics(kafka43: DevBroker, topic: Call
         (["--records", "many"], "'many' is not a number of records"),
         (["--rate", "-1"], "'-1' is not a number of page views per second"),
         (["--partitions", "0"], "whole number above 0"),
+        (["--topic", "../../etc"], "'../../etc' is no legal topic name"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
