@@ -41,7 +41,7 @@ _rerun: list[str] = []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks each test by what it needs; other conftest files have marked whole directories before."""
+    """Marks each test by what it needs; the conftest files of directories have added their marks before."""
     for item in items:
         if _BROKER_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.broker)
@@ -59,11 +59,22 @@ def pytest_configure() -> None:
     launch = Node.launch
 
     def checked(node: Node, *arguments: Any) -> None:
-        if _running and not any(_running[-1].get_closest_marker(name) for name in ("broker", "spark")):
+        if _running and not _may_start_brokers(_running[-1]):
             pytest.fail(f"{_running[-1].nodeid} starts a broker and is not marked so: @pytest.mark.broker")
         launch(node, *arguments)
 
     Node.launch = checked  # type: ignore[method-assign]
+
+
+def _may_start_brokers(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("broker", "spark"))
+
+
+@pytest.fixture(autouse=True)
+def no_broker_in_a_child(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor can a program that such a test runs start one: its error names this directory."""
+    if not _may_start_brokers(request.node):
+        monkeypatch.setenv("MANAGEDCONSUMER_CACHE", "/dev/null/a-test-that-starts-a-broker-is-marked-broker")
 
 
 @pytest.hookimpl(wrapper=True)

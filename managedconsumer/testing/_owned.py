@@ -103,9 +103,9 @@ def _trusted(user: int) -> frozenset[int]:
     """
     trusted = {0, user}
     try:
-        mapped = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
+        mapped = Path("/proc/self/uid_map").read_text(encoding="utf-8").split()
         if mapped != ["0", "0", "4294967295"]:
-            trusted.add(int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii")))
+            trusted.add(int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="utf-8")))
     except (OSError, ValueError):
         pass  # not Linux
     return frozenset(trusted)
