@@ -100,7 +100,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["managedconsumer", "managedconsumer.*"]),
-    package_data={"managedconsumer": ["py.typed"], "managedconsumer.wire": ["*.pyx", "*.pxi", "*.pxd", "*.h", "*.pyi"]},
+    package_data={
+        "managedconsumer": ["py.typed"],
+        "managedconsumer.testing": ["digests/*.sha256"],
+        "managedconsumer.wire": ["*.pyx", "*.pxi", "*.pxd", "*.h", "*.pyi"],
+    },
     exclude_package_data={"managedconsumer.wire": ["*.c"]},
     zip_safe=False,
     ext_modules=extensions(),

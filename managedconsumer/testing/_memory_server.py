@@ -153,8 +153,11 @@ class Server:
                 self._next(peer)
             if peer.open and events & selectors.EVENT_WRITE:
                 self._flush(peer)
-        except (OSError, KafkaException) as error:  # a peer that went away, or talks no Kafka
+        except OSError as error:  # the peer went away
             log.debug("a connection ends: %s", error)
+            self._close(peer)
+        except KafkaException as error:  # the peer talks no Kafka, or one that this broker does not understand
+            log.warning("the in-memory broker closes a connection, as Kafka would: %s", error)
             self._close(peer)
         except Exception:
             log.exception("a request could not be answered; its connection ends")
