@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Iterable, Mapping
 
 from managedconsumer import errors as err
+from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.structs import ClusterSnapshot
 from managedconsumer.wire.records import RecordChunk
+
+log = logging.getLogger(__name__)
 
 #: Fetch names topics by id from this version on (KIP-516); below it by name.
 TOPIC_ID_VERSION = 13
@@ -189,11 +193,14 @@ def read_answer(plan: FetchPlan, answer: Mapping[str, Any], limits: FetchLimits)
     """What each partition's part of the answer means. Walks batch headers, so it is called without the lock."""
     results = []
     for topic in answer["responses"]:
-        key = topic["topic"] or bytes(topic["topic_id"])
+        name = topic["topic"] or bytes(topic["topic_id"])
         for part in topic["partitions"]:
-            ticket = plan.tickets.get((key, part["partition_index"]))
+            key = (name, part["partition_index"])
+            ticket = plan.tickets.get(key)
             if ticket is not None:
                 results.append(_read_partition(*ticket, part, limits))
+            else:
+                log.debug("ignoring partition %d of %r in a fetch answer: it was not asked for", key[1], key[0])
     return results
 
 
@@ -225,4 +232,4 @@ def _classify(error: err.ProtocolClientError) -> Outcome:
         return Outcome.RESET
     if error.refresh_metadata:
         return Outcome.REFRESH
-    return Outcome.RETRY if error.retriable else Outcome.RAISE
+    return Outcome.RETRY if may_pass(error) else Outcome.RAISE

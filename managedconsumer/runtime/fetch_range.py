@@ -14,6 +14,7 @@ from typing import Any, Callable, Iterator, Mapping
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch import resets
+from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.plan import TOPIC_ID_VERSION
 from managedconsumer.runtime.cluster import Cluster
 from managedconsumer.runtime.connection import Connection
@@ -274,7 +275,7 @@ class _RangeReader:
 
     def _recover(self, error: err.KafkaException) -> None:
         """Get over a failure that may pass, or raise it: leader moved, connection lost, broker restarting."""
-        if isinstance(error, err.ProtocolClientError) and not (error.retriable or error.refresh_metadata):
+        if isinstance(error, err.ProtocolClientError) and not may_pass(error):
             raise error
         throttled = getattr(error, "ERROR_CODE", None) == 89
         if not throttled:

@@ -59,7 +59,7 @@ class OffsetClient:
             answers = self._list_once(todo)
             for tp, answer in answers.items():
                 done[tp] = answer
-                if answer.error is None or not answer.error.retriable:
+                if not answer.may_change:
                     del todo[tp]
             if not todo or deadline.expired(self._now()) or interrupted():
                 break
