@@ -57,7 +57,7 @@ def list_offsets_body(wanted: Mapping[TopicPartition, int], isolation_level: int
 
 
 def read_list_offsets(answer: Mapping[str, Any], asked: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAnswer]:
-    """The answer by partition; one that was asked for and is not in it counts as unknown, one that was not is ignored."""
+    """The answer by partition. One that is not in it counts as unknown; one that was not asked for is ignored."""
     missing = err.error_for_code(3)
     found = {tp: OffsetAnswer(-1, -1, -1, missing) for tp in asked}
     for topic in answer["topics"]:

@@ -184,7 +184,8 @@ class FetchPool:
                 engine.lock.notify_all()
         retried = [result for result in results if result.outcome is fp.Outcome.RETRY]
         if retried:
-            engine.troubles.note((FETCH, *key), "fetching %s-%d: %s" % (*retried[0].queue.tp, retried[0].error))
+            tp = retried[0].queue.tp
+            engine.troubles.note((FETCH, *key), f"fetching {tp.topic}-{tp.partition}: {retried[0].error}")
         else:
             engine.troubles.over((FETCH, *key))
         if stale:

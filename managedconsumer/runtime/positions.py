@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# One round of look-ups may take this long (seconds) before the others get a turn.
-_ROUND = 10.0
+# For so long (seconds) a round of look-ups tries again. What it has found counts, and trouble is told, when it is over.
+_ROUND = 1.0
 
 
 class PositionWorker:

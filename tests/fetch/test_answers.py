@@ -15,7 +15,7 @@ from tests.fetch.test_plan import LIMITS, plan
 
 RESET, REFRESH, RETRY, RAISE = fp.Outcome.RESET, fp.Outcome.REFRESH, fp.Outcome.RETRY, fp.Outcome.RAISE
 
-#: What Java's FetchCollector and OffsetFetcherUtils know by name; a code of a broker to come; and one that fits nowhere.
+#: What Java's FetchCollector and OffsetFetcherUtils know by name, codes that fit nowhere, and one of a newer broker.
 CODES = [
     (-1, "UNKNOWN_SERVER_ERROR", RETRY, True),
     (1, "OFFSET_OUT_OF_RANGE", RESET, False),
