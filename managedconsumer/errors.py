@@ -160,6 +160,27 @@ class LogTruncationError(KafkaException):
         )
 
 
+class RecordsNotSentError(KafkaException):
+    """A broker answers without records although its log goes on; ``offset`` is what was asked for, ``end`` the log's end.
+
+    Raised by :func:`~managedconsumer.runtime.fetch_range.fetch_range` (Spark) when it has waited for ``waited`` seconds.
+    """
+
+    retriable = True
+
+    def __init__(self, topic: str, partition: int, offset: int, end: int, waited: float) -> None:
+        super().__init__(topic, partition, offset, end, waited)
+        self.topic, self.partition, self.offset, self.end, self.waited = topic, partition, offset, end, waited
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}-{self.partition}: the broker sends no records from offset {self.offset} on, although the log "
+            f"ends at {self.end} ({self.waited:.0f} s). A slow read from tiered storage? Raise the broker's "
+            "remote.fetch.max.wait.ms, or the reader's patience (Spark: kafkaConsumer.pollTimeoutMs). If compaction has "
+            "left nothing up to the end, one more record in the partition helps"
+        )
+
+
 class RecordTooLargeError(CorruptRecordError):
     """A batch is larger than this consumer may hold (``size`` and ``limit`` in bytes; the remedy is in the text)."""
 
