@@ -22,6 +22,7 @@ class PartitionQueue:
     """
 
     __slots__ = (
+        "alone",
         "chunks",
         "context",
         "fetch_offset",
@@ -51,6 +52,8 @@ class PartitionQueue:
         self.version = 0
         self.in_flight = False
         self.retry_at = 0.0
+        #: To be asked for in a request of its own, until it has been answered: an answer was too large to be received.
+        self.alone = False
         #: The follower to fetch from (KIP-392), -1: the leader; until when, and until when it has to be the leader.
         self.read_replica = -1
         self.replica_until = 0.0

@@ -125,6 +125,8 @@ def plan_fetch(
     chosen = [queue for queue in queues if wanted(queue, buffer, now)]
     if not chosen:
         return None
+    alone = [queue for queue in chosen if queue.alone][:1]
+    chosen = alone or chosen
     by_id = all((info := cluster.topics.get(q.tp.topic)) is not None and info.topic_id for q in chosen)
     plan = FetchPlan({}, by_id)
     topics: dict[str, dict[str, Any]] = {}
@@ -141,7 +143,7 @@ def plan_fetch(
         queue.in_flight = True
     plan.body = {
         "replica_id": -1,
-        "max_wait_ms": limits.max_wait_ms,
+        "max_wait_ms": 0 if alone else limits.max_wait_ms,  # the others are waiting
         "min_bytes": limits.min_bytes,
         "max_bytes": min(limits.max_bytes, max(limits.partition_max_bytes, buffer.max_bytes)),
         "isolation_level": limits.isolation_level,
@@ -179,6 +181,28 @@ def failed(plan: FetchPlan, now: float, retry_at: float) -> None:
         if queue.read_replica >= 0:
             leave_replica(queue, now)
             queue.retry_at = 0.0
+
+
+def separate(plan: FetchPlan) -> tuple[PartitionQueue, int, int] | None:
+    """The answer is too large to be received: the ticket of the partition that it is for.
+
+    None: it is not known which of them, so each is asked for alone now.
+    """
+    release(plan, 0.0)
+    tickets = {ticket[0]: ticket for ticket in plan.tickets.values()}
+    if len(tickets) == 1:
+        (queue,) = tickets
+        queue.alone = False
+        return tickets[queue]
+    for queue in tickets:
+        queue.alone = True
+    return None
+
+
+def answered(plan: FetchPlan) -> None:
+    """The answer was not too large, so its partitions may share a request again."""
+    for queue, _, _ in plan.tickets.values():
+        queue.alone = False
 
 
 def release(plan: FetchPlan, retry_at: float) -> None:
