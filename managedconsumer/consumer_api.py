@@ -121,9 +121,11 @@ class ConsumerAPI(ReadingAPI):
         tps = self._assigned()
         found = self._engine.offsets.committed(tps, _PATIENCE, lambda: self._engine.closing)
         if self._options.reset_offset_on_fetch:
-            self._engine.seek({tp: entry.offset for tp, entry in found.items() if entry.offset >= 0})
-            policy = self._default_reset()
-            self._engine.reset({tp: policy for tp, entry in found.items() if entry.offset < 0})
+            positions = {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
+            if self._options.auto_offset_reset != "none":
+                policy = self._default_reset()
+                positions |= self._look_up({tp: policy for tp, entry in found.items() if entry.offset < 0})
+            self._engine.seek(positions)
         return [
             (self._key(tp), OffsetFetchPartitionResponse(e.offset, e.metadata.encode(), e.error_code))
             for tp, e in sorted(found.items())
@@ -142,6 +144,8 @@ class ConsumerAPI(ReadingAPI):
         """
         self._require_running()
         if partition_offsets is None:
+            if self._options.auto_offset_reset == "none":
+                raise err.IllegalStateError("auto_offset_reset is 'none': tell reset_offsets() where to go on")
             pairs: list[tuple[TopicPartition, Any]] = [(tp, self._default_reset()) for tp in self._assigned()]
         else:
             pairs = self._pairs("reset_offsets", partition_offsets)
@@ -193,6 +197,9 @@ class ConsumerAPI(ReadingAPI):
             self._engine.positions.resolve(_PATIENCE)
             position = self._engine.position(tp)
         if position is None:
+            queue = self._engine.buffer.queues.get(tp)
+            if queue is not None and queue.undecided is not None:
+                raise queue.undecided
             raise err.OffsetRequestFailedError(f"{tp.topic}-{tp.partition}: no position yet: {self._engine.trouble}")
         return position
 
@@ -249,7 +256,7 @@ class ConsumerAPI(ReadingAPI):
         with engine.lock:
             return {
                 "running": not engine.closing and engine.error is None,
-                "error": None if engine.error is None else str(engine.error),
+                "error": str(engine.error or engine.undecided() or "") or None,
                 "trouble": engine.trouble,
                 "partitions": {str(self._key(tp)): engine.position(tp) for tp in self._assigned()},
                 "queued_messages": engine.buffer.records,

@@ -33,6 +33,10 @@ _DESCRIBE_MS = 5000
 # How long (seconds) the commit of a stop may take.
 _LAST_COMMIT_PATIENCE = 2.0
 
+# How long (seconds) a rebalance waits for leaders to say where new partitions start, and the first one, for which
+# start() waits. What is not known then is announced all the same, and handed out once it is known.
+_POSITION_PATIENCE, _FIRST_POSITION_PATIENCE = 5.0, 30.0
+
 PostRebalance = Callable[[dict[Any, int], dict[Any, int]], None]
 
 
@@ -140,7 +144,12 @@ class GroupOwner:
             unplaced = sorted(engine.subscription.partitions_in(FetchState.INITIALIZING))
         reset = self._reset_on_start
         try:
-            self._consumer._find_positions(unplaced, reset=reset, interrupted=lambda: not self._current(generation))
+            self._consumer._find_positions(
+                unplaced,
+                reset=reset,
+                patience=_POSITION_PATIENCE if self.assignments else _FIRST_POSITION_PATIENCE,
+                interrupted=lambda: not self._current(generation) or self.member.machine.rejoin_reason is not None,
+            )
         except err.FATAL_LOCAL_ERRORS:
             raise
         except err.KafkaException as error:

@@ -20,6 +20,7 @@ from managedconsumer.config import ConsumerOptions, check_group, check_names
 from managedconsumer.consumer_api import ConsumerAPI
 from managedconsumer.fetch.epochs import checked_epochs
 from managedconsumer.fetch.plan import FetchLimits
+from managedconsumer.fetch.resets import OffsetAnswer
 from managedconsumer.runtime.committer import Committer
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.structs import TopicPartition
@@ -217,7 +218,13 @@ class SimpleConsumer(ConsumerAPI):
                 for number in sorted(self._cluster.snapshot.partitions_for_topic(name) or ())
             ]
         new = engine.take_over(tps, retain=False, manual=True)
-        self._find_positions(new, reset=self._options.reset_offset_on_start)
+        late = self._find_positions(new, reset=self._options.reset_offset_on_start)
+        if late and self._options.auto_offset_reset == "latest" and not engine.closing:
+            tp, answer = next(iter(late.items()))
+            # Found later, the end would be a later one, and what came in between would be passed over.
+            raise err.OffsetRequestFailedError(
+                f"{tp.topic}-{tp.partition}: where the log ends could not be asked for: {answer.error}"
+            )
         engine.release(new)
 
     def _check_chosen(self, tps: list[TopicPartition]) -> None:
@@ -235,31 +242,65 @@ class SimpleConsumer(ConsumerAPI):
         topics = self._cluster.snapshot.topics.values()
         return sorted(t.name for t in topics if pattern.match(t.name) and not t.is_internal)
 
-    def _find_positions(self, tps: list[TopicPartition], *, reset: bool, interrupted: Any = None) -> None:
-        """Positions from the group's committed offsets, or by ``auto_offset_reset`` where there are none."""
+    def _find_positions(
+        self,
+        tps: list[TopicPartition],
+        *,
+        reset: bool,
+        patience: float = _START_PATIENCE,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        """Positions from the group's committed offsets, or by ``auto_offset_reset`` where there are none.
+
+        They are known when this returns, but for those whose leaders could not be asked within ``patience`` seconds:
+        these are returned with what went wrong, and the position worker goes on asking.
+        """
         engine = self._engine
-        stop = interrupted or (lambda: engine.closing)
         committed: dict[TopicPartition, int] = {}
         positions, epochs = committed, dict[TopicPartition, int]()
         if self._group is not None and not reset and tps:
-            found = engine.offsets.committed(tps, _START_PATIENCE, stop)
+            found = engine.offsets.committed(tps, _START_PATIENCE, lambda: engine.closing or interrupted())
             committed = {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
             positions, epochs = self._compared(committed, {tp: entry.leader_epoch for tp, entry in found.items()})
         missing = [tp for tp in tps if tp not in committed]
-        if missing and self._options.auto_offset_reset == "none":
-            raise err.NoOffsetForPartitionError(
-                f"nothing is committed for {missing} in group {self._group!r} and auto_offset_reset is 'none': commit "
-                "or seek to an offset first, or choose 'earliest' or 'latest'"
-            )
+        late: dict[TopicPartition, OffsetAnswer] = {}
+        if self._options.auto_offset_reset != "none":
+            looked_up, late = self._look_up_starts(missing, patience, interrupted)
+            positions = {**positions, **looked_up}
         with engine.lock:
             if engine.closing:
-                return
+                return {}
             engine.seek({tp: at for tp, at in positions.items() if engine.subscription.is_assigned(tp)}, epochs)
             for tp, offset in committed.items():
                 if engine.subscription.is_assigned(tp):
                     engine.subscription.partition_state(tp).committed = offset
             policy = self._default_reset()
-            engine.reset({tp: policy for tp in missing if engine.subscription.is_assigned(tp)})
+            engine.reset({tp: policy for tp in late if engine.subscription.is_assigned(tp)})
+            if self._options.auto_offset_reset == "none":
+                engine.nothing_committed(missing, self._group)
+        return late
+
+    def _look_up_starts(
+        self, tps: list[TopicPartition], patience: float, interrupted: Callable[[], bool]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, OffsetAnswer]]:
+        """Where ``auto_offset_reset`` says that partitions start, and those whose leaders could not be asked yet.
+
+        Raises what no later attempt can heal.
+        """
+        engine = self._engine
+        wanted = dict.fromkeys(tps, self._default_reset())
+        answers = engine.offsets.list_offsets(wanted, patience, lambda: engine.closing or interrupted())
+        found, late = {}, {}
+        for tp, answer in answers.items():
+            if answer.error is None:
+                found[tp] = max(0, answer.offset)
+                log.info("%s-%d: starting at offset %d", *tp, found[tp])
+            elif answer.may_change or engine.closing:
+                late[tp] = answer
+                log.warning("%s-%d: where to start is not known yet: %s", *tp, answer.error)
+            else:
+                raise answer.error
+        return found, late
 
     def _compared(
         self, committed: dict[TopicPartition, int], epochs: dict[TopicPartition, int]
@@ -272,7 +313,9 @@ class SimpleConsumer(ConsumerAPI):
             if end.end_offset < committed[tp]:
                 gone = err.LogTruncationError(*tp, committed[tp], end.end_offset)
                 if self._options.auto_offset_reset == "none":
-                    raise gone
+                    del positions[tp]
+                    engine.ask_user(tp, gone)
+                    continue
                 log.warning("%s Reading on at %d", gone, end.end_offset)
                 positions[tp], known[tp] = end.end_offset, end.leader_epoch
         return positions, known

@@ -84,6 +84,7 @@ class Engine(AssignmentPart):
         #: Threads that are inside ``consume()`` or a callback of it: a ``stop()`` there waits until they are out.
         self.inside: set[int] = set()
         self._draining = 0
+        self._undecided = {}
         #: How often a consuming thread has come (the lane's messages are counted there).
         self.visits = 0
         self.error: BaseException | None = None
@@ -241,13 +242,16 @@ class Engine(AssignmentPart):
             if self._tasks:
                 self._on_return(who)
                 return None, self._tasks.popleft()
+            if self._undecided and (open_question := self.undecided()) is not None:
+                self._on_return(who)
+                raise open_question.with_traceback(None)  # or it would grow with every call
             return self._take(take, who), None
 
     def wait_for_news(self, seconds: float) -> None:
         """Block until there may be something for :meth:`attempt`, or ``seconds``; for event loops' waiting threads."""
         with self.lock:
             over = self.error is not None or self.closing or self.stopping or self.stop_wanted
-            if not (over or self._raise_once or self._tasks or self.buffer.ready()):
+            if not (over or self._raise_once or self._tasks or self.buffer.ready() or self.undecided()):
                 self.lock.wait(seconds)
 
     def wait_for_end(self, seconds: float) -> None:

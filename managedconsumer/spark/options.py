@@ -156,6 +156,7 @@ class SourceOptions:
             isolation_level=self.isolation_level,
             check_crcs=_flag(self.kafka, "check.crcs", True, "kafka."),
             patience=self.patience,
+            size_option="kafka.max.partition.fetch.bytes",
         )
 
     @property

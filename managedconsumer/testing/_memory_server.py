@@ -5,6 +5,7 @@ Everything that the broker knows is touched by this thread only, so nothing in i
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import logging
@@ -84,7 +85,8 @@ class Server:
     def stop(self) -> None:
         """Close everything and end the thread."""
         self._stopping = True
-        self._wake_in.send(b"!")
+        with contextlib.suppress(OSError):  # the thread woke by itself, and has closed it
+            self._wake_in.send(b"!")
         self._thread.join(10)
 
     # -- for the broker, in the server's thread ---------------------------------------------------------
