@@ -14,7 +14,7 @@ from typing import Any, Callable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.compat.membership import RangeProtocol
-from managedconsumer.config import ConsumerOptions, GroupOptions, check_group, check_names
+from managedconsumer.config import ConsumerOptions, GroupOptions, check_bool, check_group, check_names
 from managedconsumer.consumer_api import ConsumerAPI
 from managedconsumer.consumer_metrics import ConsumerMetrics, check_metrics
 from managedconsumer.coordinator.states import MemberState
@@ -154,7 +154,7 @@ class BalancedConsumer(ConsumerAPI):
         self._life_number = 0
         self._starting = False
         self._last_held = None
-        if auto_start is True:
+        if check_bool("auto_start", auto_start):
             self.start()
 
     def __repr__(self) -> str:

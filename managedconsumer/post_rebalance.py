@@ -38,8 +38,8 @@ class PostRebalance:
         """The answer as positions by our own keys; what is not ours is ignored with a warning."""
         if not isinstance(answer, Mapping):
             raise TypeError(
-                f"post_rebalance_callback returned {answer!r}: None, or a dict of partition id to the offset last "
-                "consumed, is needed"
+                "post_rebalance_callback must return None or a dict of partition id to the offset last consumed, not "
+                f"{type(answer).__name__}: {answer!r}"
             )
         targets = {}
         for key, value in answer.items():

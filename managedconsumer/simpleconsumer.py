@@ -16,7 +16,7 @@ from managedconsumer.clock import Deadline
 from managedconsumer.compat import registry
 from managedconsumer.compat.accept import accept_cluster, accept_partition, accept_topic
 from managedconsumer.compat.objects import Cluster as PublicCluster
-from managedconsumer.config import ConsumerOptions, check_group, check_names
+from managedconsumer.config import ConsumerOptions, check_bool, check_group, check_names, wrong_kind
 from managedconsumer.consumer_api import ConsumerAPI
 from managedconsumer.fetch.epochs import checked_epochs
 from managedconsumer.fetch.plan import FetchLimits
@@ -103,22 +103,19 @@ class SimpleConsumer(ConsumerAPI):
             **more,
         )
         self._group = check_group(consumer_group, required=False)
-        if auto_commit_enable and self._group is None:
+        if options.auto_commit_enable and self._group is None:
             raise err.ConfigurationError("auto_commit_enable=True needs a consumer_group to commit to")
         self._setup(topic, cluster, options, use_greenlets)
         self._chosen = self._choose(partitions)
         self._managed = False
-        if auto_start is True:
+        if check_bool("auto_start", auto_start):
             self.start()
 
     def _choose(self, partitions: Iterable[Any] | None) -> list[TopicPartition] | None:
         if partitions is None:
             return None
         if not isinstance(partitions, Iterable) or isinstance(partitions, str | bytes):
-            raise TypeError(
-                f"partitions={partitions!r} is a {type(partitions).__name__}: a list of Partition objects or numbers "
-                "(or None: all) is needed"
-            )
+            raise wrong_kind("partitions", partitions, "a list of Partition objects or numbers (or None: all)")
         return [accept_partition(partition, self._choice.names) for partition in partitions]
 
     @classmethod
