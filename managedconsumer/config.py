@@ -71,12 +71,72 @@ def check_choice(name: str, value: Any, allowed: Any) -> Any:
     return value
 
 
+#: Arguments of KafkaClient, which a consumer does not take.
+CLIENT_ARGUMENTS = (
+    "hosts",
+    "socket_timeout_ms",
+    "offsets_channel_socket_timeout_ms",
+    "exclude_internal_topics",
+    "source_address",
+    "ssl_config",
+    "broker_version",
+    "security",
+    "metadata_max_age_ms",
+    "client_id",
+    "security_protocol",
+    "ssl_context",
+    "ssl_cafile",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_password",
+    "ssl_check_hostname",
+    "sasl_mechanism",
+    "sasl_username",
+    "sasl_password",
+    "sasl_oauth_token",
+    "sasl_oauth_extensions",
+)
+#: What other Kafka clients call an argument, and its name here.
+_NAMES_ELSEWHERE = {
+    "bootstrap_servers": "cluster",
+    "enable_auto_commit": "auto_commit_enable",
+    "fetch_max_wait_ms": "fetch_wait_max_ms",
+    "group": "consumer_group",
+    "group_id": "consumer_group",
+    "key_deserializer": "deserializer",
+    "max_partition_fetch_bytes": "fetch_message_max_bytes",
+    "max_poll_interval_ms": "max_processing_ms",
+    "partition_assignment_strategy": "membership_protocol",
+    "rebalance_listener": "listener",
+    "topics": "topic",
+    "value_deserializer": "deserializer",
+}
+#: Arguments that no option class holds.
+_OTHER_ARGUMENTS = ("topic", "cluster", "consumer_group", "auto_start", "use_greenlets")
+_MEMBER_ARGUMENTS = ("membership_protocol", "listener", "metrics")
+
+
 def check_names(consumer: str, given: Iterable[str], *known: type) -> None:
-    """Every option in ``given`` is a field of one of the classes ``known``; a TypeError as Python's own otherwise."""
+    """Raise TypeError for an option in ``given`` that is no field of the classes ``known``; it names the likely one."""
     names = {field.name for options in known for field in fields(options)}
     for name in given:
         if name not in names:
-            raise TypeError(f"{consumer}() got an unexpected keyword argument {name!r}")
+            more = (*_OTHER_ARGUMENTS, *(_MEMBER_ARGUMENTS if GroupOptions in known else ("partitions",)))
+            raise unexpected_argument(consumer, name, names.union(more))
+
+
+def unexpected_argument(callee: str, name: str, known: Iterable[str]) -> TypeError:
+    """Python's own error for a keyword argument that does not exist, and what was probably meant."""
+    from difflib import get_close_matches  # not at the top: only a mistake needs it
+
+    known = sorted(known)
+    elsewhere = _NAMES_ELSEWHERE.get(name)
+    near = [elsewhere] if elsewhere in known else get_close_matches(name, known, 1)
+    if name in CLIENT_ARGUMENTS:
+        hint = f": it belongs to KafkaClient. Pass KafkaClient(hosts=..., {name}=...) as cluster"
+    else:
+        hint = f": did you mean {near[0]}?" if near else ""
+    return TypeError(f"{callee}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def check_callable(name: str, value: Any) -> Any:

@@ -214,6 +214,7 @@ def checked_offset(offset: int, what: str = "") -> int:
         raise TypeError(f"{what}offset must be an int, not {offset!r}") from None
     if number < 0:
         raise ValueError(
-            f"{what}offset must be 0 or more, not {number} (for the log's beginning or end, reset the partition)"
+            f"{what}offset must be 0 or more, not {number} (for the log's beginning or end call reset_offsets: "
+            "reset_offsets([(partition, -2)]) goes to the beginning, -1 to the end)"
         )
     return number

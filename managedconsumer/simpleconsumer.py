@@ -20,6 +20,8 @@ from managedconsumer.config import ConsumerOptions, check_bool, check_group, che
 from managedconsumer.consumer_api import ConsumerAPI
 from managedconsumer.fetch.epochs import checked_epochs
 from managedconsumer.fetch.plan import FetchLimits
+from managedconsumer.runtime import diagnose
+from managedconsumer.runtime.accelerator import warn_if_missing
 from managedconsumer.runtime.committer import Committer
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.structs import TopicPartition
@@ -127,6 +129,7 @@ class SimpleConsumer(ConsumerAPI):
         return self
 
     def _setup(self, topic: Any, cluster: Any, options: ConsumerOptions, use_greenlets: bool | None) -> None:
+        warn_if_missing()
         self._options = options
         self._choice = accept_topic(topic)
         self._cluster = accept_cluster(cluster, use_greenlets)
@@ -192,7 +195,12 @@ class SimpleConsumer(ConsumerAPI):
                 break
             self._engine.handler.sleep(0.1)  # the topic has just been created and has no leaders yet
         for code in codes - {0, _UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE}:
-            raise err.error_for_code(code, f"topics {missing}")
+            refused = [name for name in missing if snapshot.topics[name].error_code == code]
+            if code == err.TopicAuthorizationFailed.ERROR_CODE:
+                raise diagnose.not_authorized(
+                    self._cluster.address, self._cluster.settings.security, "topic", refused[0]
+                )
+            raise err.error_for_code(code, f"topic {refused[0]!r} cannot be used")
         if missing:
             raise err.UnknownTopicOrPartition(
                 f"topic {missing[0]!r} does not exist on {self._cluster.address}: create it, or correct its name"

@@ -8,6 +8,7 @@ import os
 from typing import Any, Mapping
 
 from managedconsumer import errors as err
+from managedconsumer.config import CLIENT_ARGUMENTS, unexpected_argument
 from managedconsumer.runtime.security import Security
 
 log = logging.getLogger(__name__)
@@ -86,9 +87,10 @@ def choose_security(ssl_config: Any, security: Security | None, options: Mapping
     Without ``security_protocol`` it follows from the fields; a login alone means SASL_SSL, so that a password is never
     sent in clear by mistake.
     """
-    unknown = sorted(set(options) - _OPTIONS)
-    if unknown:
-        raise TypeError(f"unknown argument {', '.join(unknown)}; security is set by {', '.join(sorted(_OPTIONS))}")
+    for name in sorted(set(options) - _OPTIONS):
+        if name == "bootstrap_servers":
+            raise TypeError("KafkaClient() got an unexpected keyword argument 'bootstrap_servers': did you mean hosts?")
+        raise unexpected_argument("KafkaClient", name, CLIENT_ARGUMENTS)
     if security is not None and not isinstance(security, Security):
         raise TypeError(  # without the value, which may hold a password
             f"security must be a managedconsumer.runtime.security.Security, not {type(security).__name__}"
