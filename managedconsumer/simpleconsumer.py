@@ -278,7 +278,7 @@ class SimpleConsumer(ConsumerAPI):
                 gone = err.LogTruncationError(*tp, committed[tp], end.end_offset)
                 if self._options.auto_offset_reset == "none":
                     raise gone
-                log.warning("%s Reading on at %d", gone, end.end_offset)
+                log.warning("%s Reading continues at offset %d", gone, end.end_offset)
                 positions[tp], known[tp] = end.end_offset, end.leader_epoch
         return positions, known
 
