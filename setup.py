@@ -78,6 +78,7 @@ FASTTEST = [
     *PYKAFKA,
     "aiokafka>=0.12",
     "Cython>=3.1",
+    "docutils>=0.20",
     "hypothesis>=6.100",
     "kafka-python>=2.2",
     'kio>=0.6; python_version >= "3.11"',

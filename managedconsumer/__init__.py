@@ -13,7 +13,15 @@ from managedconsumer._version import __version__ as __version__
 if TYPE_CHECKING:
     from managedconsumer.balancedconsumer import BalancedConsumer as BalancedConsumer
     from managedconsumer.compat.client import KafkaClient as KafkaClient
+    from managedconsumer.compat.cluster import Cluster as Cluster
+    from managedconsumer.compat.membership import RangeProtocol as RangeProtocol
+    from managedconsumer.compat.membership import RoundRobinProtocol as RoundRobinProtocol
+    from managedconsumer.compat.parts import Broker as Broker
+    from managedconsumer.compat.parts import Partition as Partition
+    from managedconsumer.compat.parts import Topic as Topic
     from managedconsumer.compat.patch import patch_pykafka as patch_pykafka
+    from managedconsumer.compat.tls import SslConfig as SslConfig
+    from managedconsumer.compat.values import CompressionType as CompressionType
     from managedconsumer.listeners import AsyncConsumerRebalanceListener as AsyncConsumerRebalanceListener
     from managedconsumer.listeners import ConsumerRebalanceListener as ConsumerRebalanceListener
     from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer as ManagedBalancedConsumer
@@ -29,6 +37,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "AsyncConsumerRebalanceListener": "listeners",
     "BalancedConsumer": "balancedconsumer",
+    "Broker": "compat.parts",
+    "Cluster": "compat.cluster",
+    "CompressionType": "compat.values",
     "ConsumerRebalanceListener": "listeners",
     "KafkaClient": "compat.client",
     "ManagedBalancedConsumer": "managedbalancedconsumer",
@@ -36,8 +47,13 @@ _HOMES = {
     "OffsetAndMetadata": "structs",
     "OffsetResetStrategy": "structs",
     "OffsetType": "structs",
+    "Partition": "compat.parts",
+    "RangeProtocol": "compat.membership",
+    "RoundRobinProtocol": "compat.membership",
     "SimpleConsumer": "simpleconsumer",
+    "SslConfig": "compat.tls",
     "SubscriptionState": "subscription_state",
+    "Topic": "compat.parts",
     "TopicPartition": "structs",
     "TopicPartitionState": "subscription_state",
     "patch_pykafka": "compat.patch",

@@ -14,7 +14,8 @@ from typing import Any, Callable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.compat.membership import RangeProtocol
-from managedconsumer.config import ConsumerOptions, GroupOptions, check_group, check_names
+from managedconsumer.compat.private import PykafkaMemberNames
+from managedconsumer.config import ConsumerOptions, GroupOptions, check_bool, check_group, check_names
 from managedconsumer.consumer_api import ConsumerAPI
 from managedconsumer.consumer_metrics import ConsumerMetrics, check_metrics
 from managedconsumer.coordinator.states import MemberState
@@ -43,7 +44,7 @@ _STOP_TIMEOUT = 5.0
 _TICK = 0.5
 
 
-class BalancedConsumer(ConsumerAPI):
+class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
     """A member of a consumer group. Thread-safe.
 
     Constructed directly it takes pykafka's arguments for ZooKeeper, which Kafka 4 does not have: they are accepted with
@@ -136,7 +137,7 @@ class BalancedConsumer(ConsumerAPI):
         """Validate everything, build, and start unless told not to."""
         group = check_group(consumer_group, required=True) or ""
         mine = {name: options.pop(name) for name in list(options) if name in GroupOptions.__dataclass_fields__}
-        check_names(type(self).__name__, options, ConsumerOptions)
+        check_names(type(self).__name__, options, ConsumerOptions, GroupOptions)
         self._group_options = GroupOptions(**mine)
         self._options = ConsumerOptions(use_rdkafka=use_rdkafka, **options)
         self._listener = check_listener(listener)
@@ -146,7 +147,7 @@ class BalancedConsumer(ConsumerAPI):
         self._consumer = SimpleConsumer._held_by(topic, cluster, group, self._options, use_greenlets)
         self._choice, self._group = self._consumer._choice, group
         self._engine, self._committer = self._consumer._engine, self._consumer._committer
-        self._metrics = ConsumerMetrics(check_metrics(metrics), group, self._engine, self._committer)
+        self._metrics = ConsumerMetrics(check_metrics(metrics), self)
         self._open_short_way()
         self._member: GroupMember | None = None
         self._owner: GroupOwner | None = None
@@ -154,7 +155,7 @@ class BalancedConsumer(ConsumerAPI):
         self._life_number = 0
         self._starting = False
         self._last_held = None
-        if auto_start is True:
+        if check_bool("auto_start", auto_start):
             self.start()
 
     def __repr__(self) -> str:
@@ -287,6 +288,7 @@ class BalancedConsumer(ConsumerAPI):
         if member is not None:
             member.leave(reason, timeout)
         self._consumer._close(timeout)
+        self._metrics.ended()
         self._member = None
 
     # -- the membership, step by step (pykafka's names) -------------------------------------------------

@@ -16,11 +16,13 @@ from managedconsumer.clock import Deadline
 from managedconsumer.compat import registry
 from managedconsumer.compat.accept import accept_cluster, accept_partition, accept_topic
 from managedconsumer.compat.objects import Cluster as PublicCluster
-from managedconsumer.config import ConsumerOptions, check_group, check_names
+from managedconsumer.config import ConsumerOptions, check_bool, check_group, check_names, wrong_kind
 from managedconsumer.consumer_api import ConsumerAPI
 from managedconsumer.fetch.epochs import checked_epochs
 from managedconsumer.fetch.plan import FetchLimits
 from managedconsumer.fetch.resets import OffsetAnswer
+from managedconsumer.runtime import diagnose
+from managedconsumer.runtime.accelerator import warn_if_missing
 from managedconsumer.runtime.committer import Committer
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.structs import TopicPartition
@@ -104,22 +106,19 @@ class SimpleConsumer(ConsumerAPI):
             **more,
         )
         self._group = check_group(consumer_group, required=False)
-        if auto_commit_enable and self._group is None:
+        if options.auto_commit_enable and self._group is None:
             raise err.ConfigurationError("auto_commit_enable=True needs a consumer_group to commit to")
         self._setup(topic, cluster, options, use_greenlets)
         self._chosen = self._choose(partitions)
         self._managed = False
-        if auto_start is True:
+        if check_bool("auto_start", auto_start):
             self.start()
 
     def _choose(self, partitions: Iterable[Any] | None) -> list[TopicPartition] | None:
         if partitions is None:
             return None
         if not isinstance(partitions, Iterable) or isinstance(partitions, str | bytes):
-            raise TypeError(
-                f"partitions={partitions!r} is a {type(partitions).__name__}: a list of Partition objects or numbers "
-                "(or None: all) is needed"
-            )
+            raise wrong_kind("partitions", partitions, "a list of Partition objects or numbers (or None: all)")
         return [accept_partition(partition, self._choice.names) for partition in partitions]
 
     @classmethod
@@ -131,6 +130,7 @@ class SimpleConsumer(ConsumerAPI):
         return self
 
     def _setup(self, topic: Any, cluster: Any, options: ConsumerOptions, use_greenlets: bool | None) -> None:
+        warn_if_missing()
         self._options = options
         self._choice = accept_topic(topic)
         self._cluster = accept_cluster(cluster, use_greenlets)
@@ -196,7 +196,12 @@ class SimpleConsumer(ConsumerAPI):
                 break
             self._engine.handler.sleep(0.1)  # the topic has just been created and has no leaders yet
         for code in codes - {0, _UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE}:
-            raise err.error_for_code(code, f"topics {missing}")
+            refused = [name for name in missing if snapshot.topics[name].error_code == code]
+            if code == err.TopicAuthorizationFailed.ERROR_CODE:
+                raise diagnose.not_authorized(
+                    self._cluster.address, self._cluster.settings.security, "topic", refused[0]
+                )
+            raise err.error_for_code(code, f"topic {refused[0]!r} cannot be used")
         if missing:
             raise err.UnknownTopicOrPartition(
                 f"topic {missing[0]!r} does not exist on {self._cluster.address}: create it, or correct its name"
@@ -316,7 +321,7 @@ class SimpleConsumer(ConsumerAPI):
                     del positions[tp]
                     engine.ask_user(tp, gone)
                     continue
-                log.warning("%s Reading on at %d", gone, end.end_offset)
+                log.warning("%s Reading continues at offset %d", gone, end.end_offset)
                 positions[tp], known[tp] = end.end_offset, end.leader_epoch
         return positions, known
 

@@ -11,7 +11,7 @@ from managedconsumer import errors as err
 from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.structs import ClusterSnapshot
-from managedconsumer.wire.records import RecordChunk
+from managedconsumer.wire.records import PartitionContext, RecordChunk
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +21,7 @@ TOPIC_ID_VERSION = 13
 EPOCH_VERSION = 12
 #: How long (seconds) the leader serves a partition whose follower has failed: it takes a while to notice that itself.
 _FOLLOWER_REST = 10.0
+_TOPIC_REFUSED = err.TopicAuthorizationFailed.ERROR_CODE
 
 
 @dataclass(frozen=True)
@@ -247,8 +248,15 @@ def _read_partition(
             max_batch_bytes=limits.max_batch_bytes,
         )
         return PartitionResult(queue, version, Outcome.DATA, part, chunk)
-    error = err.error_for_code(code)
+    error = err.error_for_code(code, _refusal(queue.context) if code == _TOPIC_REFUSED else None)
     return PartitionResult(queue, version, _classify(error), part, None, error)
+
+
+def _refusal(context: PartitionContext) -> str:
+    return (
+        f"this user may not read topic {context.topic!r}: READ on the topic must be allowed, as by kafka-acls.sh --add "
+        f"--allow-principal User:<user> --operation Read --topic {context.topic}"
+    )
 
 
 def _classify(error: err.ProtocolClientError) -> Outcome:

@@ -253,7 +253,7 @@ class AssignmentPart:
                 queue.restart()
                 self.ask_user(tp, err.LogTruncationError(tp.topic, tp.partition, position, end_offset))
                 return
-            log.warning("%s Reading on at %d", err.LogTruncationError(*tp, position, end_offset), end_offset)
+            log.warning("%s Reading continues at %d", err.LogTruncationError(*tp, position, end_offset), end_offset)
             self.subscription.seek(tp, end_offset, epoch)
         else:
             log.info("%s-%d: the log has changed from offset %d on; nothing of it was handed out", *tp, end_offset)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
+from managedconsumer.runtime import diagnose
 from managedconsumer.runtime.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.handlers import Handler
 from managedconsumer.runtime.transport import BufferFactory
@@ -209,12 +210,7 @@ class Cluster:
         while True:
             try:
                 return self.refresh(topics)
-            except (
-                err.NoBrokersAvailableError,
-                err.SocketDisconnectedError,
-                err.RequestTimedOut,
-                err.TokenUnavailableError,
-            ):
+            except _PASSING:
                 if deadline.expired(now()) or self._closed:
                     raise
                 self.handler.sleep(min(backoff.fail(now()), deadline.remaining(now()) or 0.0))
@@ -224,6 +220,8 @@ class Cluster:
         body = {"key": group_id, "key_type": 0, "coordinator_keys": [group_id]}
         answer = self.request(schemas.FIND_COORDINATOR, body)
         found = answer["coordinators"][0] if answer.get("coordinators") else answer
+        if found["error_code"] == err.GroupAuthorizationFailed.ERROR_CODE:
+            raise diagnose.not_authorized(self.address, self.settings.security, "group", group_id)
         if found["error_code"]:
             raise err.error_for_code(found["error_code"], found.get("error_message"))
         broker = BrokerInfo(found["node_id"], found["host"], found["port"])

@@ -368,9 +368,9 @@ class Connection:
         """A typed error for what went wrong on the stream; None for what explains itself."""
         if isinstance(error, TimeoutError):
             if pending is None or not self._ready:
-                return diagnose.timed_out(self.address, "connecting", self._connect_limit_s, "connect_timeout_ms")
+                return diagnose.connecting_timed_out(self.address, "connecting", self._connect_limit_s)
             waited = self._handler.now() - pending.sent_at
-            return diagnose.timed_out(self.address, pending.api.name, waited, "request_timeout_ms")
+            return diagnose.request_timed_out(self.address, pending.api.name, waited)
         if diagnose.is_end_of_stream(error):
             if self._login_wanted():
                 return diagnose.login_wanted(self.address, self.settings.security)

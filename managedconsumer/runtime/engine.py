@@ -80,7 +80,7 @@ class Engine(AssignmentPart):
         self._patience = None if self.handler.native else Patience(self.handler)
         self.partition_object: Callable[[TopicPartition], Any] = lambda tp: tp
         self.closing = True
-        self.stopping = self.stop_wanted = False
+        self.stopping = self.stop_wanted = self._opened = False
         #: Threads that are inside ``consume()`` or a callback of it: a ``stop()`` there waits until they are out.
         self.inside: set[int] = set()
         self._draining = 0
@@ -127,6 +127,7 @@ class Engine(AssignmentPart):
         self.check_process()
         self.cluster.reopen()
         self._build()
+        self._opened = True
         with self.lock:
             self.closing = self.stopping = self.stop_wanted = False
             self.error = None
@@ -210,7 +211,13 @@ class Engine(AssignmentPart):
         if self._raise_once:
             raise self._raise_once.popleft()
         if self.closing or self.stopping:
-            raise err.ConsumerStoppedException("the consumer is not running: call start() first")
+            raise self.not_running()
+
+    def not_running(self) -> err.ConsumerStoppedException:
+        """The error for a call that needs a running consumer: never started, or stopped (by whatever thread)."""
+        if not self._opened:
+            return err.ConsumerStoppedException("the consumer is not running: call start() first")
+        return err.ConsumerStoppedException("the consumer was stopped; start() starts it again")
 
     # -- messages -------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class PeerClosedError(ConnectionError):
     """The other side ended the stream; ``partial`` says whether in the middle of a frame."""
 
     def __init__(self, partial: bool) -> None:
-        super().__init__("in the middle of an answer" if partial else "without a word")
+        super().__init__("in the middle of an answer" if partial else "without answering")
         self.partial = partial
 
 

@@ -85,6 +85,11 @@ else:
     message_of = _module.message_of
 
 
+def is_fallback() -> bool:
+    """Whether the twin in Python runs because the accelerator could not be loaded, not because it was chosen."""
+    return __impl__ == "python" and not os.environ.get(ENVIRONMENT_VARIABLE)
+
+
 def rebuild_message(*fields: Any) -> Message:
     """A message from what ``copy`` and ``pickle`` saved of it, in the implementation of this process."""
     value, key, offset, timestamp, headers, topic, partition_id, timestamp_type, leader_epoch, protocol_version = fields
