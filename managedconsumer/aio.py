@@ -47,7 +47,9 @@ class AsyncReader:
     def __anext__(self) -> Coroutine[Any, Any, Message]:
         # Not a coroutine function: before Python 3.12 ``asyncio.wait_for(anext(reader), 1)`` runs what is returned here
         # in a task of its own, but it is the caller's task that works on the message.
-        return self._next(self._task_number())
+        who = self._task_number()
+        owners.acting.set(who)
+        return self._next(who)
 
     def _task_number(self) -> int:
         """The number of the task that runs here, 0 outside of one."""
@@ -69,7 +71,6 @@ class AsyncReader:
 
         engine, loop = self._engine, asyncio.get_running_loop()
         who = who or self._task_number() or engine.handler.ident()
-        owners.acting.set(who)
         engine.loop = loop
         end = None if self._timeout is None else loop.time() + self._timeout
         while True:
