@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from managedconsumer.listeners import ConsumerRebalanceListener as ConsumerRebalanceListener
     from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer as ManagedBalancedConsumer
     from managedconsumer.partition_state import TopicPartitionState as TopicPartitionState
+    from managedconsumer.signals import stop_on_signals as stop_on_signals
     from managedconsumer.simpleconsumer import SimpleConsumer as SimpleConsumer
     from managedconsumer.structs import OffsetAndMetadata as OffsetAndMetadata
     from managedconsumer.structs import OffsetResetStrategy as OffsetResetStrategy
@@ -57,6 +58,7 @@ _HOMES = {
     "TopicPartition": "structs",
     "TopicPartitionState": "subscription_state",
     "patch_pykafka": "compat.patch",
+    "stop_on_signals": "signals",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])  # noqa: PLE0605

@@ -169,6 +169,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         Raises when it cannot: no broker, unknown topic, login refused, a group that will not have us, or
         ``rebalance_max_retries`` failed attempts in a row. The consumer is stopped then and may be started again.
         """
+        self._engine.check_process()
         with self._consumer._life:
             if not self._engine.closing:
                 return
@@ -249,31 +250,16 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
                     raise problem
                 engine.lock.wait(0.2)
 
-    def stop(self, timeout: float | None = None) -> None:
-        """Stop: commit what is finished (``auto_commit_enable``), call the listener, leave the group, end the workers.
-
-        Idempotent, from any thread and from a signal handler; never raises. ``timeout`` in seconds (default 5).
-        """
-        handler = self._engine.handler
-        if handler.ident() in self._engine.inside:
-            self._consumer._ask_for_stop()
-            return
-        if not handler.may_wait():
-            self._consumer._stop_later(self.stop, timeout)
-            return
-        if self._member is not None and self._member.polling_in == handler.ident():
-            handler.spawn("stopper", self.stop, timeout)  # a callback on the membership worker cannot wait for itself
-            return
+    def _stop_now(self, timeout: float | None) -> None:
         if self._starting:  # another thread waits for the group, perhaps for long: it raises
-            self._consumer._ask_for_stop()
+            self._engine.want_stop()
+            self._engine.tell_users()
         with self._consumer._life:
             if not self._engine.closing:
                 self._wind_down(_STOP_TIMEOUT if timeout is None else timeout, "consumer stopped")
 
     def _wind_down(self, timeout: float, reason: str) -> None:
         engine, member = self._engine, self._member
-        if not engine.in_own_process():
-            return
         with engine.lock:
             engine.stopping = True
             engine.call_user()

@@ -55,18 +55,16 @@ def build_machine(
     server_assignor: str | None,
     generation: Callable[[], Generation],
 ) -> Machine:
-    """A machine for one life of a member; it reads the subscription under the engine's lock."""
+    """A machine for one life of a member. It is driven under the member's lock, and takes no other."""
     group, now = engine.group_id or "", engine.handler.now
     longest = max(100, options.rebalance_backoff_ms)
 
+    # Without the engine's lock: the subscription and the era are replaced as a whole, never changed.
     def topics() -> list[str]:
-        with engine.lock:
-            return sorted(engine.subscription.subscription or ())
+        return sorted(engine.subscription.subscription or ())
 
     def protocols() -> list[tuple[str, bytes]]:
-        with engine.lock:
-            owned = engine.subscription.assigned_partitions()
-        return negotiation.protocols(topics(), owned, generation().id)
+        return negotiation.protocols(topics(), engine.subscription.era.partitions, generation().id)
 
     if protocol == CONSUMER:
         return ConsumerGroupMembership(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import weakref
 from dataclasses import replace
-from typing import Any, Callable, Iterable
+from typing import Any, Iterable
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
@@ -35,8 +35,6 @@ _START_PATIENCE = 30.0
 # How long (seconds) start() waits for the leaders of a topic that is just being created.
 _CREATION_PATIENCE = 3.0
 _UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE = 3, 5
-# How long (seconds) a stop that a signal handler asked for waits for the consuming greenlet.
-_HUB_PATIENCE = 1.0
 
 
 def abandon(there: weakref.ref[Engine]) -> None:
@@ -164,6 +162,7 @@ class SimpleConsumer(ConsumerAPI):
 
     def start(self) -> None:
         """Start reading. Raises when it cannot: no broker, unknown topic, login refused, no offsets to be had."""
+        self._engine.check_process()
         with self._life:
             if not self._engine.closing:
                 return
@@ -325,44 +324,10 @@ class SimpleConsumer(ConsumerAPI):
                 positions[tp], known[tp] = end.end_offset, end.leader_epoch
         return positions, known
 
-    def stop(self, timeout: float | None = None) -> None:
-        """Stop: what is finished is committed (with ``auto_commit_enable``), workers end, sockets close.
-
-        Idempotent, from any thread and from a signal handler; never raises. ``timeout`` in seconds (default 5).
-        """
-        handler = self._engine.handler
-        if handler.ident() in self._engine.inside:
-            self._ask_for_stop()
-            return
-        if not handler.may_wait():
-            self._stop_later(self.stop, timeout)
-            return
+    def _stop_now(self, timeout: float | None) -> None:
         with self._life:
             if not self._engine.closing:
                 self._wind_down(_STOP_TIMEOUT if timeout is None else timeout)
-
-    def _stop_later(self, stop: Callable[[float | None], None], timeout: float | None) -> None:
-        """In gevent's hub (signal handler): the greenlet that consumes stops, as it may end the program right after.
-
-        If none comes back in time, a greenlet of our own does it.
-        """
-        engine = self._engine
-
-        def stop_if_nobody_came() -> None:
-            deadline = Deadline(engine.handler.now(), _HUB_PATIENCE)
-            while not engine.closing and not deadline.expired(engine.handler.now()):
-                engine.handler.sleep(0.01)
-            stop(timeout)
-
-        if not engine.closing:
-            self._ask_for_stop()
-            engine.handler.spawn("stopper", stop_if_nobody_came)
-
-    def _ask_for_stop(self) -> None:
-        """This thread is inside ``consume()`` (signal handler): let it come out first, it then stops."""
-        with self._engine.lock:
-            self._engine.stop_wanted = True
-            self._engine.call_user()
 
     def _wind_down(self, timeout: float) -> None:
         engine = self._engine

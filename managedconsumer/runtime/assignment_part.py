@@ -90,6 +90,14 @@ class AssignmentPart:
         if queue is not None:
             queue.undecided = None
 
+    def caller(self) -> int:
+        """On whose behalf the calling thread acts."""
+        raise NotImplementedError
+
+    def _leave_dead_hands(self) -> None:
+        """Threads that ended with messages in hand never come back."""
+        raise NotImplementedError
+
     def hold(self, tps: Collection[TopicPartition]) -> None:
         """Stop handing out (and fetching) these partitions; what is buffered is kept."""
         with self.lock:
@@ -106,9 +114,10 @@ class AssignmentPart:
 
     def drain(self, tps: Collection[TopicPartition], seconds: float) -> bool:
         """Wait until no other thread has a message of ``tps`` in hand; False when ``seconds`` were not enough."""
-        me = self.handler.ident()
+        me = self.caller()
         deadline = Deadline(self.handler.now(), seconds)
         with self.lock:
+            self._leave_dead_hands()
             self._draining += 1
             try:
                 while self.dispenser.in_hand(tps, but=me) and not self.closing and not self.stop_wanted:

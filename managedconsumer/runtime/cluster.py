@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
-from managedconsumer.runtime import diagnose
+from managedconsumer.runtime import diagnose, forks
 from managedconsumer.runtime.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.handlers import Handler
 from managedconsumer.runtime.transport import BufferFactory
@@ -82,6 +82,13 @@ class Cluster:
         self._control: Connection | None = None
         self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._closed = False
+        forks.watch(self)
+
+    def disown(self) -> None:
+        """In the child of a fork: connections of its own from here on, as the sockets here are the parent's."""
+        self._lock = self.handler.RLock()  # a thread that does not exist here may hold the other one
+        self._connections = weakref.WeakSet()
+        self._control = None
 
     @property
     def address(self) -> str:

@@ -69,8 +69,6 @@ class GroupMember:
         self._members: dict[str, bytes] = {}
         #: Told when the heartbeat worker dies of an error that it should not have met.
         self.on_death: Callable[[BaseException], None] = lambda error: log.error("heartbeats ended", exc_info=error)
-        #: The thread that is inside :meth:`poll`, for callbacks that want to stop the consumer.
-        self.polling_in: int | None = None
 
     # -- state ----------------------------------------------------------------------------------------
 
@@ -135,14 +133,8 @@ class GroupMember:
 
         Raises the error that ended the membership. ``give_up`` is asked between steps.
         """
-        self.polling_in = self._handler.ident()
-        try:
-            return self._drive(Deadline(self._handler.now(), timeout), give_up)
-        finally:
-            self.polling_in = None
-
-    def _drive(self, deadline: Deadline, done: Callable[[], bool]) -> bool:
-        while not self._closing and not done():
+        deadline = Deadline(self._handler.now(), timeout)
+        while not self._closing and not give_up():
             with self._lock:
                 events = self.machine.poll()
             self._dispatch(events)
