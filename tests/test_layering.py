@@ -31,6 +31,7 @@ ROWS = [
         "consumer_api",
         "consumer_metrics",
         "consumer_reading",
+        "group_life",
         "group_machine",
         "group_owner",
         "managedbalancedconsumer",

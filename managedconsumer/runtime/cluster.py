@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NO_TOPIC_ID = bytes(16)
-_PASSING = (
+#: What goes wrong with connections and passes by itself.
+PASSING = (
     err.NoBrokersAvailableError,
     err.SocketDisconnectedError,
     err.RequestTimedOut,
@@ -162,7 +163,7 @@ class Cluster:
             return self._ask_anyone(api, body, timeout_ms)
 
     def _ask_anyone(self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None) -> dict[str, Any]:
-        failures: list[str] = []
+        failures: list[err.KafkaException] = []
         for host, port, node_id in self._candidates():
             if self._control is not None:
                 self._control.close()
@@ -174,8 +175,11 @@ class Cluster:
             except err.KafkaException as error:
                 if self._closed:
                     raise
-                failures.append(str(error))
-        raise err.NoBrokersAvailableError("no broker could be reached: " + "; ".join(dict.fromkeys(failures)))
+                failures.append(error)
+        texts = "; ".join(dict.fromkeys(map(str, failures)))
+        nobody = err.NoBrokersAvailableError(f"no broker could be reached: {texts}")
+        nobody.definite = all(_is_definite(error) for error in failures)
+        raise nobody
 
     def _candidates(self) -> list[tuple[str, int, int | None]]:
         known: list[tuple[str, int, int | None]] = [(b.host, b.port, b.node_id) for b in self.snapshot.brokers.values()]
@@ -209,12 +213,7 @@ class Cluster:
         while True:
             try:
                 return self.refresh(topics)
-            except (
-                err.NoBrokersAvailableError,
-                err.SocketDisconnectedError,
-                err.RequestTimedOut,
-                err.TokenUnavailableError,
-            ):
+            except PASSING:
                 if deadline.expired(now()) or self._closed:
                     raise
                 self.handler.sleep(min(backoff.fail(now()), deadline.remaining(now()) or 0.0))
@@ -252,6 +251,11 @@ class Cluster:
         from managedconsumer.runtime.offsets import OffsetClient
 
         return OffsetClient(self, link, group_id, 0)
+
+
+def _is_definite(error: err.KafkaException) -> bool:
+    hung_up = isinstance(error, err.SocketDisconnectedError)
+    return hung_up or (isinstance(error, err.NoBrokersAvailableError) and error.definite)
 
 
 def _merge(old: ClusterSnapshot, answer: Mapping[str, Any], *, replace_topics: bool) -> ClusterSnapshot:
