@@ -56,7 +56,7 @@ def build_machine(
 ) -> Machine:
     """A machine for one life of a member; it reads the subscription under the engine's lock."""
     group, now = engine.group_id or "", engine.handler.now
-    longest = max(100, options.rebalance_backoff_ms)
+    longest, request_timeout = max(100, options.rebalance_backoff_ms), int(engine.cluster.settings.request_timeout_ms)
 
     def topics() -> list[str]:
         with engine.lock:
@@ -73,6 +73,7 @@ def build_machine(
                 group,
                 options.session_timeout_ms,
                 options.rebalance_timeout_ms,
+                request_timeout_ms=request_timeout,
                 retry_backoff_max_ms=longest,
                 group_instance_id=options.group_instance_id,
                 rack=engine.options.client_rack,
@@ -89,6 +90,7 @@ def build_machine(
             session_timeout_ms=options.session_timeout_ms,
             rebalance_timeout_ms=options.rebalance_timeout_ms,
             heartbeat_interval_ms=options.heartbeat_interval_ms,
+            request_timeout_ms=request_timeout,
             retry_backoff_max_ms=longest,
             group_instance_id=options.group_instance_id,
         ),

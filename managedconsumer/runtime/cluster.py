@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NO_TOPIC_ID = bytes(16)
+# How long (ms) the control connection gets for an answer before a new connection is tried.
+_KEPT_CONNECTION_MS = 5000
 #: What goes wrong with connections and passes by itself.
 PASSING = (
     err.NoBrokersAvailableError,
@@ -155,8 +157,11 @@ class Cluster:
         """Ask any broker; tries each known one once. Raises the first fatal error, or NoBrokersAvailableError."""
         with self._lock:
             if self._control is not None and self._control.connected:
+                # Metadata and look-ups are answered at once. A connection that has died without a word would cost a
+                # whole time-out, while everybody waits for the new leader or coordinator; a new one is soon made.
+                longest = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
                 try:
-                    return self._control.request(api, body, timeout_ms)
+                    return self._control.request(api, body, min(longest, _KEPT_CONNECTION_MS))
                 except (err.SocketDisconnectedError, err.RequestTimedOut, err.ProtocolError) as error:
                     log.debug("control connection to %s failed: %s", self._control.address, error)
                     self._control.close()
