@@ -13,10 +13,11 @@ from typing import Any, Callable, Collection, Mapping
 from managedconsumer import errors as err
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.negotiation import Negotiation, assigned_in_group
+from managedconsumer.coordinator.requests import waiting_text
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.callbacks import CallbackNotDelivered, ListenerCalls
 from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
-from managedconsumer.runtime.troubles import GROUP
+from managedconsumer.runtime.troubles import GROUP, WAITING
 from managedconsumer.simpleconsumer import SimpleConsumer
 from managedconsumer.structs import ClusterSnapshot, Generation, TopicPartition
 from managedconsumer.subscription_state import FetchState
@@ -225,6 +226,11 @@ class GroupOwner:
         elif isinstance(event, ev.Retrying):
             add("retry", self.member.generation, reason=str(event.error))
             self._engine.troubles.note(GROUP, f"cannot join yet: {event.error}")
+        elif isinstance(event, ev.Waiting):
+            if event.over:
+                self._engine.troubles.over(WAITING)
+            else:
+                self._engine.troubles.note(WAITING, waiting_text(event.api))
         elif isinstance(event, ev.MembershipLost):
             self._engine.troubles.note(GROUP, f"membership lost: {event.error}")
         with self._engine.lock:

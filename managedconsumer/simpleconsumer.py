@@ -25,12 +25,14 @@ from managedconsumer.runtime import diagnose
 from managedconsumer.runtime.accelerator import warn_if_missing
 from managedconsumer.runtime.committer import Committer
 from managedconsumer.runtime.engine import Engine
+from managedconsumer.runtime.starting import StartPatience
 from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
 # What stop() grants each worker to end, and the last commit to get through (seconds).
 _STOP_TIMEOUT = 5.0
+# How long (seconds) start() waits through trouble that passes: for brokers, and for the group's committed offsets.
 _START_PATIENCE = 30.0
 # How long (seconds) start() waits for the leaders of a topic that is just being created.
 _CREATION_PATIENCE = 3.0
@@ -142,6 +144,7 @@ class SimpleConsumer(ConsumerAPI):
         self._public_cluster = PublicCluster(self._cluster)
         self._topic_given = topic
         self._last_held: dict[Any, int] | None = None
+        self._starting = False
         self._life = self._engine.handler.RLock()
         self._engine.partition_object = self._public_cluster.partition
         self._finalizer = weakref.finalize(self, abandon, weakref.ref(self._engine))
@@ -166,32 +169,36 @@ class SimpleConsumer(ConsumerAPI):
         with self._life:
             if not self._engine.closing:
                 return
-            self._open()
+            self._starting = True
             try:
+                self._open(StartPatience(self._group or "consumer", self._cluster, _START_PATIENCE))
                 self._assign_all()
             except BaseException:
                 self._close(_STOP_TIMEOUT)
                 raise
+            finally:
+                self._starting = False
             if self._options.auto_commit_enable:
                 self._committer.start()
 
-    def _open(self) -> None:
+    def _open(self, patience: StartPatience) -> None:
         """Workers up, topics known. Raises UnknownTopicOrPartition for a topic that does not exist."""
         self._engine.open()
         try:
-            self._find_topics()
+            self._find_topics(patience)
         except BaseException:
             self._close(_STOP_TIMEOUT)
             raise
 
-    def _find_topics(self) -> None:
-        names, now = self._choice.names, self._engine.handler.now
-        patience = Deadline(now(), _CREATION_PATIENCE)
+    def _find_topics(self, patience: StartPatience) -> None:
+        engine, names = self._engine, self._choice.names
+        now, wanted = engine.handler.now, names if self._choice.pattern is None else None
+        creation = Deadline(now(), _CREATION_PATIENCE)
         while True:
-            snapshot = self._cluster.refresh(names if self._choice.pattern is None else None)
+            snapshot = patience.call(lambda: self._cluster.refresh(wanted), lambda: engine.stop_wanted)
             missing = [name for name in names if snapshot.partitions_for_topic(name) is None]
             codes = {snapshot.topics[name].error_code for name in missing if name in snapshot.topics}
-            if codes != {_LEADER_NOT_AVAILABLE} or patience.expired(now()):
+            if codes != {_LEADER_NOT_AVAILABLE} or creation.expired(now()):
                 break
             self._engine.handler.sleep(0.1)  # the topic has just been created and has no leaders yet
         for code in codes - {0, _UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE}:
@@ -325,6 +332,9 @@ class SimpleConsumer(ConsumerAPI):
         return positions, known
 
     def _stop_now(self, timeout: float | None) -> None:
+        if self._starting:  # another thread waits for the brokers, perhaps for long: it raises
+            self._engine.want_stop()
+            self._engine.tell_users()
         with self._life:
             if not self._engine.closing:
                 self._wind_down(_STOP_TIMEOUT if timeout is None else timeout)

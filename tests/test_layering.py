@@ -32,6 +32,7 @@ ROWS = [
         "consumer_life",
         "consumer_metrics",
         "consumer_reading",
+        "group_life",
         "group_machine",
         "group_owner",
         "managedbalancedconsumer",

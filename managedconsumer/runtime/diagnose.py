@@ -46,10 +46,12 @@ def shown_address(host: str, port: int) -> str:
 def dial_failed(address: str, error: OSError, seconds: float) -> errors.KafkaException:
     """No TCP connection came about."""
     if isinstance(error, socket.gaierror):
-        return errors.NoBrokersAvailableError(
+        unknown = errors.NoBrokersAvailableError(
             f"cannot connect to {address}: the host name does not resolve ({net.describe(error)}). Check the name in "
             "the list of brokers; if it is not in there, a broker announced it (advertised.listeners)"
         )
+        unknown.definite = error.errno != socket.EAI_AGAIN
+        return unknown
     attempts = error.attempts if isinstance(error, net.DialError) else [(address, error)]
     kinds = {getattr(each, "errno", None) for _, each in attempts}
     tried = "; ".join(f"{where}: {net.describe(each)}" for where, each in attempts)
@@ -62,7 +64,9 @@ def dial_failed(address: str, error: OSError, seconds: float) -> errors.KafkaExc
         )
     else:
         remedy = "Check host, port and network"
-    return errors.NoBrokersAvailableError(f"cannot connect to {address} ({tried}). {remedy}")
+    failed = errors.NoBrokersAvailableError(f"cannot connect to {address} ({tried}). {remedy}")
+    failed.definite = kinds == {errno.ECONNREFUSED}
+    return failed
 
 
 def is_tls_error(error: BaseException) -> bool:
