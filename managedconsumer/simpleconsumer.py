@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import weakref
 from dataclasses import replace
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
