@@ -273,6 +273,19 @@ class TestNone:
             opened("simple", auto_offset_reset="none").reset_offsets()
 
 
+@every_handler
+@every_kind
+def test_a_seek_drops_what_was_fetched(broker: SpoiledBroker, opened: Open, kind: str, greenlets: bool) -> None:
+    broker.produce(TOPIC, [b"%d" % n for n in range(100)], partition=0)
+    consumer = opened(kind, use_greenlets=greenlets, fetch_message_max_bytes=500)
+    assert consumer.consume().offset == 0
+    until(lambda: consumer.health()["queued_messages"] > 0 or consumer._engine.handler.sleep(0.01))
+    consumer.seek(0, 50)
+    assert consumer.consume().offset == 50
+    consumer.seek(0, 10)
+    assert [m.offset for m in consumer.consume_batch(3)] == [10, 11, 12]
+
+
 class TestOddAnswers:
     @every_kind
     @pytest.mark.parametrize("code", [-1, 9999])
