@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -117,6 +118,18 @@ class TestKnownAtStart:
         consumer.start()
         assert consumer.consume(block=False) is None
         assert found == [({0: 2, 1: -2}, 1)]
+
+    def test_a_seek_during_the_look_up_wins(self, broker: SpoiledBroker, opened: Open) -> None:
+        broker.produce(TOPIC, [b"%d" % n for n in range(5)], partition=0)
+        consumer = opened("range", auto_offset_reset=LATEST, auto_start=False)
+        starting = threading.Thread(target=consumer.start)
+        broker.delay["ListOffsets"] = 0.3
+        starting.start()
+        until(lambda: broker.asked.get("ListOffsets"))
+        consumer.seek(0, 1)
+        starting.join()
+        assert consumer.held_offsets == {0: 0, 1: -2}
+        assert consumer.consume().value == b"1"
 
     def test_fetch_offsets_leaves_no_position_unknown(self, broker: SpoiledBroker, opened: Open) -> None:
         broker.produce(TOPIC, [b"old"] * 3, partition=0)

@@ -23,7 +23,9 @@ MakeTopic = Callable[..., str]
 
 def write(broker: DevBroker, topic: str, *values: bytes, key: bytes | None = None, batch: int = 100) -> None:
     with Producer(broker.bootstrap) as producer:
-        producer.produce(topic, [Record(value, key, 1) for value in values], partition=0, batch_records=batch)
+        producer.produce(
+            topic, [Record(value, key, int(time.time() * 1000)) for value in values], partition=0, batch_records=batch
+        )
 
 
 @pytest.mark.parametrize("kind", ["simple", "classic", "consumer"])
