@@ -12,6 +12,7 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
+from managedconsumer.runtime import rdkafka_config
 from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.runtime.handlers import ThreadingHandler
@@ -146,6 +147,34 @@ def test_a_larger_limit_delivers_it(broker: MemoryBroker, opened: Open) -> None:
     with larger:
         larger.pause(1, 2)
         assert [larger.consume().offset for _ in range(5)] == list(range(5))
+
+
+@every_handler
+@every_kind
+def test_librdkafka_fetches(
+    broker: MemoryBroker, opened: Open, kind: str, greenlets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = rdkafka_config.settings
+
+    def small(*args: Any) -> dict[str, Any]:
+        sizes = {"message.max.bytes": 1000, "fetch.max.bytes": 1000, "receive.message.max.bytes": LIMIT}
+        return {**ours(*args), **sizes}
+
+    monkeypatch.setattr(rdkafka_config, "settings", small)
+    consumer = opened(kind, use_rdkafka=True, use_greenlets=greenlets, consumer_timeout_ms=15_000)
+    got, raised = drain(consumer)
+    assert sorted(got) == [(0, 0), *[(p, n) for p in (1, 2) for n in range(3)]]
+    assert (raised[0].partition, raised[0].offset) == (0, 1)
+    broker.produce(TOPIC, [b"new"], partition=1)
+    consumer.seek(0, 4)
+    assert sorted(drain(consumer, 2)[0]) == [(0, 4), (1, 3)]
+
+
+def test_librdkafka_may_receive_what_we_may(broker: MemoryBroker) -> None:
+    consumer = SimpleConsumer(TOPIC, broker.bootstrap, auto_start=False)
+    cluster = consumer._engine.cluster
+    made = rdkafka_config.settings(cluster.bootstrap, consumer._options, cluster.settings)
+    assert made["receive.message.max.bytes"] >= cluster.settings.max_frame_bytes
 
 
 class TestRange:
