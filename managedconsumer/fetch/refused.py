@@ -17,18 +17,18 @@ class RefusedBatch:
     """See ``managedconsumer.wire.records`` for what the names mean. Belongs to one thread at a time."""
 
     __slots__ = (
-        *("_error", "_next_offset", "_raised", "active", "context", "corrupt", "epochs", "exhausted", "fetch_offset"),
+        *("_next_offset", "_raised", "active", "context", "corrupt", "epochs", "error", "exhausted", "fetch_offset"),
         *("last_leader_epoch", "nbytes", "needs_bytes", "next_fetch_offset", "position", "record_count"),
     )
 
     def __init__(
         self, context: PartitionContext, fetch_offset: int, next_offset: int, error: RecordTooLargeError
     ) -> None:
-        """``next_offset``: where reading goes on if the batch is skipped."""
+        """``error`` has the batch's first offset; ``next_offset``: where reading goes on if the batch is skipped."""
         self.context = context
         self.fetch_offset = self.position = self.next_fetch_offset = fetch_offset
         self._next_offset = next_offset
-        self._error = error
+        self.error = error
         self._raised = self.exhausted = False
         self.active = self.corrupt = True
         self.record_count = self.nbytes = self.needs_bytes = 0
@@ -44,14 +44,14 @@ class RefusedBatch:
 
     def take(self, n: int, stop_offset: int | None = None, _max_bytes: int | None = None) -> list[Message]:
         """Raises RecordTooLargeError, unless the batch was skipped or is beyond ``stop_offset``."""
-        if n > 0 and (stop_offset is None or self._error.offset < stop_offset):
+        if n > 0 and (stop_offset is None or self.error.offset < stop_offset):
             self._raise()
         return []
 
     def _raise(self) -> None:
         if self.active and not self.exhausted:
             self._raised = True
-            raise self._error.with_traceback(None)  # or it would grow with every call
+            raise self.error.with_traceback(None)  # or it would grow with every call
 
     def skip_corrupt(self) -> int:
         """Move past the batch once it has raised; the new position."""

@@ -185,6 +185,7 @@ class FetchPool:
             if ticket is not None:
                 queue, version, offset = ticket
                 batch = refused_batch(queue.context, offset, error, "fetch_message_max_bytes")
+                log.warning("%s", batch.error)
                 # The buffer and the dispenser see the interface only.
                 engine.buffer.accept(queue, version, cast("RecordChunk", batch))
                 engine.lock.notify_all()

@@ -127,7 +127,10 @@ class _RangeReader:
                     raise
                 except err.FrameTooLargeError as error:
                     self._drop_connection()
-                    refused = cast("RecordChunk", refused_batch(context, offset, error, self._limits.size_option))
+                    batch = refused_batch(context, offset, error, self._limits.size_option)
+                    if batch.error.offset >= self._stop:  # up to there the log has nothing
+                        break
+                    refused = cast("RecordChunk", batch)
                     yield refused
                     offset = self._behind(refused)
                     continue
