@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +18,11 @@ from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.runtime.handlers import ThreadingHandler
 from managedconsumer.testing import MemoryBroker
+from managedconsumer.wire import framing, schemas
 from managedconsumer.wire.encode import Record, encode_batch
+from tests.logserver import LogServer
+from tests.runtime.peers import Peer
+from tests.test_damage import sound
 
 TOPIC = "orders"
 LIMIT = 200_000
@@ -225,3 +230,32 @@ def test_what_it_says() -> None:
         "the batch of t-1 at offset 2 is too large: it takes 300 bytes, and an answer may have 200: raise an.option to "
         "300, or skip the batch"
     )
+
+
+class NonsenseServer(LogServer):
+    """Its first answers claim to be large, and hold nothing that makes sense."""
+
+    left = 3
+
+    def _reply(self, peer: Peer, header: framing.RequestHeader, body: dict[str, Any]) -> None:
+        if header.api is schemas.FETCH and self.left:
+            self.left -= 1
+            peer.sock.sendall(b"\x7f\xff\x00\x00" + os.urandom(20_000))
+        else:
+            super()._reply(peer, header, body)
+
+
+def test_a_stream_that_is_broken_is_a_lost_connection() -> None:
+    with (
+        NonsenseServer([[sound(0, 3)]]) as server,
+        SimpleConsumer(TOPIC, server.address, consumer_timeout_ms=10_000) as reader,
+    ):
+        assert [reader.consume().offset for _ in range(3)] == [0, 1, 2]
+        assert not server.left
+
+
+def test_a_range_goes_on_after_a_broken_stream() -> None:
+    with NonsenseServer([[sound(0, 3)]]) as server:
+        cluster = Cluster(parse_bootstrap(server.address), ThreadingHandler())
+        assert [m.offset for chunk in fetch_range(cluster, TOPIC, 0, 0, 3) for m in chunk.take(9, 3)] == [0, 1, 2]
+        cluster.close()

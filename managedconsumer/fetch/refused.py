@@ -66,17 +66,23 @@ class RefusedBatch:
         self.position = position
 
 
-def refused_batch(context: PartitionContext, offset: int, error: FrameTooLargeError, option: str) -> RefusedBatch:
-    """What a request for this partition alone has met at ``offset``; ``option`` is what the user can raise."""
+def refused_batch(
+    context: PartitionContext, offset: int, error: FrameTooLargeError, option: str
+) -> RefusedBatch | None:
+    """What a request for this partition alone has met at ``offset``; ``option`` is what the user can raise.
+
+    None: what came is no answer with such a batch, so the stream was broken.
+    """
     header = _first_header(context.partition_id, error.answer)
-    first, size, last = offset, error.size, offset
-    if len(header) > fmt.MAGIC_AT:
-        base, length = int.from_bytes(header[:8], "big"), int.from_bytes(header[8 : fmt.PREFIX_BYTES], "big")
-        if fmt.PREFIX_BYTES + length <= error.size:
-            first, size, last = max(base, offset), fmt.PREFIX_BYTES + length, max(base, offset)
-            if header[fmt.MAGIC_AT] == 2 and len(header) == fmt.HEADER_BYTES:
-                last = max(last, base + fmt.HEADER.unpack(header)[6])
-    cause = RecordTooLargeError(context.topic, context.partition_id, first, size, error.limit, option)
+    if len(header) < fmt.HEADER_BYTES:
+        return None
+    first, size = int.from_bytes(header[:8], "big", signed=True), int.from_bytes(header[8 : fmt.PREFIX_BYTES], "big")
+    size += fmt.PREFIX_BYTES
+    # Formats 0 and 1 tell the offset of the last message.
+    last = first + fmt.HEADER.unpack(header)[6] if header[fmt.MAGIC_AT] == 2 else first
+    if header[fmt.MAGIC_AT] > 2 or not offset <= last or not fmt.HEADER_BYTES <= size <= error.size:
+        return None
+    cause = RecordTooLargeError(context.topic, context.partition_id, max(first, offset), size, error.limit, option)
     return RefusedBatch(context, offset, last + 1, cause)
 
 

@@ -270,7 +270,8 @@ class RdkafkaPool(FetchPool):
         except err.FATAL_LOCAL_ERRORS:
             raise
         except err.FrameTooLargeError as error:
-            self._refuse(plan, error)
+            if not self._refuse(plan, error):
+                self._give_up(key, plan, connection, error, Backoff(_ERROR_REST, _ERROR_REST, random))
         except err.KafkaException as error:
             self._give_up(key, plan, connection, error, Backoff(_ERROR_REST, _ERROR_REST, random))
         finally:
