@@ -90,8 +90,10 @@ class FetchPool:
                 except err.FATAL_LOCAL_ERRORS:
                     raise
                 except err.FrameTooLargeError as error:
-                    self._refuse(plan, error)
-                    continue  # the connection is closed
+                    if not self._refuse(plan, error):
+                        self._give_up(key, plan, connection, error, backoff)
+                    connection = None
+                    continue
                 except err.KafkaException as error:
                     self._give_up(key, plan, connection, error, backoff)
                     connection = None
@@ -174,20 +176,25 @@ class FetchPool:
             engine.troubles.note((FETCH, *key), f"fetching failed: {error}")
             engine.refresh_metadata()
 
-    def _refuse(self, plan: fp.FetchPlan, error: err.FrameTooLargeError) -> None:
+    def _refuse(self, plan: fp.FetchPlan, error: err.FrameTooLargeError) -> bool:
         """The answer is too large to be received: find out whose it is, and let its reader know. The others go on.
 
-        A broker sends the first batch whole, however large (KIP-74), so it is one partition's.
+        A broker sends the first batch whole, however large (KIP-74), so it is one partition's. False: it was no answer.
         """
         engine = self._engine
         with engine.lock:
             ticket = fp.separate(plan)
-            if ticket is not None:
-                queue, version, offset = ticket
-                batch = refused_batch(queue.context, offset, error, "fetch_message_max_bytes")
-                # The buffer and the dispenser see the interface only.
-                engine.buffer.accept(queue, version, cast("RecordChunk", batch))
-                engine.lock.notify_all()
+            if ticket is None:
+                return True
+            queue, version, offset = ticket
+            batch = refused_batch(queue.context, offset, error, "fetch_message_max_bytes")
+            if batch is None:
+                return False
+            log.warning("%s", batch.error)
+            # The buffer and the dispenser see the interface only.
+            engine.buffer.accept(queue, version, cast("RecordChunk", batch))
+            engine.lock.notify_all()
+            return True
 
     def _deliver(self, key: tuple[int, int], plan: fp.FetchPlan, answer: dict[str, Any]) -> None:
         """Walk the answer without the lock, then hand it over in one go."""
