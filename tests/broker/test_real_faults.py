@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from managedconsumer import KafkaClient
 from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.handlers import ThreadingHandler
 from managedconsumer.structs import TopicPartition
@@ -54,11 +53,6 @@ def in_thread(group: Fleet, work: Callable[[], Any], what: str, seconds: float =
         raise failed[0]
 
 
-def impatient(address: str) -> KafkaClient:
-    """Requests are given up after five seconds, not after half a minute."""
-    return KafkaClient(hosts=address, socket_timeout_ms=5000)
-
-
 # -- connections that say nothing any more ----------------------------------------------------------------------
 
 
@@ -88,7 +82,7 @@ def test_silent_connections(proxied: tuple[DevBroker, Proxy], through: Proxy, fl
     group = fleet(broker, PARTITIONS)
     with Load(broker, group.topic, PARTITIONS) as load:
         # Pykafka's default: what a JoinGroup may take must not be what a dead connection costs.
-        far = group.join(cluster=impatient(through.address), rebalance_timeout_ms=300_000, **COMMITS)
+        far = group.join(cluster=through.address, rebalance_timeout_ms=300_000, **COMMITS)
         group.until(lambda: len(far.got) > 20, 15, "the member behind the proxy consumes")
         before = through.swallowed
         if moment == "stable":
@@ -143,7 +137,7 @@ def test_a_coordinator_is_stalled_for_twenty_seconds(kafka43x3: DevBroker, fleet
     stalled = 0
     with Load(kafka43x3, group.topic, PARTITIONS) as load:
         for _ in range(2):
-            group.join(cluster=impatient(kafka43x3.bootstrap), rebalance_timeout_ms=300_000, **COMMITS)
+            group.join(rebalance_timeout_ms=300_000, **COMMITS)
         group.wait_balanced(PARTITIONS)
         group.until(lambda: all(len(member.got) > 20 for member in group.members), 15, "both consume")
         stalled = node_of(kafka43x3, group.members[0].consumer.health()["coordinator"])
