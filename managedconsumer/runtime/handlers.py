@@ -299,7 +299,8 @@ class GEventHandler(Handler):
             import gevent  # noqa: F401
         except ImportError as error:
             raise MissingPackageError(
-                "use_greenlets=True needs gevent, which is not installed: pip install 'managedconsumer[gevent]'"
+                "use_greenlets=True needs gevent, which is not installed: pip install 'gevent>=22.10' "
+                "(the extra 'managedconsumer[gevent]' brings it)"
             ) from error
 
     def Event(self) -> primitives.Event:

@@ -26,7 +26,7 @@ def load() -> Any:
         raise err.MissingPackageError(
             "use_rdkafka=True needs the package confluent-kafka, which "
             + (f"cannot be imported: {error}" if error.name != "confluent_kafka" else "is not installed")
-            + ": pip install managedconsumer[rdkafka]"
+            + ": pip install 'confluent-kafka>=2.3' (the extra 'managedconsumer[rdkafka]' brings it)"
         ) from error
 
 
