@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from managedconsumer.listeners import ConsumerRebalanceListener as ConsumerRebalanceListener
     from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer as ManagedBalancedConsumer
     from managedconsumer.partition_state import TopicPartitionState as TopicPartitionState
+    from managedconsumer.runtime.pending import Commit as Commit
     from managedconsumer.simpleconsumer import SimpleConsumer as SimpleConsumer
     from managedconsumer.structs import OffsetAndMetadata as OffsetAndMetadata
     from managedconsumer.structs import OffsetResetStrategy as OffsetResetStrategy
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AsyncConsumerRebalanceListener": "listeners",
     "BalancedConsumer": "balancedconsumer",
+    "Commit": "runtime.pending",
     "ConsumerRebalanceListener": "listeners",
     "KafkaClient": "compat.client",
     "ManagedBalancedConsumer": "managedbalancedconsumer",
