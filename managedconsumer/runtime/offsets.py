@@ -151,9 +151,9 @@ class OffsetClient:
     ) -> Result:
         """Send what ``commit`` asks for until it is over. Raises nothing that an OffsetCommit can meet.
 
-        ``pause``: waits for so many seconds, or less; False: give up. ``expelled``: told of a commit that was refused as the member is
-        out of ``generation``. ``measured``: told of each request, how long it took (seconds) and whether all of it was
-        committed.
+        ``pause``: waits for so many seconds, or less; False: give up. ``expelled``: told of a commit that was refused
+        as the member is out of ``generation``. ``measured``: told of each request, how long it took (seconds) and
+        whether all of it was committed.
         """
         wait = pause or self._cluster.handler.sleep
         while not commit.over:
