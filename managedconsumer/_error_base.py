@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Final, cast
+from typing import Any, Final, Mapping, cast
 
 _PUBLIC_MODULE: Final = "managedconsumer.errors"
 _PYKAFKA_EXCEPTIONS: Final = "pykafka.exceptions"
@@ -52,6 +52,23 @@ class ProtocolClientError(KafkaException):
 
 class SaslAuthenticationError(KafkaException):
     """The broker, or we, refused the other's credentials.  Secrets are never part of the text."""
+
+
+class CommitFailedError(KafkaException):
+    """Offsets were not committed; the text says which, which were, and why. The cause is the ``__cause__``.
+
+    ``committed`` and ``not_committed``: next offsets by TopicPartition. ``retriable``: the same call may succeed later
+    (the coordinator was away); otherwise the partitions are others' now, who read the messages again.
+    """
+
+    committed: Mapping[Any, int] = {}
+    not_committed: Mapping[Any, int] = {}
+
+
+class CommitPendingError(KafkaException, TimeoutError):
+    """``Commit.result()`` waited as long as it was told to, and the commit is still under way."""
+
+    retriable = True
 
 
 ERROR_CODES: dict[int, type[ProtocolClientError]] = {}
@@ -143,5 +160,12 @@ def _descendants(root: type[KafkaException]) -> set[type[KafkaException]]:
     return found
 
 
-for _cls in (KafkaException, ProtocolClientError, SaslAuthenticationError, UnknownErrorCode):
+for _cls in (
+    KafkaException,
+    ProtocolClientError,
+    SaslAuthenticationError,
+    CommitFailedError,
+    CommitPendingError,
+    UnknownErrorCode,
+):
     _cls.__module__ = _PUBLIC_MODULE

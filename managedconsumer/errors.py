@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from managedconsumer._error_base import ERROR_CODES as ERROR_CODES
 from managedconsumer._error_base import REFRESH, RETRY, code_class
+from managedconsumer._error_base import CommitFailedError as CommitFailedError
+from managedconsumer._error_base import CommitPendingError as CommitPendingError
 from managedconsumer._error_base import KafkaException as KafkaException
 from managedconsumer._error_base import ProtocolClientError as ProtocolClientError
 from managedconsumer._error_base import SaslAuthenticationError as SaslAuthenticationError
@@ -113,10 +115,6 @@ class MissingPackageError(KafkaException, ImportError):
 
 class NoOffsetForPartitionError(KafkaException):
     """A partition has no committed offset, and the reset policy is to raise."""
-
-
-class CommitFailedError(KafkaException):
-    """Offsets were not committed, as the group has moved on; the next owner reads the messages again."""
 
 
 class ForkedProcessError(KafkaException):

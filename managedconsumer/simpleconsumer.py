@@ -349,8 +349,8 @@ class SimpleConsumer(ConsumerAPI):
             engine.stopping = True
             engine.call_user()
         engine.hold(tps)
-        if self._options.auto_commit_enable:
-            self._committer.commit_finished(timeout, "stop")
+        if self._group is not None:
+            self._committer.drain(timeout, auto=self._options.auto_commit_enable)
         self._close(timeout)
 
     def _close(self, timeout: float) -> None:

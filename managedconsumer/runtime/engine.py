@@ -69,6 +69,7 @@ class Engine(AssignmentPart, forks.OwnProcess):
         shared = self.handler.RLock()
         self.lock = self.handler.Condition(shared)  # the user waits here for messages
         self.room = self.handler.Condition(shared)  # the fetchers wait here for room
+        self.commits = self.handler.Condition(shared)  # the commit worker waits here, and who waits for it
         #: What happened to the membership, for the log, ``events()`` and the recorder.
         self.history = History(group_id or "", self.handler.now, time.time)
         self.subscription = SubscriptionState(options.auto_offset_reset)
@@ -147,6 +148,7 @@ class Engine(AssignmentPart, forks.OwnProcess):
             self._tasks.clear()
             self.call_user()
             self.room.notify_all()
+            self.commits.notify_all()
         if self.link is not None:
             self.link.close()
         self.cluster.close()
@@ -155,6 +157,7 @@ class Engine(AssignmentPart, forks.OwnProcess):
         self.offsets.close()
         with self.lock:
             self.drop(list(self.buffer.queues))
+            self.dispenser.forget_taken()
 
     @property
     def tasks_waiting(self) -> bool:
@@ -165,6 +168,7 @@ class Engine(AssignmentPart, forks.OwnProcess):
         """In the child of a fork: every call raises from here on. Threads that do not exist here may hold the locks."""
         shared = self.handler.RLock()
         self.lock, self.room = self.handler.Condition(shared), self.handler.Condition(shared)
+        self.commits = self.handler.Condition(shared)
         self.dispenser.lane.cut()
         self.error, self._cause = self._forked(), None
 

@@ -300,7 +300,11 @@ class GroupMember:
         self.wake()
 
     def leave(self, reason: str, timeout: float) -> None:
-        """Leave the group (KIP-800 reason) and stop the heartbeats; never raises for a broker that is gone."""
+        """Leave the group (KIP-800 reason) and stop the heartbeats; never raises for a broker that is gone.
+
+        ``timeout``: seconds for both together.
+        """
+        deadline = Deadline(self._handler.now(), timeout)
         with self._lock:
             self._closing = True
             events = self.machine.leave(reason)
@@ -315,7 +319,7 @@ class GroupMember:
             self._handler.spawn("leave", self._leave_once, request, bounded).join(timeout)
         self._link.interrupt(HEARTBEAT)
         if self._beat_worker is not None:
-            self._beat_worker.join(timeout)
+            self._beat_worker.join(deadline.remaining(self._handler.now()))
             self._beat_worker = None
 
     def _leave_once(self, request: ev.Request, bounded: ev.Request) -> None:
