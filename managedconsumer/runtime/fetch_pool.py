@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 # How long (seconds) a partition rests after an error before it is asked for again.
 _ERROR_REST = 0.1
 _LONGEST_NAP = 5.0
+# The pauses (seconds) between two attempts to reach a leader, before the jitter. When another broker leads at last, that
+# is noticed within half a second.
+_FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 0.4
 # What the broker gets beyond its own waiting time before a fetch counts as lost (ms).
 _ANSWER_GRACE_MS = 30000
 
@@ -76,7 +80,7 @@ class FetchPool:
     def _run(self, key: tuple[int, int]) -> None:
         engine = self._engine
         connection: Connection | None = None
-        backoff, buffers, session = Backoff(0.05, 2.0, random), BufferPool(), FetchSession()
+        backoff, buffers, session = Backoff(_FIRST_PAUSE, LONGEST_PAUSE, random), BufferPool(), FetchSession()
         try:
             while (plan := self._next_plan(key)) is not None:
                 try:
@@ -169,6 +173,9 @@ class FetchPool:
         if not engine.closing:
             engine.troubles.note((FETCH, *key), f"fetching failed: {error}")
             engine.refresh_metadata()
+            with engine.lock:
+                fp.ask_new_leaders(plan, key[0], engine.cluster.snapshot)
+                self._sources_changed()
 
     def _deliver(self, key: tuple[int, int], plan: fp.FetchPlan, answer: dict[str, Any]) -> None:
         """Walk the answer without the lock, then hand it over in one go."""
