@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 # How long (seconds) a partition rests after an error before it is asked for again.
 _ERROR_REST = 0.1
 _LONGEST_NAP = 5.0
-# The pauses (seconds) between two attempts to reach a leader, before the jitter. When another broker leads at last, that
-# is noticed within half a second.
+# The pauses (seconds) between two attempts to reach a leader, before the jitter: a new leader is found within half a
+# second of being there.
 _FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 0.4
 # What the broker gets beyond its own waiting time before a fetch counts as lost (ms).

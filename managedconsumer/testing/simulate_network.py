@@ -189,7 +189,7 @@ class SimulatedCluster(Cluster):
             task.park(self._network.delay())
         if node in self._network.brokers.down:
             refused = err.NoBrokersAvailableError(f"{host}: connection refused")
-            refused.definite = True
+            refused.refused = refused.definite = True
             raise refused
         if self._is_closed():
             raise err.SocketDisconnectedError("the consumer's connections are closed")
