@@ -30,13 +30,13 @@ class UnicodeException(Exception):
 class NoBrokersAvailableError(KafkaException):
     """No broker could be reached; the text lists each address that was tried and what happened there.
 
-    ``definite``: every address gave a clear answer (nothing listens there, the name does not exist, the peer hung up);
-    False where one fell silent or its name could not be looked up at the moment.
+    ``refused``: nothing listens at any of the addresses. ``definite``: every address gave a clear answer (nothing listens
+    there, the name does not exist, the peer hung up), none fell silent.
     """
 
     retriable = True
     refresh_metadata = True
-    definite = False
+    refused = definite = False
 
 
 class LeaderNotFoundError(KafkaException):

@@ -179,7 +179,10 @@ class Engine(AssignmentPart, forks.OwnProcess):
                 return
             self.error, self._cause = error, error.__traceback__
             self.call_user()
-        log.error("%s: the consumer ends: %s", self.group_id or "consumer", error, exc_info=error)
+        # What a broker refuses, or a network, is said in one line; a traceback is for what should not have happened.
+        expected = isinstance(error, err.KafkaException) and not isinstance(error, err.IllegalStateError)
+        trace = None if expected else error
+        log.error("%s: the consumer ends: %s", self.group_id or "consumer", error, exc_info=trace)
 
     def raise_later(self, error: BaseException) -> None:
         """An error of the user's code: raised once, by the next call that consumes."""

@@ -75,6 +75,8 @@ class Handler(abc.ABC):
     name: str
     #: True where threads of the operating system are what consumes, False where several greenlets share one.
     native = False
+    #: False in a simulation, whose members end with it.
+    real = True
     Empty = queue.Empty
     Full = queue.Full
 
