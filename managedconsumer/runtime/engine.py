@@ -78,7 +78,7 @@ class Engine(AssignmentPart, forks.OwnProcess):
         short = self.handler.native or options.deserializer is None
         make = PythonLane if options.use_rdkafka else Lane  # librdkafka's messages become ours in Python
         here = self.handler.here
-        lane = make(None if here else self.handler.current, here, self.handler.RLock()) if short else None
+        lane = make(None if here else self.handler.current, here) if short else None
         self.dispenser = Dispenser(self.buffer, lane)
         self._patience = None if self.handler.native else Patience(self.handler)
         self.partition_object: Callable[[TopicPartition], Any] = lambda tp: tp
@@ -193,12 +193,12 @@ class Engine(AssignmentPart, forks.OwnProcess):
     def want_stop(self) -> None:
         """The next call that consumes stops. No lock, and no waiting: this may run in the middle of anything."""
         self.stop_wanted = True
-        self.dispenser.lane.detach()
+        self.dispenser.lane.leave()
 
     def end_soon(self) -> None:
         """Calls that consume finish what is in hand and give nothing any more; otherwise like :meth:`want_stop`."""
         self.ending = True
-        self.dispenser.lane.detach()
+        self.dispenser.lane.leave()
 
     def tell_users(self) -> None:
         """Wake the consuming threads after :meth:`want_stop` or :meth:`end_soon`."""
