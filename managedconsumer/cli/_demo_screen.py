@@ -83,7 +83,7 @@ class Screen:
     def _table(self, done: float, gauges: Sequence[Gauge]) -> list[str]:
         filled = int(min(1.0, max(0.0, done)) * _BAR)
         lines = [f"  {self._full * filled}{self._empty * (_BAR - filled)} {done:4.0%}"]
-        lines.append(f"  {'':<16}{'rows':>13}{'lag':>13}{'rows/s':>12}")
+        lines.append(f"  {'':<18}{'rows':>13}{'lag':>13}{'rows/s':>12}")
         for gauge in gauges:
             lag = "" if gauge.lag is None else f"{gauge.lag:,}"
             state = gauge.note or f"{gauge.rows:>13,}{lag:>13}{gauge.rate:>12,.0f}"
