@@ -9,7 +9,7 @@ All of them can be pickled (Spark sends them from executors to the driver) and n
 from __future__ import annotations
 
 from managedconsumer._error_base import ERROR_CODES as ERROR_CODES
-from managedconsumer._error_base import REFRESH, RETRY, code_class
+from managedconsumer._error_base import REFRESH, RETRY, Root, code_class
 from managedconsumer._error_base import CommitFailedError as CommitFailedError
 from managedconsumer._error_base import CommitPendingError as CommitPendingError
 from managedconsumer._error_base import KafkaException as KafkaException
@@ -23,7 +23,7 @@ from managedconsumer._error_logs import RecordsNotSentError as RecordsNotSentErr
 # --- pykafka's exceptions that are no error codes ---
 
 
-class UnicodeException(Exception):
+class UnicodeException(Root):
     """A string could not be encoded or decoded.  Outside the tree, as in pykafka."""
 
 

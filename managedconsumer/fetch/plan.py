@@ -204,6 +204,8 @@ def answered(plan: FetchPlan) -> None:
     """The answer was not too large, so its partitions may share a request again."""
     for queue, _, _ in plan.tickets.values():
         queue.alone = False
+
+
 def ask_new_leaders(plan: FetchPlan, node: int, cluster: ClusterSnapshot) -> None:
     """``node`` has failed: where another broker is to be asked by now, nothing has to wait for its recovery."""
     for queue, version, _ in plan.tickets.values():
