@@ -70,26 +70,27 @@ BENCH = [
     "zstandard>=0.21",
 ]
 # Lower bounds only; pip picks what the Python at hand can run (kio needs 3.11).
-TEST = [
-    *SPARK,
+# What the tests need that start neither a broker nor Spark, on every Python that is supported.
+FASTTEST = [
     *GEVENT,
     *RDKAFKA,
     *FAST,
     *PYKAFKA,
     "aiokafka>=0.12",
     "Cython>=3.1",
+    "docutils>=0.20",
     "hypothesis>=6.100",
     "kafka-python>=2.2",
     'kio>=0.6; python_version >= "3.11"',
-    "mypy>=1.13",
     "psutil>=5.9",
+    "pyarrow>=18",
     "pytest>=8",
     "pytest-rerunfailures>=14",
     "pytest-timeout>=2.3",
-    "ruff>=0.8",
     "trustme>=1.1",
     "wheel>=0.43",
 ]
+TEST = [*FASTTEST, *SPARK, "mypy>=1.13", "ruff>=0.8"]
 
 setup(
     name="managedconsumer",
@@ -100,7 +101,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["managedconsumer", "managedconsumer.*"]),
-    package_data={"managedconsumer": ["py.typed"], "managedconsumer.wire": ["*.pyx", "*.pxi", "*.pxd", "*.h", "*.pyi"]},
+    package_data={
+        "managedconsumer": ["py.typed"],
+        "managedconsumer.testing": ["digests/*.sha256"],
+        "managedconsumer.wire": ["*.pyx", "*.pxi", "*.pxd", "*.h", "*.pyi"],
+    },
     exclude_package_data={"managedconsumer.wire": ["*.c"]},
     zip_safe=False,
     ext_modules=extensions(),
@@ -114,6 +119,7 @@ setup(
         "pykafka": PYKAFKA,
         "demo": DEMO,
         "bench": BENCH,
+        "fasttest": FASTTEST,
         "test": TEST,
     },
     entry_points={"console_scripts": ["managedconsumer = managedconsumer.cli:main"]},

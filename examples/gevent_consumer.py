@@ -33,11 +33,13 @@ def main() -> None:
         """Several greenlets may share a consumer; each message goes to one of them."""
         try:
             for message in consumer:
-                gevent.sleep(0.001)  # what the work is: here the others get their turn
+                if done.is_set():
+                    return  # enough: nobody works on this message, and the next run gets it again
                 seen.append(message.offset)
                 print(f"worker {number}: {message.partition_id}:{message.offset} {message.value!r}", flush=True)
-                if arguments.messages and len(seen) >= arguments.messages:
+                if len(seen) == arguments.messages:
                     done.set()
+                gevent.sleep(0.001)  # what the work is: here the others get their turn
         except ConsumerStoppedException:
             pass
 

@@ -13,11 +13,20 @@ from managedconsumer._version import __version__ as __version__
 if TYPE_CHECKING:
     from managedconsumer.balancedconsumer import BalancedConsumer as BalancedConsumer
     from managedconsumer.compat.client import KafkaClient as KafkaClient
+    from managedconsumer.compat.cluster import Cluster as Cluster
+    from managedconsumer.compat.membership import RangeProtocol as RangeProtocol
+    from managedconsumer.compat.membership import RoundRobinProtocol as RoundRobinProtocol
+    from managedconsumer.compat.parts import Broker as Broker
+    from managedconsumer.compat.parts import Partition as Partition
+    from managedconsumer.compat.parts import Topic as Topic
     from managedconsumer.compat.patch import patch_pykafka as patch_pykafka
+    from managedconsumer.compat.tls import SslConfig as SslConfig
+    from managedconsumer.compat.values import CompressionType as CompressionType
     from managedconsumer.listeners import AsyncConsumerRebalanceListener as AsyncConsumerRebalanceListener
     from managedconsumer.listeners import ConsumerRebalanceListener as ConsumerRebalanceListener
     from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer as ManagedBalancedConsumer
     from managedconsumer.partition_state import TopicPartitionState as TopicPartitionState
+    from managedconsumer.signals import stop_on_signals as stop_on_signals
     from managedconsumer.simpleconsumer import SimpleConsumer as SimpleConsumer
     from managedconsumer.structs import OffsetAndMetadata as OffsetAndMetadata
     from managedconsumer.structs import OffsetResetStrategy as OffsetResetStrategy
@@ -29,6 +38,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "AsyncConsumerRebalanceListener": "listeners",
     "BalancedConsumer": "balancedconsumer",
+    "Broker": "compat.parts",
+    "Cluster": "compat.cluster",
+    "CompressionType": "compat.values",
     "ConsumerRebalanceListener": "listeners",
     "KafkaClient": "compat.client",
     "ManagedBalancedConsumer": "managedbalancedconsumer",
@@ -36,11 +48,17 @@ _HOMES = {
     "OffsetAndMetadata": "structs",
     "OffsetResetStrategy": "structs",
     "OffsetType": "structs",
+    "Partition": "compat.parts",
+    "RangeProtocol": "compat.membership",
+    "RoundRobinProtocol": "compat.membership",
     "SimpleConsumer": "simpleconsumer",
+    "SslConfig": "compat.tls",
     "SubscriptionState": "subscription_state",
+    "Topic": "compat.parts",
     "TopicPartition": "structs",
     "TopicPartitionState": "subscription_state",
     "patch_pykafka": "compat.patch",
+    "stop_on_signals": "signals",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])  # noqa: PLE0605

@@ -1,31 +1,35 @@
 """Consuming from an event loop: ``async for message in consumer``.
 
-The loop never blocks: messages are taken without waiting, and while there are none a thread of the consumer's own waits
-in its place. Rebalance callbacks run on the loop; those of an ``AsyncConsumerRebalanceListener`` are awaited there.
+The loop never blocks: messages are taken without waiting, and while there are none a worker of the consumer waits for
+the loop. Rebalance callbacks run on the loop; those of an ``AsyncConsumerRebalanceListener`` are awaited there.
+
+A message is in the hand of the task that asked for it. Several tasks may read one consumer, as several threads may.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Coroutine
 
 from managedconsumer import errors as err
+from managedconsumer.runtime import owners
 from managedconsumer.runtime.engine import Engine, Task
 from managedconsumer.wire.records import Message
 
-# How long (seconds) the waiting thread sleeps at most before it looks whether it is still needed.
+# How long (seconds) a task waits at most before it looks for itself, and how often it looks whether a stop is through.
 _NAP = 0.5
+_SLICE = 0.01
 
 
 class AsyncReader:
-    """One event loop's way to a consumer; made by ``async for``. Used by one task at a time."""
+    """An event loop's way to a consumer; made by ``async for``. Each task that asks has its own hand."""
 
     def __init__(
         self,
         engine: Engine,
         timeout: float | None,
-        deserialize: Callable[[Message], bool],
+        deserialize: Callable[[Message, int], bool],
         decide_corrupt: Callable[[err.CorruptRecordError], None],
-        stop: Callable[[], None],
+        stop: Callable[[float | None], None],
     ) -> None:
         """``timeout``: seconds without a message after which the iteration ends (None: never)."""
         self._engine = engine
@@ -33,65 +37,79 @@ class AsyncReader:
         self._deserialize = deserialize
         self._decide_corrupt = decide_corrupt
         self._stop = stop
-        from concurrent.futures import ThreadPoolExecutor  # few consume from a loop, and this and asyncio take long
+        import asyncio  # here, as few consume from a loop and importing it takes long
 
-        self._waiter = ThreadPoolExecutor(1, "managedconsumer.async-wait")
+        self._current_task = asyncio.current_task
 
     def __aiter__(self) -> AsyncReader:
         return self
 
-    async def __anext__(self) -> Message:
-        message = await self.get(self._timeout)
+    def __anext__(self) -> Coroutine[Any, Any, Message]:
+        # Not a coroutine function: before Python 3.12 ``asyncio.wait_for(anext(reader), 1)`` runs what is returned here
+        # in a task of its own, but it is the caller's task that works on the message.
+        who = self._task_number()
+        owners.acting.set(who)
+        return self._next(who)
+
+    def _task_number(self) -> int:
+        """The number of the task that runs here, 0 outside of one."""
+        try:
+            task = self._current_task()
+        except RuntimeError:
+            return 0
+        return 0 if task is None else owners.of_task(task)
+
+    async def _next(self, who: int) -> Message:
+        message = await self._get(who)
         if message is None:
-            self.close()
             raise StopAsyncIteration
         return message
 
-    async def get(self, timeout: float | None = None) -> Message | None:
-        """The next message, None after ``timeout`` seconds without one (None: wait for ever)."""
+    async def _get(self, who: int) -> Message | None:
+        """The next message for the task ``who``; None after the time-out without one."""
         import asyncio
 
         engine, loop = self._engine, asyncio.get_running_loop()
+        who = who or self._task_number() or engine.handler.ident()
         engine.loop = loop
-        end = None if timeout is None else loop.time() + timeout
-        who = engine.handler.ident()
+        end = None if self._timeout is None else loop.time() + self._timeout
         while True:
             while engine.stopping and not engine.closing:  # the listener's last callback needs this loop
-                await loop.run_in_executor(self._waiter, engine.wait_for_end, _NAP)
+                await asyncio.sleep(_SLICE)
             try:
-                message, task = engine.attempt(engine.dispenser.take, who)
+                message, task = self._attempt(who)
             except err.CorruptRecordError as error:
                 self._decide_corrupt(error)
                 continue
             if task is not None:
-                await self._run_task(task, who)
+                await self._run_task(task)
             elif message is not None:
-                if self._deserialize(message):
+                if self._deserialize(message, who):
                     return message
             elif engine.stop_wanted:
-                await loop.run_in_executor(self._waiter, self._stop)
+                await asyncio.to_thread(self._stop, None)
                 raise err.ConsumerStoppedException("the consumer was stopped")
             else:
                 left = _NAP if end is None else min(_NAP, end - loop.time())
-                if left <= 0:
+                if left <= 0 or engine.ending:
                     return None
-                await loop.run_in_executor(self._waiter, engine.wait_for_news, left)
+                await engine.news.wait(left)
 
-    async def _run_task(self, task: Task, who: int) -> None:
+    def _attempt(self, who: int) -> tuple[Message | None, Task | None]:
+        """Look without waiting. A ``stop()`` in a signal handler that interrupts it follows when this has come back."""
+        engine = self._engine
+        me = engine.handler.ident()
+        engine.inside.add(me)
+        try:
+            return engine.attempt(engine.dispenser.take_for_task, who)
+        finally:
+            engine.inside.discard(me)
+
+    async def _run_task(self, task: Task) -> None:
         """A ``stop()`` on this thread while a callback is on its way follows when it has come back."""
-        self._engine.inside.add(who)
+        me = self._engine.handler.ident()
+        self._engine.inside.add(me)
         try:
             await task.run_async()
         finally:
-            self._engine.inside.discard(who)
-
-    def close(self) -> None:
-        """End the waiting thread."""
-        self._waiter.shutdown(wait=False)
-
-
-async def stop(consumer: Any, timeout: float | None = None) -> None:
-    """``consumer.stop()`` without blocking the loop; an async listener's callbacks are awaited on it."""
-    import asyncio
-
-    await asyncio.get_running_loop().run_in_executor(None, consumer.stop, timeout)
+            self._engine.inside.discard(me)

@@ -14,17 +14,17 @@ from typing import Any, Callable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.compat.membership import RangeProtocol
-from managedconsumer.config import ConsumerOptions, GroupOptions, check_group, check_names
+from managedconsumer.compat.private import PykafkaMemberNames
+from managedconsumer.config import ConsumerOptions, GroupOptions, check_bool, check_group, check_names
 from managedconsumer.consumer_api import ConsumerAPI
 from managedconsumer.consumer_metrics import ConsumerMetrics, check_metrics
 from managedconsumer.coordinator.states import MemberState
+from managedconsumer.group_life import GroupLife, wait_for_first_assignment
 from managedconsumer.group_machine import (
     CLASSIC,
     CONSUMER,
-    build_machine,
     check_assignors,
     error_handlers,
-    membership_loop,
     negotiation_for,
 )
 from managedconsumer.group_owner import GroupOwner
@@ -32,7 +32,7 @@ from managedconsumer.listeners import check_listener
 from managedconsumer.post_rebalance import PostRebalance
 from managedconsumer.runtime.callbacks import ListenerCalls
 from managedconsumer.runtime.member import GroupMember
-from managedconsumer.runtime.watchdog import ProcessingWatchdog
+from managedconsumer.runtime.starting import StartPatience, pykafka_seconds
 from managedconsumer.simpleconsumer import SimpleConsumer
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetType
 
@@ -43,7 +43,7 @@ _STOP_TIMEOUT = 5.0
 _TICK = 0.5
 
 
-class BalancedConsumer(ConsumerAPI):
+class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
     """A member of a consumer group. Thread-safe.
 
     Constructed directly it takes pykafka's arguments for ZooKeeper, which Kafka 4 does not have: they are accepted with
@@ -136,7 +136,7 @@ class BalancedConsumer(ConsumerAPI):
         """Validate everything, build, and start unless told not to."""
         group = check_group(consumer_group, required=True) or ""
         mine = {name: options.pop(name) for name in list(options) if name in GroupOptions.__dataclass_fields__}
-        check_names(type(self).__name__, options, ConsumerOptions)
+        check_names(type(self).__name__, options, ConsumerOptions, GroupOptions)
         self._group_options = GroupOptions(**mine)
         self._options = ConsumerOptions(use_rdkafka=use_rdkafka, **options)
         self._listener = check_listener(listener)
@@ -146,15 +146,12 @@ class BalancedConsumer(ConsumerAPI):
         self._consumer = SimpleConsumer._held_by(topic, cluster, group, self._options, use_greenlets)
         self._choice, self._group = self._consumer._choice, group
         self._engine, self._committer = self._consumer._engine, self._consumer._committer
-        self._metrics = ConsumerMetrics(check_metrics(metrics), group, self._engine, self._committer)
+        self._metrics = ConsumerMetrics(check_metrics(metrics), self)
         self._open_short_way()
-        self._member: GroupMember | None = None
-        self._owner: GroupOwner | None = None
-        self._worker: Any = None
-        self._life_number = 0
+        self._group_life: GroupLife | None = None
         self._starting = False
         self._last_held = None
-        if auto_start is True:
+        if check_bool("auto_start", auto_start):
             self.start()
 
     def __repr__(self) -> str:
@@ -165,22 +162,24 @@ class BalancedConsumer(ConsumerAPI):
     def start(self) -> None:
         """Join the group; returns with the first assignment (before it when a listener waits for ``consume()``).
 
-        Raises when it cannot: no broker, unknown topic, login refused, a group that will not have us, or
-        ``rebalance_max_retries`` failed attempts in a row. The consumer is stopped then and may be started again.
+        Raises when it cannot: nothing listens at the address, unknown topic, login refused, a group that will not have
+        us. Trouble that passes (brokers that restart, a coordinator that loads) is waited for, as long as pykafka does
+        with the same ``rebalance_max_retries`` and ``rebalance_backoff_ms`` (20 s by default), then it is raised. The
+        consumer is stopped then and may be started again.
         """
+        self._engine.check_process()
         with self._consumer._life:
             if not self._engine.closing:
                 return
-            self._consumer._open()
+            group = self._group_options
+            seconds = pykafka_seconds(group.rebalance_max_retries, group.rebalance_backoff_ms)
+            patience = StartPatience(str(self._group), self._consumer._cluster, seconds)
             self._starting = True
             try:
+                self._consumer._open(patience)
                 self._subscribe()
-                self._setup_membership()
-                self._setup_heartbeat_worker()
-                self._life_number += 1
-                me, spawn = weakref.ref(self), self._engine.handler.spawn
-                self._worker = spawn("membership", membership_loop, me, self._life_number)
-                self._wait_for_first_assignment()
+                self._begin_life()
+                wait_for_first_assignment(lambda: self._group_life, self._engine, patience)
             except BaseException:
                 self._wind_down(_STOP_TIMEOUT, "start failed")
                 raise
@@ -199,21 +198,18 @@ class BalancedConsumer(ConsumerAPI):
             else:
                 subscription.subscribe(topics=self._choice.names)
 
+    def _begin_life(self) -> None:
+        """A new member, in the place of the one before, and its workers."""
+        self._setup_membership()
+        self._setup_heartbeat_worker()
+        if self._group_life is not None:
+            self._group_life.start_worker(weakref.ref(self))
+
     def _setup_membership(self) -> None:
+        """Build the parts of a new life; from here on it is the consumer's."""
         engine = self._engine
-        if engine.link is None:
-            raise err.IllegalStateError("a managed consumer needs a group")
         negotiation = negotiation_for(self._protocol, self._assignors, self._options.client_rack)
-        me = weakref.ref(self)
-
-        def generation() -> Generation:
-            consumer = me()
-            return NO_GENERATION if consumer is None else consumer._generation
-
-        chosen = self._membership_protocol
-        assignor = chosen if isinstance(chosen, str) and self._protocol == CONSUMER else None
-        machine = build_machine(self._protocol, engine, self._group_options, negotiation, assignor, generation)
-        self._owner = GroupOwner(
+        owner = GroupOwner(
             self._consumer,
             negotiation,
             ListenerCalls(self._listener, engine, self._group_options.rebalance_timeout_ms),
@@ -221,104 +217,83 @@ class BalancedConsumer(ConsumerAPI):
             drain_ms=self._group_options.revoke_drain_ms,
             rebalance_timeout_ms=self._group_options.rebalance_timeout_ms,
         )
-        member = GroupMember(machine, engine.link, engine.handler, self._owner)
-        self._member = self._owner.member = member
-        member.on_death = engine.fail
-        self._metrics.joined_as(machine)
-        self._watchdog = ProcessingWatchdog(engine, self._group_options.max_processing_ms)
+        chosen = self._membership_protocol
+        assignor = chosen if isinstance(chosen, str) and self._protocol == CONSUMER else None
+        life = GroupLife(self._protocol, engine, self._group_options, negotiation, assignor, owner)
+        member = life.member
+        self._metrics.joined_as(life.machine)
         self._committer.identity = lambda: member.generation
         self._committer.on_expelled = member.fence
         self._committer.instance_id = self._group_options.group_instance_id
         self._committer.members_only = True
-        self._committer.settled = self._owner.settled
-        engine.positions.on_metadata = self._owner.metadata_changed
-
-    def _wait_for_first_assignment(self) -> None:
-        engine, owner, member = self._engine, self._owner, self._member
-        if owner is None or member is None:
-            return
+        self._committer.settled = owner.settled
+        engine.positions.on_metadata = owner.metadata_changed
         with engine.lock:
-            while not owner.assignments and not engine.tasks_waiting:
-                if engine.error is not None:
-                    raise engine.error
-                if engine.closing or engine.stopping or engine.stop_wanted:
-                    raise err.ConsumerStoppedException("the consumer was stopped while it was starting")
-                problem = member.machine.last_error
-                if problem is not None and member.machine.failures > self._group_options.rebalance_max_retries:
-                    raise problem
-                engine.lock.wait(0.2)
+            self._group_life = life
+            engine.lock.notify_all()
 
-    def stop(self, timeout: float | None = None) -> None:
-        """Stop: commit what is finished (``auto_commit_enable``), call the listener, leave the group, end the workers.
-
-        Idempotent, from any thread and from a signal handler; never raises. ``timeout`` in seconds (default 5).
-        """
-        handler = self._engine.handler
-        if handler.ident() in self._engine.inside:
-            self._consumer._ask_for_stop()
-            return
-        if not handler.may_wait():
-            self._consumer._stop_later(self.stop, timeout)
-            return
-        if self._member is not None and self._member.polling_in == handler.ident():
-            handler.spawn("stopper", self.stop, timeout)  # a callback on the membership worker cannot wait for itself
-            return
+    def _stop_now(self, timeout: float | None) -> None:
         if self._starting:  # another thread waits for the group, perhaps for long: it raises
-            self._consumer._ask_for_stop()
+            self._engine.want_stop()
+            self._engine.tell_users()
         with self._consumer._life:
             if not self._engine.closing:
                 self._wind_down(_STOP_TIMEOUT if timeout is None else timeout, "consumer stopped")
 
     def _wind_down(self, timeout: float, reason: str) -> None:
-        engine, member = self._engine, self._member
-        if not engine.in_own_process():
-            return
+        engine = self._engine
         with engine.lock:
-            engine.stopping = True
+            engine.stopping = True  # from here on no other life takes the place of this one
+            life = self._group_life
             engine.call_user()
-        if member is not None:
-            member.interrupt()
-        if self._worker is not None:
-            self._worker.join(timeout)
-            self._worker = None
-        if member is not None and self._owner is not None:
-            self._owner.say_goodbye()
+        if life is not None:
+            life.member.interrupt()
+            if life.worker is not None:
+                life.worker.join(timeout)
+            life.owner.say_goodbye()
         self._last_held = self._held(self._assigned())
-        if member is not None:
-            member.leave(reason, timeout)
+        if life is not None:
+            life.member.leave(reason, timeout)
         self._consumer._close(timeout)
-        self._member = None
+        self._metrics.ended()
+        self._group_life = None
 
     # -- the membership, step by step (pykafka's names) -------------------------------------------------
 
     def _tick(self) -> bool:
         """One round of the membership worker; False when it should end."""
-        member = self._member
-        if member is None or self._engine.closing or self._engine.stopping:
+        life = self._group_life
+        if life is None or self._engine.closing or self._engine.stopping:
             return False
+        member = life.member
         try:
-            if self._watchdog.check(member):
+            if life.watchdog.check(member):
                 # The lost partitions are dropped and the user is told; the next join waits for the user.
                 member.poll(_TICK, lambda: member.state is MemberState.UNJOINED)
                 self._engine.handler.sleep(_TICK / 5)
                 return True
             self._update_member_assignment()
         except (err.UnsupportedVersion, err.UnsupportedBrokerError) as error:
-            if self._protocol != CONSUMER or member.machine.error is not error:  # not the heartbeat: another request
+            if life.protocol != CONSUMER or member.machine.error is not error:  # not the heartbeat: another request
                 raise
             self._fall_back(member, error)
-            return True
+            return False
         member.wait(_TICK)
         return True
 
     def _fall_back(self, member: GroupMember, error: err.KafkaException) -> None:
-        """The broker does not speak KIP-848 (Kafka 3.9 even advertises it and then refuses): classic from here on."""
+        """The broker does not speak KIP-848 (Kafka 3.9 even advertises it and then refuses): classic from here on.
+
+        Runs on the membership worker of the life that ends; the new life has a worker of its own.
+        """
         log.warning("group %s: group_protocol='consumer' is refused, using 'classic': %s", self._group, error)
         member.interrupt()
         member.leave("group protocol not supported", 0.5)
-        self._protocol = CLASSIC
-        self._setup_membership()
-        self._setup_heartbeat_worker()
+        with self._engine.lock:
+            if self._engine.stopping:  # the stop that has begun ends this life, and no other
+                return
+            self._protocol = CLASSIC
+            self._begin_life()
 
     def _update_member_assignment(self) -> None:
         """Go through a rebalance if one is wanted: give up, join, sync, take over."""
@@ -369,6 +344,14 @@ class BalancedConsumer(ConsumerAPI):
         return self._generation.id
 
     @property
+    def _member(self) -> GroupMember | None:
+        return None if self._group_life is None else self._group_life.member
+
+    @property
+    def _owner(self) -> GroupOwner | None:
+        return None if self._group_life is None else self._group_life.owner
+
+    @property
     def _generation(self) -> Generation:
         member = self._member
         return NO_GENERATION if member is None else member.generation
@@ -376,7 +359,7 @@ class BalancedConsumer(ConsumerAPI):
     @property
     def held_offsets(self) -> dict[Any, int] | None:
         """The offset *last consumed* by partition, -2 where nothing was; None before the first assignment."""
-        if self._owner is None:
+        if self._group_life is None and self._last_held is None:
             return None
         return super().held_offsets
 

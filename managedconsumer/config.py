@@ -7,7 +7,7 @@ names the argument, the value and what is allowed.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Callable, Iterable
 
 from managedconsumer.errors import ConfigurationError, UnicodeException
@@ -29,41 +29,120 @@ _RESETS = {
 }
 
 
+def wrong_kind(name: str, value: Any, allowed: str) -> TypeError:
+    """The error to raise for a ``value`` of the wrong type: it names the argument, what is allowed, type and value."""
+    return TypeError(f"{name} must be {allowed}, not {type(value).__name__}: {value!r}")
+
+
+def wrong_value(name: str, value: Any, allowed: str) -> ConfigurationError:
+    """The error to raise for a ``value`` that is out of range: it names the argument, what is allowed and the value."""
+    return ConfigurationError(f"{name} must be {allowed}, not {value!r}")
+
+
 def check_int(name: str, value: Any, minimum: int = 1, unit: str = "", also: tuple[int, ...] = ()) -> int:
     """``value`` as an int of at least ``minimum``, or one of ``also``; floats and bools pass as in pykafka."""
     allowed = f"a number of at least {minimum}{' ' + unit if unit else ''}"
     if also:
-        allowed += f", or {' or '.join(map(str, also))}"
+        allowed += f" (or {' or '.join(map(str, also))})"
     if not isinstance(value, Real | int):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}: {allowed} is needed")
+        raise wrong_kind(name, value, allowed)
     try:
         number = int(float(value)) if not isinstance(value, int) else int(value)
     except (OverflowError, ValueError):
-        raise ConfigurationError(f"{name}={value!r}: {allowed} is needed") from None
+        raise wrong_value(name, value, allowed) from None
     if number < minimum and number not in also:
-        raise ConfigurationError(f"{name}={value!r}: {allowed} is needed")
+        raise wrong_value(name, value, allowed)
     return number
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """``value`` as a bool; 0 and 1 pass, everything else raises TypeError: the text ``"false"`` would count as true."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral) and value in (0, 1):
+        return bool(value)
+    raise wrong_kind(name, value, "True or False")
 
 
 def check_choice(name: str, value: Any, allowed: Any) -> Any:
     """``value`` if it is one of ``allowed``."""
     if value not in tuple(allowed):  # a tuple compares, a dict would complain of what cannot be hashed
-        raise ConfigurationError(f"{name}={value!r}: one of {', '.join(map(repr, allowed))} is needed")
+        raise wrong_value(name, value, f"one of {', '.join(map(repr, allowed))}")
     return value
 
 
+#: Arguments of KafkaClient, which a consumer does not take.
+CLIENT_ARGUMENTS = (
+    "hosts",
+    "socket_timeout_ms",
+    "offsets_channel_socket_timeout_ms",
+    "exclude_internal_topics",
+    "source_address",
+    "ssl_config",
+    "broker_version",
+    "security",
+    "metadata_max_age_ms",
+    "client_id",
+    "security_protocol",
+    "ssl_context",
+    "ssl_cafile",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_password",
+    "ssl_check_hostname",
+    "sasl_mechanism",
+    "sasl_username",
+    "sasl_password",
+    "sasl_oauth_token",
+    "sasl_oauth_extensions",
+)
+#: What other Kafka clients call an argument, and its name here.
+_NAMES_ELSEWHERE = {
+    "bootstrap_servers": "cluster",
+    "enable_auto_commit": "auto_commit_enable",
+    "fetch_max_wait_ms": "fetch_wait_max_ms",
+    "group": "consumer_group",
+    "group_id": "consumer_group",
+    "key_deserializer": "deserializer",
+    "max_partition_fetch_bytes": "fetch_message_max_bytes",
+    "max_poll_interval_ms": "max_processing_ms",
+    "partition_assignment_strategy": "membership_protocol",
+    "rebalance_listener": "listener",
+    "topics": "topic",
+    "value_deserializer": "deserializer",
+}
+#: Arguments that no option class holds.
+_OTHER_ARGUMENTS = ("topic", "cluster", "consumer_group", "auto_start", "use_greenlets")
+_MEMBER_ARGUMENTS = ("membership_protocol", "listener", "metrics")
+
+
 def check_names(consumer: str, given: Iterable[str], *known: type) -> None:
-    """Every option in ``given`` is a field of one of the classes ``known``; a TypeError as Python's own otherwise."""
+    """Raise TypeError for an option in ``given`` that is no field of the classes ``known``; it names the likely one."""
     names = {field.name for options in known for field in fields(options)}
     for name in given:
         if name not in names:
-            raise TypeError(f"{consumer}() got an unexpected keyword argument {name!r}")
+            more = (*_OTHER_ARGUMENTS, *(_MEMBER_ARGUMENTS if GroupOptions in known else ("partitions",)))
+            raise unexpected_argument(consumer, name, names.union(more))
+
+
+def unexpected_argument(callee: str, name: str, known: Iterable[str]) -> TypeError:
+    """Python's own error for a keyword argument that does not exist, and what was probably meant."""
+    from difflib import get_close_matches  # not at the top: only a mistake needs it
+
+    known = sorted(known)
+    elsewhere = _NAMES_ELSEWHERE.get(name)
+    near = [elsewhere] if elsewhere in known else get_close_matches(name, known, 1)
+    if name in CLIENT_ARGUMENTS:
+        hint = f": it belongs to KafkaClient. Pass KafkaClient(hosts=..., {name}=...) as cluster"
+    else:
+        hint = f": did you mean {near[0]}?" if near else ""
+    return TypeError(f"{callee}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def check_callable(name: str, value: Any) -> Any:
     """``value`` if it is None or can be called."""
     if value is not None and not callable(value):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}: a function (or None) is needed")
+        raise wrong_kind(name, value, "a function (or None)")
     return value
 
 
@@ -79,7 +158,7 @@ def check_group(value: Any, *, required: bool) -> str | None:
     if value is None:
         raise ConfigurationError("consumer_group=None: a managed consumer needs the name of its group (str or bytes)")
     if not isinstance(value, str):
-        raise TypeError(f"consumer_group={value!r} is a {type(value).__name__}: str or bytes is needed")
+        raise wrong_kind("consumer_group", value, "str or bytes")
     if not value.isascii():
         raise UnicodeException(f"consumer_group={value!r}: only ASCII characters are allowed")
     if not value:
@@ -92,10 +171,8 @@ def check_reset(value: Any) -> str:
     try:
         return _RESETS[value]
     except (KeyError, TypeError):
-        raise ConfigurationError(
-            f"auto_offset_reset={value!r}: OffsetType.EARLIEST (-2), OffsetType.LATEST (-1), 'earliest', 'latest' or "
-            "'none' (raise) is needed"
-        ) from None
+        allowed = "OffsetType.EARLIEST (-2), OffsetType.LATEST (-1), 'earliest', 'latest' or 'none' (raise)"
+        raise wrong_value("auto_offset_reset", value, allowed) from None
 
 
 @dataclass
@@ -140,11 +217,12 @@ class ConsumerOptions:
         check_callable("deserializer", self.deserializer)
         check_choice("isolation_level", self.isolation_level, ISOLATION_LEVELS)
         if not callable(self.on_error) and self.on_error not in ("raise", "skip"):
-            raise ConfigurationError(
-                f"on_error={self.on_error!r}: 'raise', 'skip' or a function of (error, message) is needed"
-            )
+            raise wrong_value("on_error", self.on_error, "'raise', 'skip' or a function of (error, message)")
         if self.client_rack is not None and not isinstance(self.client_rack, str):
-            raise TypeError(f"client_rack={self.client_rack!r}: a str is needed")
+            raise wrong_kind("client_rack", self.client_rack, "a str (or None)")
+        for name in ("auto_commit_enable", "reset_offset_on_start", "compacted_topic", "reset_offset_on_fetch"):
+            setattr(self, name, check_bool(name, getattr(self, name)))
+        self.use_rdkafka = check_bool("use_rdkafka", self.use_rdkafka)
 
     @property
     def isolation(self) -> int:
@@ -189,4 +267,4 @@ class GroupOptions:
         if self.group_instance_id is not None and not (
             isinstance(self.group_instance_id, str) and self.group_instance_id
         ):
-            raise ConfigurationError(f"group_instance_id={self.group_instance_id!r}: a str that is not empty is needed")
+            raise wrong_value("group_instance_id", self.group_instance_id, "a str that is not empty (or None)")

@@ -7,11 +7,13 @@ from typing import Any, Iterable, Mapping, NamedTuple
 
 from managedconsumer import errors as err
 from managedconsumer.compat.accept import TopicChoice, accept_partition
+from managedconsumer.compat.private import PykafkaNames
 from managedconsumer.consumer_reading import ReadingAPI
 from managedconsumer.offset_convention import held_from_position, next_offset_of, target_of
 from managedconsumer.runtime.committer import Committer
 from managedconsumer.structs import OffsetAndMetadata, OffsetResetStrategy, OffsetType, TopicPartition
 from managedconsumer.subscription_state import PartitionNotAssignedError
+from managedconsumer.wire.records import __impl__
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +29,7 @@ class OffsetFetchPartitionResponse(NamedTuple):
     err: int
 
 
-class ConsumerAPI(ReadingAPI):
+class ConsumerAPI(ReadingAPI, PykafkaNames):
     """Methods common to SimpleConsumer and ManagedBalancedConsumer. Thread-safe unless a method says otherwise."""
 
     _committer: Committer
@@ -35,11 +37,21 @@ class ConsumerAPI(ReadingAPI):
     _group: str | None
     _last_held: dict[Any, int] | None
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Raises TypeError: a consumer cannot be copied or pickled."""
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled or copied: it owns sockets and threads. Make it where it is "
+            "used (multiprocessing: in the target function; Spark: inside the function that runs on the worker)"
+        )
+
     # -- keys and partitions --------------------------------------------------------------------------
 
     def _key(self, tp: TopicPartition) -> Any:
         """Dicts are keyed by partition id with one topic (pykafka), by TopicPartition with several."""
         return tp.partition if self._choice.single else tp
+
+    def _shown(self, tp: TopicPartition) -> str:
+        return str(tp.partition) if self._choice.single else f"{tp.topic}-{tp.partition}"
 
     def _accept(self, partition: Any) -> TopicPartition:
         return accept_partition(partition, self._choice.names)
@@ -113,7 +125,7 @@ class ConsumerAPI(ReadingAPI):
         if self._engine.error is not None:
             raise self._engine.error
         if self._engine.closing:
-            raise err.ConsumerStoppedException("the consumer is not running: call start() first")
+            raise self._engine.not_running()
 
     def fetch_offsets(self) -> list[tuple[Any, OffsetFetchPartitionResponse]]:
         """The group's committed (*next*) offsets; with ``reset_offset_on_fetch`` they become the positions too."""
@@ -121,9 +133,11 @@ class ConsumerAPI(ReadingAPI):
         tps = self._assigned()
         found = self._engine.offsets.committed(tps, _PATIENCE, lambda: self._engine.closing)
         if self._options.reset_offset_on_fetch:
-            self._engine.seek({tp: entry.offset for tp, entry in found.items() if entry.offset >= 0})
-            policy = self._default_reset()
-            self._engine.reset({tp: policy for tp, entry in found.items() if entry.offset < 0})
+            positions = {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
+            if self._options.auto_offset_reset != "none":
+                policy = self._default_reset()
+                positions |= self._look_up({tp: policy for tp, entry in found.items() if entry.offset < 0})
+            self._engine.seek(positions)
         return [
             (self._key(tp), OffsetFetchPartitionResponse(e.offset, e.metadata.encode(), e.error_code))
             for tp, e in sorted(found.items())
@@ -142,16 +156,18 @@ class ConsumerAPI(ReadingAPI):
         """
         self._require_running()
         if partition_offsets is None:
+            if self._options.auto_offset_reset == "none":
+                raise err.IllegalStateError("auto_offset_reset is 'none': tell reset_offsets() where to go on")
             pairs: list[tuple[TopicPartition, Any]] = [(tp, self._default_reset()) for tp in self._assigned()]
         else:
             pairs = self._pairs("reset_offsets", partition_offsets)
-        self.apply_targets({tp: target_of(v, f"reset_offsets, {tp.topic}-{tp.partition}") for tp, v in pairs})
+        self._apply_targets({tp: target_of(v, f"reset_offsets, {tp.topic}-{tp.partition}") for tp, v in pairs})
 
-    def raise_later(self, error: BaseException) -> None:
+    def _raise_later(self, error: BaseException) -> None:
         """Raise ``error`` once, from the next call that consumes."""
         self._engine.raise_later(error)
 
-    def apply_targets(self, wanted: Mapping[Any, tuple[str, int]]) -> None:
+    def _apply_targets(self, wanted: Mapping[Any, tuple[str, int]]) -> None:
         """Move positions to what :func:`~managedconsumer.offset_convention.target_of` made of the user's values."""
         targets = {self._accept(key): target for key, target in wanted.items()}
         self._require_held(targets)
@@ -163,12 +179,12 @@ class ConsumerAPI(ReadingAPI):
     def _look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         if not wanted:
             return {}
-        closing = self._engine
-        answers = closing.offsets.list_offsets(wanted, _PATIENCE, lambda: closing.closing)
+        engine = self._engine
+        answers = engine.offsets.list_offsets(wanted, _PATIENCE, lambda: engine.closing)
         beyond = [tp for tp, a in answers.items() if a.error is None and a.offset < 0]
         if beyond:  # a time after the last message: the end of the log
             latest = {tp: int(OffsetType.LATEST) for tp in beyond}
-            answers.update(closing.offsets.list_offsets(latest, _PATIENCE, lambda: closing.closing))
+            answers.update(engine.offsets.list_offsets(latest, _PATIENCE, lambda: engine.closing))
         for tp, answer in answers.items():
             if answer.error is not None:
                 raise answer.error
@@ -193,6 +209,9 @@ class ConsumerAPI(ReadingAPI):
             self._engine.positions.resolve(_PATIENCE)
             position = self._engine.position(tp)
         if position is None:
+            queue = self._engine.buffer.queues.get(tp)
+            if queue is not None and queue.undecided is not None:
+                raise queue.undecided
             raise err.OffsetRequestFailedError(f"{tp.topic}-{tp.partition}: no position yet: {self._engine.trouble}")
         return position
 
@@ -244,16 +263,22 @@ class ConsumerAPI(ReadingAPI):
         return lags
 
     def health(self) -> dict[str, Any]:
-        """What an operator wants to know, as plain values; never blocks on a broker."""
+        """What an operator wants to know, as plain values; never blocks on a broker.
+
+        ``partitions`` gives the *next* offset (None: not known yet) by partition: the key is the partition's number as
+        a str (``"0"``), with several topics ``"<topic>-<number>"``, so that all of it can be written as JSON.
+        ``implementation`` is ``"cython"`` (the accelerator) or ``"python"`` (its slower twin).
+        """
         engine = self._engine
         with engine.lock:
             return {
                 "running": not engine.closing and engine.error is None,
-                "error": None if engine.error is None else str(engine.error),
+                "error": str(engine.error or engine.undecided() or "") or None,
                 "trouble": engine.trouble,
-                "partitions": {str(self._key(tp)): engine.position(tp) for tp in self._assigned()},
+                "partitions": {self._shown(tp): engine.position(tp) for tp in self._assigned()},
                 "queued_messages": engine.buffer.records,
                 "queued_bytes": engine.buffer.nbytes,
                 "fetchers": engine.fetchers.alive(),
                 "handed_out": engine.dispenser.handed_out,
+                "implementation": __impl__,
             }

@@ -1,7 +1,7 @@
 """What a managed consumer tells a registry of metrics: heartbeats, rebalances, commits, partitions, queue and lag.
 
 Everything is read when the registry is asked, or counted where a request takes far longer than the counting: nothing
-is done for each message. The registry holds the consumer weakly; of a stopped one only the counters stay.
+is done for each message. The registry holds the consumer weakly and keeps nothing of one that was stopped or collected.
 """
 
 from __future__ import annotations
@@ -33,22 +33,39 @@ def check_metrics(metrics: Any) -> Any:
 class ConsumerMetrics:
     """Reports one consumer to ``metrics`` (None: to nobody), with the tags ``group`` and ``consumer`` (a number)."""
 
-    def __init__(self, metrics: Any, group: str, engine: Any, committer: Any) -> None:
+    def __init__(self, metrics: Any, consumer: Any) -> None:
         self._metrics = metrics
         if metrics is None:
             return
-        self._tags = {"group": group, "consumer": str(next(_numbers))}
+        self._tags = {"group": consumer._group, "consumer": str(next(_numbers))}
         self._member: GroupCoordinatorMetrics | None = None
-        self._now: Callable[[], float] = engine.handler.now
-        commits = ConsumerCoordinatorMetrics(metrics, _PREFIX, weakref.proxy(engine.subscription), self._tags)
-        committer.on_commit = lambda seconds, well: commits.committed(seconds, well=well)
+        self._commits: ConsumerCoordinatorMetrics | None = None
+        engine = consumer._engine
+        self._engine = weakref.proxy(engine)
+        self._subscription = weakref.proxy(engine.subscription)
+        consumer._committer.on_commit = self._committed
         engine.history.watch(self._observe)
-        self._gauges(weakref.proxy(engine))
+        forget = getattr(metrics, "forget_later", None)
+        if forget is not None:  # for a consumer that is garbage-collected without a stop()
+            weakref.finalize(consumer, forget, self._tags).atexit = False
 
     def joined_as(self, machine: Any) -> None:
-        """From here on ``machine`` is the membership."""
+        """The consumer starts, or starts again, and ``machine`` is its membership from here on."""
         if self._metrics is not None:
+            self._commits = ConsumerCoordinatorMetrics(self._metrics, _PREFIX, self._subscription, self._tags)
             self._member = GroupCoordinatorMetrics(machine.heartbeat, self._metrics, _PREFIX, self._tags)
+            self._gauges(self._engine)
+
+    def ended(self) -> None:
+        """The consumer was stopped: drop its metrics, or a registry that many consumers share would grow for ever."""
+        forget = getattr(self._metrics, "forget", None)
+        if forget is not None:
+            self._member = self._commits = None
+            forget(self._tags)
+
+    def _committed(self, seconds: float, well: bool) -> None:
+        if self._commits is not None:
+            self._commits.committed(seconds, well=well)
 
     def _observe(self, event: GroupEvent) -> None:
         if self._member is None:

@@ -15,6 +15,8 @@ from managedconsumer._error_base import ProtocolClientError as ProtocolClientErr
 from managedconsumer._error_base import SaslAuthenticationError as SaslAuthenticationError
 from managedconsumer._error_base import UnknownErrorCode as UnknownErrorCode
 from managedconsumer._error_base import error_for_code as error_for_code
+from managedconsumer._error_logs import LogTruncationError as LogTruncationError
+from managedconsumer._error_logs import RecordsNotSentError as RecordsNotSentError
 
 # --- pykafka's exceptions that are no error codes ---
 
@@ -24,10 +26,15 @@ class UnicodeException(Exception):
 
 
 class NoBrokersAvailableError(KafkaException):
-    """No broker could be reached; the text lists each address that was tried and what happened there."""
+    """No broker could be reached; the text lists each address that was tried and what happened there.
+
+    ``definite``: every address gave a clear answer (nothing listens there, the name does not exist, the peer hung up);
+    False where one fell silent or its name could not be looked up at the moment.
+    """
 
     retriable = True
     refresh_metadata = True
+    definite = False
 
 
 class LeaderNotFoundError(KafkaException):
@@ -142,32 +149,20 @@ class CorruptRecordError(MessageSetDecodeFailure):
         return f"corrupt record in {self.topic}-{self.partition} at offset {self.offset}: {self.reason}"
 
 
-class LogTruncationError(KafkaException):
-    """Messages that were handed out are not in the log any more (an unclean leader election; KIP-320).
+class RecordTooLargeError(CorruptRecordError):
+    """A batch is larger than an answer may be (``size`` and ``limit`` in bytes; the remedy is in the text).
 
-    From ``diverging_offset`` up to ``position`` the log holds other messages, or none.
+    It was not received. As with any CorruptRecordError the position stays before it, and ``on_error`` decides.
     """
 
-    def __init__(self, topic: str, partition: int, position: int, diverging_offset: int) -> None:
-        super().__init__(topic, partition, position, diverging_offset)
-        self.topic, self.partition = topic, partition
-        self.position, self.diverging_offset = position, diverging_offset
-
-    def __str__(self) -> str:
-        return (
-            f"{self.topic}-{self.partition}: the log was truncated: offsets {self.diverging_offset} to "
-            f"{self.position - 1}, which were handed out, are not in it any more."
-        )
-
-
-class RecordTooLargeError(CorruptRecordError):
-    """A batch is larger than this consumer may hold (``size`` and ``limit`` in bytes; the remedy is in the text)."""
-
     def __init__(self, topic: str, partition: int, offset: int, size: int, limit: int, option: str) -> None:
-        reason = f"it takes {size} bytes and {option} allows {limit}; raise {option} or skip the record"
+        reason = f"it takes {size} bytes, and an answer may have {limit}: raise {option} to {size}, or skip the batch"
         super().__init__(topic, partition, offset, reason)
         self.args = (topic, partition, offset, size, limit, option)  # what pickle calls the class with
         self.size, self.limit = size, limit
+
+    def __str__(self) -> str:
+        return f"the batch of {self.topic}-{self.partition} at offset {self.offset} is too large: {self.reason}"
 
 
 class ProtocolError(KafkaException):
@@ -180,6 +175,14 @@ class MalformedResponseError(ProtocolError):
 
 class FrameError(ProtocolError):
     """The size in front of a message is negative or beyond the limit: the stream is not, or no longer, Kafka's."""
+
+
+class FrameTooLargeError(FrameError):
+    """A message takes ``size`` bytes where ``limit`` are allowed; ``answer`` is what its first bytes say, if known."""
+
+    def __init__(self, text: str, size: int = 0, limit: int = 0, answer: dict[str, object] | None = None) -> None:
+        super().__init__(text)
+        self.size, self.limit, self.answer = size, limit, answer
 
 
 class ProtocolMismatchError(FrameError):

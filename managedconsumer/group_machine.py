@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import weakref
 from typing import Any, Callable
 
 from managedconsumer.compat.membership import accept_assignors
@@ -55,18 +54,16 @@ def build_machine(
     server_assignor: str | None,
     generation: Callable[[], Generation],
 ) -> Machine:
-    """A machine for one life of a member; it reads the subscription under the engine's lock."""
+    """A machine for one life of a member. It is driven under the member's lock, and takes no other."""
     group, now = engine.group_id or "", engine.handler.now
-    longest = max(100, options.rebalance_backoff_ms)
+    longest, request_timeout = max(100, options.rebalance_backoff_ms), int(engine.cluster.settings.request_timeout_ms)
 
+    # Without the engine's lock: the subscription and the era are replaced as a whole, never changed.
     def topics() -> list[str]:
-        with engine.lock:
-            return sorted(engine.subscription.subscription or ())
+        return sorted(engine.subscription.subscription or ())
 
     def protocols() -> list[tuple[str, bytes]]:
-        with engine.lock:
-            owned = engine.subscription.assigned_partitions()
-        return negotiation.protocols(topics(), owned, generation().id)
+        return negotiation.protocols(topics(), engine.subscription.era.partitions, generation().id)
 
     if protocol == CONSUMER:
         return ConsumerGroupMembership(
@@ -74,6 +71,7 @@ def build_machine(
                 group,
                 options.session_timeout_ms,
                 options.rebalance_timeout_ms,
+                request_timeout_ms=request_timeout,
                 retry_backoff_max_ms=longest,
                 group_instance_id=options.group_instance_id,
                 rack=engine.options.client_rack,
@@ -90,6 +88,7 @@ def build_machine(
             session_timeout_ms=options.session_timeout_ms,
             rebalance_timeout_ms=options.rebalance_timeout_ms,
             heartbeat_interval_ms=options.heartbeat_interval_ms,
+            request_timeout_ms=request_timeout,
             retry_backoff_max_ms=longest,
             group_instance_id=options.group_instance_id,
         ),
@@ -130,32 +129,3 @@ def error_handlers(member: GroupMember | None, link: CoordinatorLink | None) -> 
     handlers.update({code: expelled(code) for code in (22, 25, 82)})
     handlers[27] = rejoin(27)
     return handlers
-
-
-def _end_forgotten(engine: Engine, member: GroupMember) -> None:
-    """Without this the heartbeats would keep partitions that nobody reads."""
-    log.warning("group %s: a consumer was deleted without stop(): its member leaves", engine.group_id)
-    member.leave("consumer deleted without stop()", 2.0)
-    engine.close(2.0)
-
-
-def membership_loop(me: weakref.ref[Any], life: int) -> None:
-    """The membership worker: holds its consumer only while it works, and cleans up after one that was deleted."""
-    engine: Engine | None = None
-    member: GroupMember | None = None
-    while True:
-        consumer = me()
-        if consumer is None:
-            if engine is not None and member is not None and not engine.closing:
-                _end_forgotten(engine, member)
-            return
-        engine, member = consumer._engine, consumer._member
-        try:
-            # A worker that was stuck while its consumer was stopped and started again has a successor.
-            if consumer._life_number != life or not consumer._tick():
-                return
-        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
-            if consumer._life_number == life:
-                engine.fail(error)
-            return
-        del consumer

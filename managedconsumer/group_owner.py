@@ -13,10 +13,11 @@ from typing import Any, Callable, Collection, Mapping
 from managedconsumer import errors as err
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.negotiation import Negotiation, assigned_in_group
+from managedconsumer.coordinator.requests import waiting_text
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.callbacks import CallbackNotDelivered, ListenerCalls
 from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
-from managedconsumer.runtime.troubles import GROUP
+from managedconsumer.runtime.troubles import GROUP, WAITING
 from managedconsumer.simpleconsumer import SimpleConsumer
 from managedconsumer.structs import ClusterSnapshot, Generation, TopicPartition
 from managedconsumer.subscription_state import FetchState
@@ -32,6 +33,10 @@ _METADATA_PATIENCE = 5.0
 _DESCRIBE_MS = 5000
 # How long (seconds) the commit of a stop may take.
 _LAST_COMMIT_PATIENCE = 2.0
+
+# How long (seconds) a rebalance waits for leaders to say where new partitions start, and the first one, for which
+# start() waits. What is not known then is announced all the same, and handed out once it is known.
+_POSITION_PATIENCE, _FIRST_POSITION_PATIENCE = 5.0, 30.0
 
 PostRebalance = Callable[[dict[Any, int], dict[Any, int]], None]
 
@@ -140,7 +145,12 @@ class GroupOwner:
             unplaced = sorted(engine.subscription.partitions_in(FetchState.INITIALIZING))
         reset = self._reset_on_start
         try:
-            self._consumer._find_positions(unplaced, reset=reset, interrupted=lambda: not self._current(generation))
+            self._consumer._find_positions(
+                unplaced,
+                reset=reset,
+                patience=_POSITION_PATIENCE if self.assignments else _FIRST_POSITION_PATIENCE,
+                interrupted=lambda: not self._current(generation) or self.member.machine.rejoin_reason is not None,
+            )
         except err.FATAL_LOCAL_ERRORS:
             raise
         except err.KafkaException as error:
@@ -216,6 +226,11 @@ class GroupOwner:
         elif isinstance(event, ev.Retrying):
             add("retry", self.member.generation, reason=str(event.error))
             self._engine.troubles.note(GROUP, f"cannot join yet: {event.error}")
+        elif isinstance(event, ev.Waiting):
+            if event.over:
+                self._engine.troubles.over(WAITING)
+            else:
+                self._engine.troubles.note(WAITING, waiting_text(event.api))
         elif isinstance(event, ev.MembershipLost):
             self._engine.troubles.note(GROUP, f"membership lost: {event.error}")
         with self._engine.lock:

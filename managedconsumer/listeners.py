@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Collection
 
+from managedconsumer import subscription_input
 from managedconsumer.structs import TopicPartition
 
 
@@ -61,9 +62,10 @@ class AsyncConsumerRebalanceListener(ABC):
 
 
 def check_listener(listener: Any) -> Any:
-    """``listener`` if it is one (or None); raises TypeError otherwise."""
-    if listener is None or isinstance(listener, (ConsumerRebalanceListener, AsyncConsumerRebalanceListener)):
-        return listener
-    raise TypeError(
-        f"listener={listener!r}: a ConsumerRebalanceListener or an AsyncConsumerRebalanceListener is needed"
-    )
+    """``listener`` if it is None or has the callbacks; raises TypeError otherwise.
+
+    Other clients' listener classes (kafka-python's, aiokafka's) and any object with ``on_partitions_revoked`` and
+    ``on_partitions_assigned`` will do; without ``on_partitions_lost``, ``on_partitions_revoked`` is called instead.
+    """
+    subscription_input.check_listener(listener)
+    return listener

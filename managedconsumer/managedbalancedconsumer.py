@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 from managedconsumer.balancedconsumer import BalancedConsumer
 from managedconsumer.compat import registry
@@ -55,6 +55,7 @@ class ManagedBalancedConsumer(BalancedConsumer):
         on_error: Any = "raise",
         metrics: Any = None,
         use_greenlets: bool | None = None,
+        **unknown: NoReturn,
     ) -> None:
         """Every option is described in ``docs/options.rst``; names, order and defaults are pykafka's up to the ``*``.
 
@@ -100,6 +101,7 @@ class ManagedBalancedConsumer(BalancedConsumer):
             on_error=on_error,
             metrics=metrics,
             use_greenlets=use_greenlets,
+            **unknown,
         )
 
 

@@ -18,6 +18,7 @@ import datetime as dt
 from numbers import Integral
 from typing import Any
 
+from managedconsumer.config import wrong_kind, wrong_value
 from managedconsumer.structs import OffsetAndMetadata, OffsetType
 
 
@@ -44,15 +45,14 @@ def target_of(value: Any, what: str) -> tuple[str, int]:
 
         return "lookup", max(0, calendar.timegm(tuple_) * 1000 + value.microsecond // 1000)
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(
-            f"{what}: {value!r} is a {type(value).__name__}; the offset last consumed (an int), OffsetType.EARLIEST, "
-            "OffsetType.LATEST or a datetime is needed"
-        )
+        allowed = "an int (the offset last consumed), OffsetType.EARLIEST, OffsetType.LATEST or a datetime"
+        raise wrong_kind(f"{what}: the target", value, allowed)
     number = int(value)
     if number in (OffsetType.EARLIEST, OffsetType.LATEST):
         return "lookup", number
     if number < 0:
-        raise ValueError(f"{what}: {number} is negative; only -2 (earliest) and -1 (latest) are allowed below 0")
+        allowed = "0 or more (the offset last consumed), -2 (earliest) or -1 (latest)"
+        raise wrong_value(f"{what}: the target", number, allowed)
     return "seek", number + 1
 
 
@@ -61,10 +61,7 @@ def next_offset_of(value: Any, what: str) -> OffsetAndMetadata:
     if isinstance(value, OffsetAndMetadata):
         return value._replace(offset=next_offset_of(value.offset, what).offset)
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(
-            f"{what}: {value!r} is a {type(value).__name__}; the next offset to read (an int) or an OffsetAndMetadata "
-            "is needed"
-        )
+        raise wrong_kind(f"{what}: the offset", value, "an int (the next offset to read) or an OffsetAndMetadata")
     if value < 0:
-        raise ValueError(f"{what}: {int(value)} is negative; the next offset to read (0 or more) is needed")
+        raise wrong_value(f"{what}: the offset", int(value), "the next offset to read (0 or more)")
     return OffsetAndMetadata(int(value))

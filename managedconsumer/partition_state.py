@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from operator import index
 
-from managedconsumer.errors import IllegalStateError
+from managedconsumer.errors import ConfigurationError, IllegalStateError
 
 
 class MissingPreconditionError(IllegalStateError, AssertionError):
@@ -205,7 +205,7 @@ class TopicPartitionState:
 
 
 def checked_offset(offset: int, what: str = "") -> int:
-    """``offset`` as an int of 0 or more; TypeError, or ValueError, with ``what`` in front of the text."""
+    """``offset`` as an int of 0 or more; TypeError, or ConfigurationError, with ``what`` in front of the text."""
     if isinstance(offset, bool):
         raise TypeError(f"{what}offset must be an int, not {offset!r}")
     try:
@@ -213,7 +213,8 @@ def checked_offset(offset: int, what: str = "") -> int:
     except TypeError:
         raise TypeError(f"{what}offset must be an int, not {offset!r}") from None
     if number < 0:
-        raise ValueError(
-            f"{what}offset must be 0 or more, not {number} (for the log's beginning or end, reset the partition)"
+        raise ConfigurationError(
+            f"{what}offset must be 0 or more, not {number} (for the log's beginning or end call reset_offsets: "
+            "reset_offsets([(partition, -2)]) goes to the beginning, -1 to the end)"
         )
     return number

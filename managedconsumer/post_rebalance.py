@@ -30,16 +30,16 @@ class PostRebalance:
         try:
             answer = self._callback(consumer, old, dict(new))
             if answer:
-                consumer.apply_targets(self._targets(answer, new))
+                consumer._apply_targets(self._targets(answer, new))
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            consumer.raise_later(error)
+            consumer._raise_later(error)
 
     def _targets(self, answer: Any, new: Mapping[Any, int]) -> dict[Any, tuple[str, int]]:
         """The answer as positions by our own keys; what is not ours is ignored with a warning."""
         if not isinstance(answer, Mapping):
             raise TypeError(
-                f"post_rebalance_callback returned {answer!r}: None, or a dict of partition id to the offset last "
-                "consumed, is needed"
+                "post_rebalance_callback must return None or a dict of partition id to the offset last consumed, not "
+                f"{type(answer).__name__}: {answer!r}"
             )
         targets = {}
         for key, value in answer.items():

@@ -9,31 +9,34 @@ from __future__ import annotations
 import logging
 import weakref
 from dataclasses import replace
-from typing import Any, Callable, Iterable
+from typing import Any, Iterable
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.compat import registry
 from managedconsumer.compat.accept import accept_cluster, accept_partition, accept_topic
 from managedconsumer.compat.objects import Cluster as PublicCluster
-from managedconsumer.config import ConsumerOptions, check_group, check_names
+from managedconsumer.config import ConsumerOptions, check_bool, check_group, check_names, wrong_kind
 from managedconsumer.consumer_api import ConsumerAPI
 from managedconsumer.fetch.epochs import checked_epochs
 from managedconsumer.fetch.plan import FetchLimits
+from managedconsumer.fetch.resets import OffsetAnswer
+from managedconsumer.runtime import diagnose
+from managedconsumer.runtime.accelerator import warn_if_missing
 from managedconsumer.runtime.committer import Committer
 from managedconsumer.runtime.engine import Engine
+from managedconsumer.runtime.starting import StartPatience
 from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
 # What stop() grants each worker to end, and the last commit to get through (seconds).
 _STOP_TIMEOUT = 5.0
+# How long (seconds) start() waits through trouble that passes: for brokers, and for the group's committed offsets.
 _START_PATIENCE = 30.0
 # How long (seconds) start() waits for the leaders of a topic that is just being created.
 _CREATION_PATIENCE = 3.0
 _UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE = 3, 5
-# How long (seconds) a stop that a signal handler asked for waits for the consuming greenlet.
-_HUB_PATIENCE = 1.0
 
 
 def abandon(there: weakref.ref[Engine]) -> None:
@@ -103,22 +106,19 @@ class SimpleConsumer(ConsumerAPI):
             **more,
         )
         self._group = check_group(consumer_group, required=False)
-        if auto_commit_enable and self._group is None:
+        if options.auto_commit_enable and self._group is None:
             raise err.ConfigurationError("auto_commit_enable=True needs a consumer_group to commit to")
         self._setup(topic, cluster, options, use_greenlets)
         self._chosen = self._choose(partitions)
         self._managed = False
-        if auto_start is True:
+        if check_bool("auto_start", auto_start):
             self.start()
 
     def _choose(self, partitions: Iterable[Any] | None) -> list[TopicPartition] | None:
         if partitions is None:
             return None
         if not isinstance(partitions, Iterable) or isinstance(partitions, str | bytes):
-            raise TypeError(
-                f"partitions={partitions!r} is a {type(partitions).__name__}: a list of Partition objects or numbers "
-                "(or None: all) is needed"
-            )
+            raise wrong_kind("partitions", partitions, "a list of Partition objects or numbers (or None: all)")
         return [accept_partition(partition, self._choice.names) for partition in partitions]
 
     @classmethod
@@ -130,6 +130,7 @@ class SimpleConsumer(ConsumerAPI):
         return self
 
     def _setup(self, topic: Any, cluster: Any, options: ConsumerOptions, use_greenlets: bool | None) -> None:
+        warn_if_missing()
         self._options = options
         self._choice = accept_topic(topic)
         self._cluster = accept_cluster(cluster, use_greenlets)
@@ -143,6 +144,7 @@ class SimpleConsumer(ConsumerAPI):
         self._public_cluster = PublicCluster(self._cluster)
         self._topic_given = topic
         self._last_held: dict[Any, int] | None = None
+        self._starting = False
         self._life = self._engine.handler.RLock()
         self._engine.partition_object = self._public_cluster.partition
         self._finalizer = weakref.finalize(self, abandon, weakref.ref(self._engine))
@@ -163,39 +165,49 @@ class SimpleConsumer(ConsumerAPI):
 
     def start(self) -> None:
         """Start reading. Raises when it cannot: no broker, unknown topic, login refused, no offsets to be had."""
+        self._engine.check_process()
         with self._life:
             if not self._engine.closing:
                 return
-            self._open()
+            self._starting = True
             try:
+                self._open(StartPatience(self._group or "consumer", self._cluster, _START_PATIENCE))
                 self._assign_all()
             except BaseException:
                 self._close(_STOP_TIMEOUT)
                 raise
+            finally:
+                self._starting = False
             if self._options.auto_commit_enable:
                 self._committer.start()
 
-    def _open(self) -> None:
+    def _open(self, patience: StartPatience) -> None:
         """Workers up, topics known. Raises UnknownTopicOrPartition for a topic that does not exist."""
         self._engine.open()
         try:
-            self._find_topics()
+            self._find_topics(patience)
         except BaseException:
             self._close(_STOP_TIMEOUT)
             raise
 
-    def _find_topics(self) -> None:
-        names, now = self._choice.names, self._engine.handler.now
-        patience = Deadline(now(), _CREATION_PATIENCE)
+    def _find_topics(self, patience: StartPatience) -> None:
+        engine, names = self._engine, self._choice.names
+        now, wanted = engine.handler.now, names if self._choice.pattern is None else None
+        creation = Deadline(now(), _CREATION_PATIENCE)
         while True:
-            snapshot = self._cluster.refresh(names if self._choice.pattern is None else None)
+            snapshot = patience.call(lambda: self._cluster.refresh(wanted), lambda: engine.stop_wanted)
             missing = [name for name in names if snapshot.partitions_for_topic(name) is None]
             codes = {snapshot.topics[name].error_code for name in missing if name in snapshot.topics}
-            if codes != {_LEADER_NOT_AVAILABLE} or patience.expired(now()):
+            if codes != {_LEADER_NOT_AVAILABLE} or creation.expired(now()):
                 break
             self._engine.handler.sleep(0.1)  # the topic has just been created and has no leaders yet
         for code in codes - {0, _UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE}:
-            raise err.error_for_code(code, f"topics {missing}")
+            refused = [name for name in missing if snapshot.topics[name].error_code == code]
+            if code == err.TopicAuthorizationFailed.ERROR_CODE:
+                raise diagnose.not_authorized(
+                    self._cluster.address, self._cluster.settings.security, "topic", refused[0]
+                )
+            raise err.error_for_code(code, f"topic {refused[0]!r} cannot be used")
         if missing:
             raise err.UnknownTopicOrPartition(
                 f"topic {missing[0]!r} does not exist on {self._cluster.address}: create it, or correct its name"
@@ -217,7 +229,13 @@ class SimpleConsumer(ConsumerAPI):
                 for number in sorted(self._cluster.snapshot.partitions_for_topic(name) or ())
             ]
         new = engine.take_over(tps, retain=False, manual=True)
-        self._find_positions(new, reset=self._options.reset_offset_on_start)
+        late = self._find_positions(new, reset=self._options.reset_offset_on_start)
+        if late and self._options.auto_offset_reset == "latest" and not engine.closing:
+            tp, answer = next(iter(late.items()))
+            # Found later, the end would be a later one, and what came in between would be passed over.
+            raise err.OffsetRequestFailedError(
+                f"{tp.topic}-{tp.partition}: where the log ends could not be asked for: {answer.error}"
+            )
         engine.release(new)
 
     def _check_chosen(self, tps: list[TopicPartition]) -> None:
@@ -235,31 +253,65 @@ class SimpleConsumer(ConsumerAPI):
         topics = self._cluster.snapshot.topics.values()
         return sorted(t.name for t in topics if pattern.match(t.name) and not t.is_internal)
 
-    def _find_positions(self, tps: list[TopicPartition], *, reset: bool, interrupted: Any = None) -> None:
-        """Positions from the group's committed offsets, or by ``auto_offset_reset`` where there are none."""
+    def _find_positions(
+        self,
+        tps: list[TopicPartition],
+        *,
+        reset: bool,
+        patience: float = _START_PATIENCE,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        """Positions from the group's committed offsets, or by ``auto_offset_reset`` where there are none.
+
+        They are known when this returns, but for those whose leaders could not be asked within ``patience`` seconds:
+        these are returned with what went wrong, and the position worker goes on asking.
+        """
         engine = self._engine
-        stop = interrupted or (lambda: engine.closing)
         committed: dict[TopicPartition, int] = {}
         positions, epochs = committed, dict[TopicPartition, int]()
         if self._group is not None and not reset and tps:
-            found = engine.offsets.committed(tps, _START_PATIENCE, stop)
+            found = engine.offsets.committed(tps, _START_PATIENCE, lambda: engine.closing or interrupted())
             committed = {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
             positions, epochs = self._compared(committed, {tp: entry.leader_epoch for tp, entry in found.items()})
         missing = [tp for tp in tps if tp not in committed]
-        if missing and self._options.auto_offset_reset == "none":
-            raise err.NoOffsetForPartitionError(
-                f"nothing is committed for {missing} in group {self._group!r} and auto_offset_reset is 'none': commit "
-                "or seek to an offset first, or choose 'earliest' or 'latest'"
-            )
+        late: dict[TopicPartition, OffsetAnswer] = {}
+        if self._options.auto_offset_reset != "none":
+            looked_up, late = self._look_up_starts(missing, patience, interrupted)
+            positions = {**positions, **looked_up}
         with engine.lock:
             if engine.closing:
-                return
+                return {}
             engine.seek({tp: at for tp, at in positions.items() if engine.subscription.is_assigned(tp)}, epochs)
             for tp, offset in committed.items():
                 if engine.subscription.is_assigned(tp):
                     engine.subscription.partition_state(tp).committed = offset
             policy = self._default_reset()
-            engine.reset({tp: policy for tp in missing if engine.subscription.is_assigned(tp)})
+            engine.reset({tp: policy for tp in late if engine.subscription.is_assigned(tp)})
+            if self._options.auto_offset_reset == "none":
+                engine.nothing_committed(missing, self._group)
+        return late
+
+    def _look_up_starts(
+        self, tps: list[TopicPartition], patience: float, interrupted: Callable[[], bool]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, OffsetAnswer]]:
+        """Where ``auto_offset_reset`` says that partitions start, and those whose leaders could not be asked yet.
+
+        Raises what no later attempt can heal.
+        """
+        engine = self._engine
+        wanted = dict.fromkeys(tps, self._default_reset())
+        answers = engine.offsets.list_offsets(wanted, patience, lambda: engine.closing or interrupted())
+        found, late = {}, {}
+        for tp, answer in answers.items():
+            if answer.error is None:
+                found[tp] = max(0, answer.offset)
+                log.info("%s-%d: starting at offset %d", *tp, found[tp])
+            elif answer.may_change or engine.closing:
+                late[tp] = answer
+                log.warning("%s-%d: where to start is not known yet: %s", *tp, answer.error)
+            else:
+                raise answer.error
+        return found, late
 
     def _compared(
         self, committed: dict[TopicPartition, int], epochs: dict[TopicPartition, int]
@@ -272,49 +324,20 @@ class SimpleConsumer(ConsumerAPI):
             if end.end_offset < committed[tp]:
                 gone = err.LogTruncationError(*tp, committed[tp], end.end_offset)
                 if self._options.auto_offset_reset == "none":
-                    raise gone
-                log.warning("%s Reading on at %d", gone, end.end_offset)
+                    del positions[tp]
+                    engine.ask_user(tp, gone)
+                    continue
+                log.warning("%s Reading continues at offset %d", gone, end.end_offset)
                 positions[tp], known[tp] = end.end_offset, end.leader_epoch
         return positions, known
 
-    def stop(self, timeout: float | None = None) -> None:
-        """Stop: what is finished is committed (with ``auto_commit_enable``), workers end, sockets close.
-
-        Idempotent, from any thread and from a signal handler; never raises. ``timeout`` in seconds (default 5).
-        """
-        handler = self._engine.handler
-        if handler.ident() in self._engine.inside:
-            self._ask_for_stop()
-            return
-        if not handler.may_wait():
-            self._stop_later(self.stop, timeout)
-            return
+    def _stop_now(self, timeout: float | None) -> None:
+        if self._starting:  # another thread waits for the brokers, perhaps for long: it raises
+            self._engine.want_stop()
+            self._engine.tell_users()
         with self._life:
             if not self._engine.closing:
                 self._wind_down(_STOP_TIMEOUT if timeout is None else timeout)
-
-    def _stop_later(self, stop: Callable[[float | None], None], timeout: float | None) -> None:
-        """In gevent's hub (signal handler): the greenlet that consumes stops, as it may end the program right after.
-
-        If none comes back in time, a greenlet of our own does it.
-        """
-        engine = self._engine
-
-        def stop_if_nobody_came() -> None:
-            deadline = Deadline(engine.handler.now(), _HUB_PATIENCE)
-            while not engine.closing and not deadline.expired(engine.handler.now()):
-                engine.handler.sleep(0.01)
-            stop(timeout)
-
-        if not engine.closing:
-            self._ask_for_stop()
-            engine.handler.spawn("stopper", stop_if_nobody_came)
-
-    def _ask_for_stop(self) -> None:
-        """This thread is inside ``consume()`` (signal handler): let it come out first, it then stops."""
-        with self._engine.lock:
-            self._engine.stop_wanted = True
-            self._engine.call_user()
 
     def _wind_down(self, timeout: float) -> None:
         engine = self._engine

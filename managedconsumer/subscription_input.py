@@ -70,4 +70,7 @@ def check_listener(listener: object) -> None:
         raise TypeError(f"listener must be an object, not the class {listener.__name__}: did you forget the ()?")
     missing = [name for name in methods if not callable(getattr(listener, name, None))]
     if missing:
-        raise TypeError(f"listener must be a ConsumerRebalanceListener; {listener!r} has no {' and no '.join(missing)}")
+        raise TypeError(
+            "listener must be a ConsumerRebalanceListener or an AsyncConsumerRebalanceListener, not "
+            f"{type(listener).__name__}: {listener!r} has no {' and no '.join(missing)}"
+        )

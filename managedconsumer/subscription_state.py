@@ -239,7 +239,7 @@ class SubscriptionState:
         for tp in wanted:
             if tp.topic in strangers and not self.matches(tp.topic):
                 raise ValueError(f"Assigned partition {tp} for non-subscribed topic.")
-        self.subscription |= strangers
+        self.subscription = self.subscription | strangers  # a new one: it is read without a lock
         self._group_subscription |= strangers
         self._assign(wanted, retain)
         self.needs_partition_assignment = False

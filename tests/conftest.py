@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from managedconsumer.testing import DevBroker, DevBrokerError
+from managedconsumer.testing._node import Node
 
 UNKNOWN_TOPIC = 3
 
@@ -27,17 +29,87 @@ if sys.version_info < (3, 11):
     collect_ignore = [str(path) for path in _HERE.rglob("test_*.py") if "kio" in path.read_text(encoding="utf-8")]
 
 _BROKER_FIXTURES = {"kafka", "kafka43", "kafka39", "kafka43x3", "dev_broker"}
+#: What is not in the fast half (``-m fast``): it needs Java or a compiler, or takes long on purpose.
+_NOT_FAST = {"broker", "spark", "java", "build", "fuzz", "simulation", "slow", "soak"}
+#: A test that is marked ``busy`` may fail like this, and is tried again: the machine was too slow, nothing was wrong.
+TOO_SLOW = [r"AssertionError: .*not within [0-9.]+ s"]
+#: More second tries than this in one run are no accident: the run fails.
+MOST_RERUNS = 5
+
+_running: list[pytest.Item] = []
+_rerun: list[str] = []
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever asks for a broker is marked so: ``-m "not broker"`` leaves what needs no Java."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks each test by what it needs; the conftest files of directories have added their marks before."""
     for item in items:
         if _BROKER_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.broker)
-        if item.get_closest_marker("broker") or item.get_closest_marker("spark") or item.get_closest_marker("gevent"):
-            # Two halves of the tests and their brokers share two cores: a time that a busy machine stole gets two more
-            # tries, and the report says so (R). Everything else has to pass the first time.
-            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=1))
+        if not any(item.get_closest_marker(name) for name in _NOT_FAST):
+            item.add_marker(pytest.mark.fast)
+        if item.get_closest_marker("busy") and config.pluginmanager.hasplugin("rerunfailures"):
+            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=1, only_rerun=TOO_SLOW))
+
+
+# -- a test that starts a broker says so ------------------------------------------------------------------------
+
+
+def pytest_configure() -> None:
+    """A broker that is started by a test without the mark ``broker`` fails that test."""
+    launch = Node.launch
+
+    def checked(node: Node, *arguments: Any) -> None:
+        if _running and not _may_start_brokers(_running[-1]):
+            pytest.fail(f"{_running[-1].nodeid} starts a broker and is not marked so: @pytest.mark.broker")
+        launch(node, *arguments)
+
+    Node.launch = checked  # type: ignore[method-assign]
+
+
+def _may_start_brokers(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("broker", "spark"))
+
+
+@pytest.fixture(autouse=True)
+def no_broker_in_a_child(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor can a program that such a test runs start one: its error names this directory."""
+    if not _may_start_brokers(request.node):
+        monkeypatch.setenv("MANAGEDCONSUMER_CACHE", "/dev/null/a-test-that-starts-a-broker-is-marked-broker")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Remembers which test runs; its fixtures may start the brokers of the whole run."""
+    _running.append(item)
+    try:
+        return (yield)
+    finally:
+        _running.pop()
+
+
+# -- second tries are counted -----------------------------------------------------------------------------------
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Notes every failure that is tried again."""
+    if report.outcome == "rerun":  # type: ignore[comparison-overlap]
+        _rerun.append(report.nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Too many second tries are a failure of the run."""
+    if len(_rerun) > MOST_RERUNS and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Says what was tried again, and how often."""
+    if _rerun:
+        terminalreporter.section("tried again")
+        for name, count in sorted(Counter(_rerun).items()):
+            terminalreporter.write_line(f"{name}: {count} time(s) too slow")
+        verdict = "too many: the run fails" if len(_rerun) > MOST_RERUNS else f"at most {MOST_RERUNS} are accepted"
+        terminalreporter.write_line(f"{len(_rerun)} second tries; {verdict}")
 
 
 def _session_broker(version: str, brokers: int = 1, racks: tuple[str, ...] = ()) -> Iterator[DevBroker]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from managedconsumer import BalancedConsumer, ManagedBalancedConsumer, OffsetType, SimpleConsumer
+from managedconsumer import BalancedConsumer, KafkaClient, ManagedBalancedConsumer, OffsetType, SimpleConsumer
 from managedconsumer.config import ConsumerOptions, GroupOptions, check_group, check_reset
 from managedconsumer.errors import ConfigurationError, KafkaException, UnicodeException
 
@@ -51,7 +51,8 @@ def refusal(kind: type[BaseException], make: Any, **options: Any) -> str:
 @pytest.mark.parametrize("wrong", ["5", None, b"5", [5], object])
 def test_what_is_no_number(make: Any, name: str, wrong: Any) -> None:
     text = refusal(TypeError, make, **{name: wrong})
-    assert text.startswith(f"{name}={wrong!r} is a {type(wrong).__name__}: a number of at least")
+    assert text.startswith(f"{name} must be a number of at least")
+    assert text.endswith(f", not {type(wrong).__name__}: {wrong!r}")
 
 
 @pytest.mark.parametrize("name", ABOVE_ZERO)
@@ -59,7 +60,8 @@ def test_what_is_no_number(make: Any, name: str, wrong: Any) -> None:
 @pytest.mark.parametrize("wrong", [0, -1, 0.5, float("nan"), float("inf"), float("-inf")])
 def test_numbers_that_are_too_small(make: Any, name: str, wrong: Any) -> None:
     text = refusal(ConfigurationError, make, **{name: wrong})
-    assert text.startswith(f"{name}={wrong!r}: a number of at least 1")
+    assert text.startswith(f"{name} must be a number of at least 1")
+    assert text.endswith(f", not {wrong!r}")
     with pytest.raises(ValueError, match=name):  # what pykafka's users catch
         make(**{name: wrong})
 
@@ -68,24 +70,59 @@ def test_numbers_that_are_too_small(make: Any, name: str, wrong: Any) -> None:
 @pytest.mark.parametrize("make", [managed, simple])
 def test_zero_is_a_number_where_it_means_something(make: Any, name: str) -> None:
     make(**{name: 0})
-    assert refusal(ConfigurationError, make, **{name: -1}).startswith(f"{name}=-1: a number of at least 0")
+    assert refusal(ConfigurationError, make, **{name: -1}).startswith(f"{name} must be a number of at least 0")
 
 
 @pytest.mark.parametrize("name", GROUP_ABOVE_ZERO)
 def test_group_options_above_zero(name: str) -> None:
-    assert refusal(ConfigurationError, managed, **{name: 0}) == f"{name}=0: a number of at least 1 ms is needed"
-    assert f"{name}='1' is a str" in refusal(TypeError, managed, **{name: "1"})
+    assert refusal(ConfigurationError, managed, **{name: 0}) == f"{name} must be a number of at least 1 ms, not 0"
+    text = refusal(TypeError, managed, **{name: "1"})
+    assert text == f"{name} must be a number of at least 1 ms, not str: '1'"
 
 
 @pytest.mark.parametrize("name", GROUP_ZERO_TOO)
 def test_group_options_from_zero(name: str) -> None:
     managed(**{name: 0})
-    assert refusal(ConfigurationError, managed, **{name: -1}).startswith(f"{name}=-1: a number of at least 0")
+    assert refusal(ConfigurationError, managed, **{name: -1}).startswith(f"{name} must be a number of at least 0")
 
 
 @pytest.mark.parametrize("good", [5, 5.0, 5.9, True, Fraction(11, 2)])
 def test_numbers_of_all_kinds_pass_as_in_pykafka(good: Any) -> None:
     assert ConsumerOptions(queued_max_messages=good).queued_max_messages == int(good)
+
+
+BOOLS = [
+    "auto_commit_enable",
+    "auto_start",
+    "compacted_topic",
+    "reset_offset_on_fetch",
+    "reset_offset_on_start",
+    "use_greenlets",
+    "use_rdkafka",
+]
+
+
+@pytest.mark.parametrize("name", BOOLS)
+@pytest.mark.parametrize("wrong", ["false", "", "True", b"0", 2, 0.5, []])
+@pytest.mark.parametrize("kind", [ManagedBalancedConsumer, SimpleConsumer])
+def test_text_is_no_bool(kind: Any, name: str, wrong: Any) -> None:
+    """``auto_commit_enable="false"``, from a file or the environment, would count as true."""
+    with pytest.raises(TypeError) as caught:
+        kind("t", NOWHERE, "g", **{"auto_start": False, name: wrong})
+    assert str(caught.value) == f"{name} must be True or False, not {type(wrong).__name__}: {wrong!r}"
+
+
+@pytest.mark.parametrize("good", [0, 1, False, True])
+def test_zero_and_one_are_bools_as_in_pykafka(good: Any) -> None:
+    assert ConsumerOptions(auto_commit_enable=good).auto_commit_enable is bool(good)
+    made = SimpleConsumer("t", NOWHERE, "g", auto_start=0, auto_commit_enable=good)  # type: ignore[arg-type]
+    assert made.health()["running"] is False
+
+
+@pytest.mark.parametrize("name", ["use_greenlets", "exclude_internal_topics"])
+def test_text_is_no_bool_for_a_client(name: str) -> None:
+    text = refusal(TypeError, KafkaClient, hosts=NOWHERE, **{name: "false"})
+    assert text == f"{name} must be True or False, not str: 'false'"
 
 
 @pytest.mark.parametrize("good", [-1, 0, 1, 60000])
@@ -95,7 +132,7 @@ def test_consumer_timeout(good: int) -> None:
 
 def test_a_consumer_timeout_below_minus_one() -> None:
     text = refusal(ConfigurationError, simple, consumer_timeout_ms=-2)
-    assert text == "consumer_timeout_ms=-2: a number of at least 0 ms, or -1 is needed"
+    assert text == "consumer_timeout_ms must be a number of at least 0 ms (or -1), not -2"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +154,8 @@ def test_offset_reset(given: Any, meant: str) -> None:
 @pytest.mark.parametrize("wrong", [5, -3, "smallest", None, [], {}])
 def test_a_wrong_offset_reset(wrong: Any) -> None:
     text = refusal(ConfigurationError, simple, auto_offset_reset=wrong)
-    assert text.startswith(f"auto_offset_reset={wrong!r}: OffsetType.EARLIEST (-2), OffsetType.LATEST (-1)")
+    assert text.startswith("auto_offset_reset must be OffsetType.EARLIEST (-2), OffsetType.LATEST (-1)")
+    assert text.endswith(f", not {wrong!r}")
 
 
 @pytest.mark.parametrize(
@@ -126,28 +164,28 @@ def test_a_wrong_offset_reset(wrong: Any) -> None:
 )
 @pytest.mark.parametrize("wrong", ["serializable", None, 1, []])
 def test_a_wrong_choice(name: str, allowed: str, wrong: Any) -> None:
-    assert refusal(ConfigurationError, managed, **{name: wrong}) == f"{name}={wrong!r}: one of {allowed} is needed"
+    assert refusal(ConfigurationError, managed, **{name: wrong}) == f"{name} must be one of {allowed}, not {wrong!r}"
 
 
 @pytest.mark.parametrize("wrong", ["explode", None, 5, []])
 def test_a_wrong_on_error(wrong: Any) -> None:
     text = refusal(ConfigurationError, simple, on_error=wrong)
-    assert text == f"on_error={wrong!r}: 'raise', 'skip' or a function of (error, message) is needed"
+    assert text == f"on_error must be 'raise', 'skip' or a function of (error, message), not {wrong!r}"
 
 
 @pytest.mark.parametrize("name", ["deserializer", "post_rebalance_callback"])
 def test_what_is_no_function(name: str) -> None:
-    assert refusal(TypeError, managed, **{name: 5}) == f"{name}=5 is a int: a function (or None) is needed"
+    assert refusal(TypeError, managed, **{name: 5}) == f"{name} must be a function (or None), not int: 5"
 
 
 def test_a_rack_that_is_no_text() -> None:
-    assert "client_rack=5" in refusal(TypeError, simple, client_rack=5)
+    assert refusal(TypeError, simple, client_rack=5) == "client_rack must be a str (or None), not int: 5"
 
 
 @pytest.mark.parametrize("wrong", ["", 5, b"x"])
 def test_a_wrong_instance_id(wrong: Any) -> None:
     text = refusal(ConfigurationError, managed, group_instance_id=wrong)
-    assert text == f"group_instance_id={wrong!r}: a str that is not empty is needed"
+    assert text == f"group_instance_id must be a str that is not empty (or None), not {wrong!r}"
 
 
 def test_heartbeats_must_be_quicker_than_the_session() -> None:
@@ -173,7 +211,8 @@ class TestGroup:
 
     @pytest.mark.parametrize("wrong", [5, ["g"], object()])
     def test_no_text(self, wrong: Any) -> None:
-        assert refusal(TypeError, managed, consumer_group=wrong).startswith(f"consumer_group={wrong!r} is a ")
+        text = refusal(TypeError, managed, consumer_group=wrong)
+        assert text == f"consumer_group must be str or bytes, not {type(wrong).__name__}: {wrong!r}"
 
     @pytest.mark.parametrize("wrong", ["grüße", "grüße".encode()])
     def test_not_ascii(self, wrong: Any) -> None:
@@ -185,7 +224,7 @@ class TestGroup:
 class TestTopicAndCluster:
     @pytest.mark.parametrize("wrong", [None, 5, object()])
     def test_no_topic(self, wrong: Any) -> None:
-        with pytest.raises(TypeError, match=f"topic is a {type(wrong).__name__}"):
+        with pytest.raises(TypeError, match=f"topic must be a Topic .*, not {type(wrong).__name__}"):
             SimpleConsumer(wrong, NOWHERE, auto_start=False)
 
     @pytest.mark.parametrize("wrong", ["", "a b", "..", "x" * 250, []])
@@ -195,7 +234,7 @@ class TestTopicAndCluster:
 
     @pytest.mark.parametrize("wrong", [None, 5, object()])
     def test_no_cluster(self, wrong: Any) -> None:
-        with pytest.raises(TypeError, match=f"cluster is a {type(wrong).__name__}"):
+        with pytest.raises(TypeError, match=f"cluster must be a KafkaClient .*, not {type(wrong).__name__}"):
             SimpleConsumer("t", wrong, auto_start=False)
 
     @pytest.mark.parametrize("wrong", ["", "localhost", "localhost:", "localhost:kafka", ":9092", "h:99999"])
@@ -209,7 +248,7 @@ def test_partitions_that_are_none(wrong: Any) -> None:
     if wrong is None:
         simple(partitions=None)  # all
         return
-    assert "partitions=5" in refusal(TypeError, simple, partitions=wrong)
+    assert refusal(TypeError, simple, partitions=wrong).startswith("partitions must be a list of ")
 
 
 def test_a_partition_of_another_topic() -> None:

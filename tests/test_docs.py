@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from docutils import core
 
 from managedconsumer import BalancedConsumer, KafkaClient, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer.config import ConsumerOptions, GroupOptions
@@ -83,3 +85,16 @@ def test_a_page_mentions_no_file_that_does_not_exist(name: str) -> None:
     mentioned = re.findall(r"``((?:examples|benchmarks|docs)/[\w./]+)``", text)
     mentioned += [f"docs/{page}" for page in re.findall(r"``(\w+\.rst)``", text)]
     assert [path for path in mentioned if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.rst"), *DOCS.glob("*.rst")], ids=lambda page: page.name)
+def test_a_page_renders(page: Path) -> None:
+    """As docutils renders it for PyPI and GitHub: not one warning."""
+    problems: list[str] = []
+    observer = SimpleNamespace(write=problems.append)
+    core.publish_doctree(
+        page.read_text(encoding="utf-8"),
+        source_path=str(page),
+        settings_overrides={"report_level": 1, "halt_level": 5, "warning_stream": observer, "syntax_highlight": "none"},
+    )
+    assert not problems

@@ -127,7 +127,7 @@ def test_lifecycle(run: Callable[..., str]) -> None:
         "paused: None",
         "at the end: None, lag {0: 0, 1: 0}",
         "stopped, held {0: 9, 1: 9}",
-        "stopped: the consumer is not running: call start() first",
+        "stopped: the consumer was stopped; start() starts it again",
         "started again, lag {0: 0, 1: 0}",
     ]
 

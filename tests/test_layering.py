@@ -17,7 +17,7 @@ MAX_FUNCTION = 60
 
 # Data flows down: a file imports from its own row and from the rows above it.
 ROWS = [
-    {"_version", "_error_base", "errors", "structs", "clock", "config", "offset_convention"},
+    {"_version", "_error_base", "_error_logs", "errors", "structs", "clock", "config", "offset_convention"},
     {"wire"},
     {"coordinator"},
     {"subscription_state", "subscription_input", "partition_state"},
@@ -29,12 +29,15 @@ ROWS = [
         "aio",
         "balancedconsumer",
         "consumer_api",
+        "consumer_life",
         "consumer_metrics",
         "consumer_reading",
+        "group_life",
         "group_machine",
         "group_owner",
         "managedbalancedconsumer",
         "post_rebalance",
+        "signals",
         "simpleconsumer",
     },
     {"observe"},

@@ -13,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+pytestmark = pytest.mark.build
+
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -91,6 +93,7 @@ def test_extensions_can_be_switched_off(sources: Path, tmp_path: Path) -> None:
         assert needed in names
     packaged = {name for name in names if name.startswith("managedconsumer/") and name.endswith(".py")}
     there = {str(path.relative_to(sources)) for path in (sources / "managedconsumer").rglob("*.py")}
+    assert [name for name in names if name.startswith("managedconsumer/testing/digests/kafka-4.3.0")]
     assert packaged == there, "a directory without __init__.py is not installed"
     entry = next(name for name in names if name.endswith("entry_points.txt"))
     assert "managedconsumer = managedconsumer.cli:main" in (tmp_path / "installed" / entry).read_text()

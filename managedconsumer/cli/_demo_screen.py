@@ -87,7 +87,7 @@ class Screen:
         for gauge in gauges:
             lag = "" if gauge.lag is None else f"{gauge.lag:,}"
             state = gauge.note or f"{gauge.rows:>13,}{lag:>13}{gauge.rate:>12,.0f}"
-            lines.append(f"  {gauge.name:<16}{state}")
+            lines.append(f"  {gauge.name:<18}{state}")
         return lines
 
     def _draw(self, lines: list[str]) -> None:

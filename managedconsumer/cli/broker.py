@@ -98,6 +98,8 @@ def _foreground(arguments: argparse.Namespace) -> int:
     home = home_of(version, brokers)
     previous = signal.signal(signal.SIGTERM, _as_interrupt)
     try:
+        if not home.exists():
+            prepare(version, brokers, arguments.port, {}, _tell)  # what fails here leaves no directory behind
         with only_one(home):
             found = load(home)
             if found is not None and found.state() == "running":

@@ -7,6 +7,8 @@ import signal
 import sys
 from types import FrameType
 
+from managedconsumer.compat.naming import is_legal
+
 HELP = "page views through Kafka and Spark to Parquet, counted exactly once, with a proof"
 INTERRUPTED = 130
 
@@ -14,7 +16,9 @@ INTERRUPTED = 130
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="your own Kafka instead of a dev broker")
-    parser.add_argument("--topic", help="read from this topic (default: one that is named after what is in it)")
+    parser.add_argument(
+        "--topic", type=_topic, help="read from this topic (default: one that is named after what is in it)"
+    )
     parser.add_argument(
         "--records",
         type=_count,
@@ -32,6 +36,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fresh", action="store_true", help="forget an earlier run with the same settings")
     parser.add_argument("--kafka-version", metavar="VERSION", help="of the dev broker")
     parser.add_argument("--memory", default="1g", help="of Spark's JVM (default: 1g)")
+
+
+def _topic(text: str) -> str:
+    if not is_legal(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
+    return text
 
 
 def _count(text: str) -> int:

@@ -17,6 +17,7 @@ from managedconsumer.compat.client import KafkaClient, parse_source
 from managedconsumer.compat.cluster import Cluster as CompatCluster
 from managedconsumer.compat.handlers import handler_like
 from managedconsumer.compat.tls import security_of
+from managedconsumer.config import wrong_kind
 from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.connection import ConnectionSettings
 from managedconsumer.structs import TopicPartition
@@ -51,9 +52,10 @@ def accept_cluster(cluster: Any, use_greenlets: bool | None = None) -> Cluster:
     theirs = _pykafka_cluster(cluster)
     if theirs is not None:
         return _from_pykafka(theirs, use_greenlets)
-    raise TypeError(
-        f"cluster is a {type(cluster).__name__}: a KafkaClient or its .cluster (managedconsumer's or pykafka's), or "
-        "the brokers as 'host:port[,host:port...]' is needed"
+    raise wrong_kind(
+        "cluster",
+        cluster,
+        "a KafkaClient or its .cluster (managedconsumer's or pykafka's), or the brokers as 'host:port[,host:port...]'",
     )
 
 
@@ -93,7 +95,7 @@ def accept_topic(topic: Any) -> TopicChoice:
         return TopicChoice([], checked_pattern(topic), single=False)
     if isinstance(topic, (list, tuple, set, frozenset)):
         if not topic:
-            raise err.ConfigurationError("topic is empty: at least one topic is needed")
+            raise err.ConfigurationError("topic is empty: give at least one topic")
         names = dict.fromkeys(_topic_name(item) for item in topic)
         return TopicChoice(sorted(names) if isinstance(topic, (set, frozenset)) else list(names), None, single=False)
     return TopicChoice([_topic_name(topic)], None, single=True)
@@ -104,9 +106,11 @@ def _topic_name(topic: Any) -> str:
         return naming.checked_name(topic)
     name = naming.name_of(topic)
     if name is None:
-        raise TypeError(
-            f"topic is a {type(topic).__name__}: a Topic (managedconsumer's or pykafka's), its name (str or bytes), "
-            "a list of these, or a pattern made by re.compile() is needed"
+        raise wrong_kind(
+            "topic",
+            topic,
+            "a Topic (managedconsumer's or pykafka's), its name (str or bytes), a list of these, or a pattern made by "
+            "re.compile()",
         )
     return naming.checked_name(name)
 
@@ -149,9 +153,10 @@ def _partition_key(partition: Any, topics: list[str]) -> TopicPartition:
             return TopicPartition(naming.to_text(topic, "topic name"), int(number))
     key = naming.key_of(partition)
     if key is None:
-        raise TypeError(
-            f"{partition!r} is no partition: a Partition (managedconsumer's or pykafka's), its number, TopicPartition "
-            "or (topic, number) is needed"
+        raise wrong_kind(
+            "a partition",
+            partition,
+            "a Partition (managedconsumer's or pykafka's), its number, a TopicPartition or (topic, number)",
         )
     return TopicPartition(*key)
 

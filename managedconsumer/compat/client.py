@@ -11,7 +11,7 @@ from managedconsumer.compat import naming
 from managedconsumer.compat.cluster import Cluster, TopicDict
 from managedconsumer.compat.parts import Broker
 from managedconsumer.compat.tls import choose_security
-from managedconsumer.config import check_int
+from managedconsumer.config import check_bool, check_int, wrong_value
 from managedconsumer.runtime.cluster import Cluster as RuntimeCluster
 from managedconsumer.runtime.cluster import parse_bootstrap
 from managedconsumer.runtime.connection import ConnectionSettings
@@ -73,6 +73,7 @@ class KafkaClient:
             _warn_of_zookeeper(hosts, zookeeper_hosts)
         _check_version(broker_version)
         check_int("offsets_channel_socket_timeout_ms", offsets_channel_socket_timeout_ms, 1, "ms")
+        hidden = check_bool("exclude_internal_topics", exclude_internal_topics)
         timeout = check_int("socket_timeout_ms", socket_timeout_ms, 1, "ms")
         seeds = parse_bootstrap(_without_paths(hosts))
         settings = ConnectionSettings(
@@ -85,7 +86,7 @@ class KafkaClient:
         )
         self._runtime = RuntimeCluster(
             seeds,
-            default_handler(bool(use_greenlets)),
+            default_handler(check_bool("use_greenlets", use_greenlets)),
             settings,
             metadata_max_age_ms=check_int("metadata_max_age_ms", metadata_max_age_ms, 1, "ms"),
         )
@@ -94,9 +95,7 @@ class KafkaClient:
         except BaseException:
             self._runtime.close()
             raise
-        self.cluster = Cluster(
-            self._runtime, owned=True, exclude_internal_topics=exclude_internal_topics, socket_timeout_ms=timeout
-        )
+        self.cluster = Cluster(self._runtime, owned=True, exclude_internal_topics=hidden, socket_timeout_ms=timeout)
 
     @property
     def brokers(self) -> dict[int, Broker]:
@@ -163,5 +162,5 @@ def parse_source(address: Any) -> tuple[str, int] | None:
     if not colon or text.endswith("]"):
         return text.strip("[]"), 0
     if not port.isdigit() or int(port) > 65535:
-        raise err.ConfigurationError(f"source_address={text!r}: 'host' or 'host:port' is needed")
+        raise wrong_value("source_address", text, "'host' or 'host:port'")
     return host.strip("[]"), int(port)

@@ -240,5 +240,7 @@ def _cannot_be_had(name: str, code: int) -> err.KafkaException:
             "(client.topics lists what there is)"
         )
     error = MISSING.get(code)
-    text = f"topic {name!r} cannot be had"
+    text = f"topic {name!r} is not accessible: the broker does not let this user describe or create it"
+    if code != err.TopicAuthorizationFailed.ERROR_CODE:
+        text = f"topic {name!r} is not accessible"
     return error(text) if error is not None else err.error_for_code(code, text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping
 
+from managedconsumer.config import check_bool
 from managedconsumer.runtime.handlers import GEventHandler, Handler, ThreadingHandler, default_handler
 
 
@@ -39,7 +40,7 @@ class CompatHandler:
 def handler_like(theirs: Any, use_greenlets: bool | None) -> Handler:
     """The handler for a consumer whose cluster waits by ``theirs`` (pykafka's or ours), unless the user has decided."""
     if use_greenlets is not None:
-        return default_handler(bool(use_greenlets))
+        return default_handler(check_bool("use_greenlets", use_greenlets))
     if isinstance(theirs, CompatHandler):
         return theirs.runtime
     if isinstance(theirs, Handler):

@@ -8,6 +8,7 @@ from typing import Any, Callable, ClassVar, Iterable, Mapping, NamedTuple
 from managedconsumer import errors as err
 from managedconsumer.compat import naming
 from managedconsumer.compat.view import FrozenView
+from managedconsumer.config import wrong_kind, wrong_value
 from managedconsumer.coordinator.assignors.abstract import (
     Assignments,
     Assignor,
@@ -41,6 +42,11 @@ class GroupMembershipProtocol(NamedTuple):
     protocol_name: bytes
     metadata: Any
     decide_partitions: Decide
+
+    def __repr__(self) -> str:
+        if getattr(self.decide_partitions, "__name__", "") in _BUILT_IN:
+            return {"range": "RangeProtocol", "roundrobin": "RoundRobinProtocol"}[self.protocol_name.decode()]
+        return f"GroupMembershipProtocol({self.protocol_type!r}, {self.protocol_name!r}, ...)"
 
 
 def decide_partitions_range(
@@ -162,7 +168,7 @@ def accept_assignors(membership_protocol: Any) -> list[Assignor]:
     many = isinstance(membership_protocol, (list, tuple)) and not hasattr(membership_protocol, "decide_partitions")
     items = list(membership_protocol) if many else [membership_protocol]
     if not items:
-        raise err.ConfigurationError("membership_protocol is empty: at least one assignor is needed")
+        raise err.ConfigurationError("membership_protocol is empty: give at least one assignor")
     assignors = [_assignor(item) for item in items]
     names = [assignor.name for assignor in assignors]
     if len(set(names)) < len(names):
@@ -176,17 +182,16 @@ def _assignor(item: Any) -> Assignor:
     if isinstance(item, (str, bytes)):
         name = naming.to_text(item, "membership_protocol")
         if name not in _BY_NAME:
-            raise err.ConfigurationError(
-                f"membership_protocol={name!r}: one of {', '.join(map(repr, _BY_NAME))} is needed"
-            )
+            raise wrong_value("membership_protocol", name, f"one of {', '.join(map(repr, _BY_NAME))}")
         return _BY_NAME[name]()
     made = item() if isinstance(item, type) and callable(getattr(item, "assign", None)) else item
     missing = [part for part in ("name", "version", "metadata", "assign", "on_assignment") if not hasattr(made, part)]
     if made is None or isinstance(made, type) or missing:
-        raise TypeError(
-            f"membership_protocol: {item!r} is no assignor: RangeProtocol, RoundRobinProtocol, a tuple like them, one "
-            f"of {', '.join(map(repr, _BY_NAME))}, or an assignor (name, version, metadata, assign, on_assignment) is "
-            "needed"
+        raise wrong_kind(
+            "membership_protocol",
+            item,
+            f"RangeProtocol, RoundRobinProtocol, a tuple like them, one of {', '.join(map(repr, _BY_NAME))}, or an "
+            "assignor (name, version, metadata, assign, on_assignment)",
         )
     assignor: Assignor = made
     return assignor
@@ -198,7 +203,7 @@ def _of_protocol(protocol: Any) -> Assignor:
     if kind != "consumer":
         raise err.ConfigurationError(f"protocol_type={kind!r}: a consumer's group has the type 'consumer'")
     if not callable(decide):
-        raise TypeError(f"decide_partitions={decide!r} is a {type(decide).__name__}: a function is needed")
+        raise wrong_kind("decide_partitions", decide, "a function")
     # By name and home, as pykafka is not imported from here.
     built_in = _BUILT_IN.get(getattr(decide, "__name__", ""))
     if built_in == naming.to_text(protocol.protocol_name, "protocol_name") and decide.__module__ in _HOMES:

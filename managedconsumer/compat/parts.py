@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from managedconsumer import errors as err
 from managedconsumer.compat import naming, registry
-from managedconsumer.config import check_int
+from managedconsumer.config import check_int, wrong_kind, wrong_value
 from managedconsumer.offset_convention import target_of
 from managedconsumer.structs import BrokerInfo, OffsetType, PartitionInfo, TopicInfo, TopicPartition
 
@@ -40,11 +40,11 @@ def timestamp_of(when: Any) -> int:
     """-1, -2 or milliseconds since 1970 from what ``fetch_offset_limits`` takes; naive datetimes are UTC."""
     if isinstance(when, dt.datetime):
         return target_of(when, "offsets_before")[1]
-    allowed = "a datetime, milliseconds since 1970, OffsetType.EARLIEST (-2) or OffsetType.LATEST (-1) is needed"
+    allowed = "a datetime, milliseconds since 1970, OffsetType.EARLIEST (-2) or OffsetType.LATEST (-1)"
     if isinstance(when, bool) or not isinstance(when, Integral):
-        raise TypeError(f"offsets_before={when!r} is a {type(when).__name__}: {allowed}")
+        raise wrong_kind("offsets_before", when, allowed)
     if when < OffsetType.EARLIEST:
-        raise err.ConfigurationError(f"offsets_before={when!r}: {allowed}")
+        raise wrong_value("offsets_before", when, allowed)
     return int(when)
 
 

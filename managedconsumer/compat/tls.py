@@ -8,6 +8,7 @@ import os
 from typing import Any, Mapping
 
 from managedconsumer import errors as err
+from managedconsumer.config import CLIENT_ARGUMENTS, unexpected_argument
 from managedconsumer.runtime.security import Security
 
 log = logging.getLogger(__name__)
@@ -55,10 +56,8 @@ def security_of(ssl_config: Any) -> Security:
     if hasattr(ssl_config, "wrap_socket") and hasattr(ssl_config, "verify_mode"):
         return Security(security_protocol="SSL", ssl_context=ssl_config)
     if not hasattr(ssl_config, "cafile"):
-        raise TypeError(
-            f"ssl_config is a {type(ssl_config).__name__}: an SslConfig (with cafile, certfile, keyfile, password) or "
-            "an ssl.SSLContext is needed"
-        )
+        allowed = "an SslConfig (with cafile, certfile, keyfile, password) or an ssl.SSLContext"
+        raise TypeError(f"ssl_config must be {allowed}, not {type(ssl_config).__name__}")  # it may hold a password
     _warn_if_replaced(getattr(ssl_config, "_wrap_socket", None))
     password = ssl_config.password or None
     if isinstance(password, (bytes, bytearray)):
@@ -88,12 +87,13 @@ def choose_security(ssl_config: Any, security: Security | None, options: Mapping
     Without ``security_protocol`` it follows from the fields; a login alone means SASL_SSL, so that a password is never
     sent in clear by mistake.
     """
-    unknown = sorted(set(options) - _OPTIONS)
-    if unknown:
-        raise TypeError(f"unknown argument {', '.join(unknown)}; security is set by {', '.join(sorted(_OPTIONS))}")
+    for name in sorted(set(options) - _OPTIONS):
+        if name == "bootstrap_servers":
+            raise TypeError("KafkaClient() got an unexpected keyword argument 'bootstrap_servers': did you mean hosts?")
+        raise unexpected_argument("KafkaClient", name, CLIENT_ARGUMENTS)
     if security is not None and not isinstance(security, Security):
-        raise TypeError(
-            f"security is a {type(security).__name__}: a managedconsumer.runtime.security.Security is needed"
+        raise TypeError(  # without the value, which may hold a password
+            f"security must be a managedconsumer.runtime.security.Security, not {type(security).__name__}"
         )
     given = [name for name, value in (("ssl_config", ssl_config), ("security", security)) if value is not None]
     if len(given) + bool(options) > 1:

@@ -106,10 +106,28 @@ class Retrying:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """The request ``api`` (its name) has had no answer for a while; ``over``: that has ended, well or not."""
+
+    api: str
+    over: bool
+
+
+@dataclass(frozen=True)
 class MembershipFailed:
     """An error that cannot heal: the membership has ended."""
 
     error: BaseException
 
 
-Event = Transition | PrepareJoin | Elected | Assigned | MembershipLost | CoordinatorLost | Retrying | MembershipFailed
+Event = (
+    Transition
+    | PrepareJoin
+    | Elected
+    | Assigned
+    | MembershipLost
+    | CoordinatorLost
+    | Retrying
+    | Waiting
+    | MembershipFailed
+)

@@ -6,7 +6,14 @@ from typing import Callable
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
-from managedconsumer.coordinator.events import Event, MembershipFailed, MembershipLost, Retrying, Transition
+from managedconsumer.coordinator.events import (
+    CoordinatorLost,
+    Event,
+    MembershipFailed,
+    MembershipLost,
+    Retrying,
+    Transition,
+)
 from managedconsumer.coordinator.heartbeat import Heartbeat
 from managedconsumer.coordinator.states import IN_GROUP, MemberState, check_transition
 from managedconsumer.structs import NO_GENERATION, Generation
@@ -48,6 +55,8 @@ class Machine:
         """Notice a session that has run out: after a freeze of the process, or a coordinator that fell silent."""
         if self.generation.joined and self.state in IN_GROUP and self.heartbeat.session_expired(now):
             error = err.SessionExpiredError(self.group_id, int(self.heartbeat.timeout * 1000))
+            # Whatever connection was silent for so long is not used again.
+            self._emit(CoordinatorLost(str(error)))
             # The id is kept: if the coordinator still knows it, the group need not wait for our ghost to expire.
             self._lose(error, "session timed out", keep_member_id=True)
         return self._drain()
@@ -76,6 +85,16 @@ class Machine:
 
     def _void_in_flight(self) -> None:
         raise NotImplementedError
+
+    def _refusal(self, code: int) -> BaseException | None:
+        """The error of a ``code`` that no retry heals; None for all others."""
+        raise NotImplementedError
+
+    def _final(self, error: BaseException) -> BaseException | None:
+        """What ends the membership when a request, or the coordinator's look-up, died of ``error``; None: nothing."""
+        if isinstance(error, err.FATAL_LOCAL_ERRORS):
+            return error
+        return self._refusal(error.code) if isinstance(error, err.ProtocolClientError) else None
 
     def _lose(self, error: BaseException, reason: str, keep_member_id: bool = False) -> None:
         """Out of the group, and partitions to drop."""

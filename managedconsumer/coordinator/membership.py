@@ -26,7 +26,9 @@ from managedconsumer.coordinator.events import (
     Request,
 )
 from managedconsumer.coordinator.heartbeat import Heartbeat
+from managedconsumer.coordinator.join_patience import JoinPatience
 from managedconsumer.coordinator.machine import Machine, backoff_of
+from managedconsumer.coordinator.refusals import FATAL, refusal
 from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.coordinator.states import IN_GROUP, MemberState
 from managedconsumer.structs import NO_GENERATION, Generation
@@ -38,8 +40,6 @@ _S = MemberState
 _COORDINATOR_GONE = frozenset({15, 16})
 #: Errors that say: you are not a member of this generation any more.
 _EXPELLED = frozenset({22, 25})
-#: Errors that no retry heals.
-_FATAL = frozenset({23, 24, 26, 30, 35, 42, 81, 82})
 _LOADING, _REBALANCING, _MEMBER_ID_REQUIRED, _FENCED = 14, 27, 79, 82
 _UNKNOWN_MEMBER = 25
 
@@ -70,6 +70,7 @@ class Membership(Machine):
         self._assignments: Mapping[str, bytes] | None = None
         self._previous = NO_GENERATION
         self._holding = False
+        self._join_patience = JoinPatience(requests.longest_join(config))
 
     # -- what the driver asks -------------------------------------------------------------------------
 
@@ -104,6 +105,7 @@ class Membership(Machine):
             )
             # Whatever asks for a rebalance from here on is not covered by this join.
             self.rejoin_reason = None
+            self._join_patience.asked(now)
         elif self.state is _S.COMPLETING_REBALANCE and self._assignments is not None:
             self._in_flight = self._request(*requests.sync(self.config, self.generation, self._assignments))
         elif self.state is _S.LEAVING:
@@ -135,7 +137,7 @@ class Membership(Machine):
         """Take the answer to ``request``; an answer to an outdated one changes nothing."""
         if request is self._beat_in_flight:
             self._beat_in_flight = None
-            if request.generation == self.generation and self.state in IN_GROUP:
+            if request.generation == self.generation:
                 self._on_heartbeat(response, now)
         elif request is self._in_flight:
             self._in_flight = None
@@ -157,8 +159,9 @@ class Membership(Machine):
             self._in_flight = None
         if not (current or (beat and self.state in IN_GROUP)):
             return self._drain()
-        if isinstance(error, err.FATAL_LOCAL_ERRORS):
-            self._end_with(error)
+        final = self._final(error)
+        if final is not None:
+            self._end_with(final)
         elif current and self.state is _S.LEAVING:
             self._move(_S.LEFT, f"leave not answered: {error}")
         else:
@@ -166,7 +169,7 @@ class Membership(Machine):
             if beat:
                 # Try again as soon as the coordinator is found; the session decides when it is too late.
                 self.heartbeat.last_send = now - self.heartbeat.interval
-            else:
+            elif self.state is not _S.PREPARING_REBALANCE or not self._join_patience.lasts(error, request.timeout, now):
                 self._retry_join(error, now)
         return self._drain()
 
@@ -293,24 +296,29 @@ class Membership(Machine):
             self._on_join_error(code, now)
 
     def _on_join_error(self, code: int, now: float) -> None:
-        error = err.error_for_code(code)
-        if code in _FATAL:
-            self._end_with(error)
+        final = self._refusal(code)
+        if final is not None:
+            self._end_with(final)
             return
+        error = err.error_for_code(code)
         if code in _COORDINATOR_GONE:
             self._emit(CoordinatorLost(str(error)))
         self._retry_join(error, now)
 
     def _on_heartbeat(self, response: Mapping[str, Any], now: float) -> None:
         code = response["error_code"]
-        if code in (0, _REBALANCING):
+        if self.state is _S.PREPARING_REBALANCE and code == _UNKNOWN_MEMBER:
+            self._give_join_up(err.error_for_code(code))
+        elif self.state not in IN_GROUP:
+            pass
+        elif code in (0, _REBALANCING):
             self.heartbeat.received_heartbeat(now)
             if code == _REBALANCING and self.state in (_S.STABLE, _S.ASSIGNING):
                 self.request_rejoin("the group rebalances")
         elif code in _EXPELLED:
             self._lose(err.error_for_code(code), "expelled by the coordinator", keep_member_id=code == 22)
-        elif code in _FATAL:
-            self._end_with(err.error_for_code(code))
+        elif (final := self._refusal(code)) is not None:
+            self._end_with(final)
         elif code in _COORDINATOR_GONE:
             self._emit(CoordinatorLost(str(err.error_for_code(code))))
             self.heartbeat.last_send = now - self.heartbeat.interval
@@ -324,16 +332,30 @@ class Membership(Machine):
 
     def fence(self, error: BaseException, generation: Generation) -> list[Event]:
         """Another API (a commit) told us under ``generation`` that we are out of the group."""
-        if generation == self.generation and self.state in IN_GROUP:
-            code = getattr(error, "ERROR_CODE", _UNKNOWN_MEMBER)
+        code = getattr(error, "ERROR_CODE", _UNKNOWN_MEMBER)
+        if generation != self.generation:
+            pass
+        elif self.state is _S.PREPARING_REBALANCE and code == _UNKNOWN_MEMBER:
+            self._give_join_up(error)
+        elif self.state in IN_GROUP:
             if code == _FENCED:
-                self._end_with(error)
+                self._end_with(self._refusal(code) or error)
             else:
                 self._lose(error, "expelled by the coordinator", keep_member_id=code == 22)
         return self._drain()
 
+    def _give_join_up(self, error: BaseException) -> None:
+        """The group does not know us: a join that waits for its answer waits in vain. Another one begins anew."""
+        self._void_in_flight()
+        self._emit(CoordinatorLost(f"the join that waits is given up: {error}"))
+        if self._holding:
+            self._lose(error, "expelled while joining")
+        else:
+            self._forget_generation(keep_member_id=False)
+
     def _start_join(self, reason: str) -> None:
         self._assignments = None
+        self._join_patience.begin()
         self._move(_S.PREPARING_REBALANCE, reason)
 
     def _retry_join(self, error: BaseException, now: float) -> None:
@@ -343,6 +365,11 @@ class Membership(Machine):
 
     def _end_with(self, error: BaseException) -> None:
         self._end(error, self._holding or self.state in IN_GROUP)
+
+    def _refusal(self, code: int) -> err.ProtocolClientError | None:
+        if code not in FATAL:
+            return None
+        return refusal(code, self.config, [name for name, _ in self._protocols()])
 
     def _after_loss(self) -> None:
         self._holding = False

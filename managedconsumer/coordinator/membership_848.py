@@ -23,6 +23,7 @@ from managedconsumer.coordinator.events import (
 )
 from managedconsumer.coordinator.heartbeat import Heartbeat
 from managedconsumer.coordinator.machine import Machine, backoff_of
+from managedconsumer.coordinator.refusals import FATAL_848, refusal
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.structs import NO_GENERATION, Generation
 from managedconsumer.wire import schemas
@@ -35,8 +36,6 @@ Target = tuple[tuple[bytes, tuple[int, ...]], ...]
 _COORDINATOR_GONE = frozenset({15, 16})
 #: UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH.
 _EXPELLED = frozenset({25, 110})
-#: Loading, request timed out and their like pass; these do not.
-_FATAL = frozenset({23, 24, 29, 30, 35, 42, 81, 82, 111, 112, 128})
 #: States in which heartbeats are sent.
 _BEATING = frozenset({_S.PREPARING_REBALANCE, _S.ASSIGNING, _S.STABLE})
 _BAD_REGEX = 128
@@ -179,8 +178,9 @@ class ConsumerGroupMembership(Machine):
         elif request is self._in_flight:
             self._in_flight = None
             self._forget_told()
-            if isinstance(error, err.FATAL_LOCAL_ERRORS):
-                self._end_with(error)
+            final = self._final(error)
+            if final is not None:
+                self._end_with(final)
             else:
                 self._emit(CoordinatorLost(str(error)))
                 self._retry(error, now)
@@ -308,8 +308,8 @@ class ConsumerGroupMembership(Machine):
         elif code == _BAD_REGEX and self._regex is not None:
             self._regex = None  # the names that we match ourselves have to do
             self._retry(error, now)
-        elif code in _FATAL:
-            self._end_with(error)
+        elif (final := self._refusal(code, response.get("error_message"))) is not None:
+            self._end_with(final)
         else:
             if code in _COORDINATOR_GONE:
                 self._emit(CoordinatorLost(str(error)))
@@ -364,6 +364,12 @@ class ConsumerGroupMembership(Machine):
 
     def _end_with(self, error: BaseException) -> None:
         self._end(error, self.generation.joined and self.state in (_S.ASSIGNING, _S.STABLE))
+
+    def _refusal(self, code: int, message: str | None = None) -> err.ProtocolClientError | None:
+        if code not in FATAL_848:
+            return None
+        assignor = self.config.server_assignor
+        return refusal(code, self.config, [] if assignor is None else [assignor], message)
 
     def _forget_told(self) -> None:
         """Whether the coordinator has heard the last news is not known: tell everything again."""

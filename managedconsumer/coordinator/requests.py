@@ -41,14 +41,39 @@ def _identity(config: MembershipConfig, generation: Generation) -> dict[str, Any
     }
 
 
-def _rebalance_seconds(config: MembershipConfig) -> float:
+def _request_seconds(config: MembershipConfig) -> float:
+    return config.request_timeout_ms / 1000.0
+
+
+def _within_session(config: MembershipConfig) -> float:
+    return min(config.request_timeout_ms, config.session_timeout_ms) / 1000.0
+
+
+def longest_join(config: MembershipConfig) -> float:
+    """For how long (seconds) a coordinator may let a member wait in its joins, however often they are repeated."""
     return (max(config.request_timeout_ms, config.rebalance_timeout_ms) + _JOIN_GRACE_MS) / 1000.0
+
+
+_WHY_NO_ANSWER = {
+    schemas.JOIN_GROUP.name: "the coordinator waits until the group's other members have joined again: for a slow one "
+    "up to rebalance_timeout_ms, for one that has gone without leaving until its session is over",
+    schemas.SYNC_GROUP.name: "the coordinator waits until the group's leader has shared the partitions out",
+}
+
+
+def waiting_text(api: str) -> str:
+    """What a member waits for when the request ``api`` has had no answer for a while."""
+    return f"{api} has had no answer for some seconds: {_WHY_NO_ANSWER.get(api, 'the coordinator is silent')}"
 
 
 def join(
     config: MembershipConfig, generation: Generation, protocols: Sequence[tuple[str, bytes]], reason: str | None
 ) -> RequestParts:
-    """JoinGroup: answered when every known member has come or the rebalance timeout is over."""
+    """JoinGroup: answered when every known member has come or the rebalance timeout is over.
+
+    Nobody waits that long for one answer, as a connection may be dead without anybody saying so. A join that is
+    repeated takes the place of the one before it.
+    """
     body = {
         **_identity(config, generation),
         "session_timeout_ms": config.session_timeout_ms,
@@ -57,11 +82,11 @@ def join(
         "protocols": [{"name": name, "metadata": metadata} for name, metadata in protocols],
         "reason": (reason or "rejoin")[:_REASON_LENGTH],
     }
-    return schemas.JOIN_GROUP, body, _rebalance_seconds(config)
+    return schemas.JOIN_GROUP, body, _within_session(config)
 
 
 def sync(config: MembershipConfig, generation: Generation, assignments: Mapping[str, bytes]) -> RequestParts:
-    """SyncGroup: with everybody's assignment from the leader, empty from the others."""
+    """SyncGroup: with everybody's assignment from the leader, empty from the others; as long as in Java's client."""
     body = {
         **_identity(config, generation),
         "generation_id": generation.id,
@@ -69,13 +94,13 @@ def sync(config: MembershipConfig, generation: Generation, assignments: Mapping[
         "protocol_name": generation.protocol,
         "assignments": [{"member_id": member, "assignment": blob} for member, blob in assignments.items()],
     }
-    return schemas.SYNC_GROUP, body, _rebalance_seconds(config)
+    return schemas.SYNC_GROUP, body, _request_seconds(config)
 
 
 def heartbeat(config: MembershipConfig, generation: Generation) -> RequestParts:
     """Heartbeat: an answer later than the session lasts is of no use, so nobody waits longer for it."""
     body = {**_identity(config, generation), "generation_id": generation.id}
-    return schemas.HEARTBEAT, body, min(config.request_timeout_ms, config.session_timeout_ms) / 1000.0
+    return schemas.HEARTBEAT, body, _within_session(config)
 
 
 def leave(config: MembershipConfig, generation: Generation, reason: str) -> RequestParts:

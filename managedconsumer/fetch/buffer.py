@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Iterable, Iterator
 
+from managedconsumer.errors import KafkaException
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import TopicPartitionState
 from managedconsumer.wire.records import PartitionContext, RecordChunk
@@ -21,6 +22,7 @@ class PartitionQueue:
     """
 
     __slots__ = (
+        "alone",
         "chunks",
         "context",
         "fetch_offset",
@@ -35,6 +37,7 @@ class PartitionQueue:
         "state",
         "topic_id",
         "tp",
+        "undecided",
         "version",
     )
 
@@ -49,6 +52,8 @@ class PartitionQueue:
         self.version = 0
         self.in_flight = False
         self.retry_at = 0.0
+        #: To be asked for in a request of its own, until it has been answered: an answer was too large to be received.
+        self.alone = False
         #: The follower to fetch from (KIP-392), -1: the leader; until when, and until when it has to be the leader.
         self.read_replica = -1
         self.replica_until = 0.0
@@ -57,6 +62,8 @@ class PartitionQueue:
         self.last_epoch = -1
         #: Id of the topic that ``fetch_offset`` belongs to, None: not asked for yet.
         self.topic_id: bytes | None = None
+        #: Why only the user can say where to go on; nothing is fetched until then.
+        self.undecided: KafkaException | None = None
 
     def restart(self) -> int:
         """Forget what was fetched; the next fetch starts at the state's position. Returns the bytes given back."""
@@ -69,7 +76,7 @@ class PartitionQueue:
         self.state.forget_epochs_ahead()
         self.last_epoch = self.state.leader_epoch
         position = self.state.position
-        self.fetch_offset = -1 if position is None else position
+        self.fetch_offset = -1 if position is None or self.undecided is not None else position
         return freed
 
     def push(self, chunk: RecordChunk) -> None:

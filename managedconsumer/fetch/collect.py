@@ -2,7 +2,7 @@
 
 A message is *in hand* from the moment a thread gets it until that thread comes back for the next. What is in hand
 is not finished and never committed by the consumer itself. Each consuming thread has a hand of its own, so a
-partition's finished offset is the lowest that is still in any hand.
+partition's finished offset is the lowest that is still in any hand. ``who`` is a number that no later thread gets.
 
 Pure and not thread-safe: the consumer's lock is held around every call.
 """
@@ -19,6 +19,8 @@ from managedconsumer.wire.arrow import chunk_to_columns
 from managedconsumer.wire.records import Lane, Message, RecordChunk
 
 Hand = tuple[tuple[PartitionQueue, int], ...]
+#: Whose hand holds what threads had when they ended: it is never finished, and nobody waits for it.
+_NOBODY = -1
 
 
 class Dispenser:
@@ -44,15 +46,22 @@ class Dispenser:
 
         Raises CorruptRecordError when the next thing in turn cannot be read; the position stays before it.
         """
+        message = self.take_for_task(who)
+        if message is None or self._chunk is None or self._pushed or self._shared:
+            return message
+        if self._hands[who][0][0] is self._queue:  # not one that had been pushed back
+            self._lane_who = who
+            self.lane.attach(self._chunk)
+        return message
+
+    def take_for_task(self, who: int) -> Message | None:
+        """:meth:`take` without the lane, which tells threads apart, not the tasks that share one."""
         self._look(who)
         found = self._next()
         if found is None:
             return None
         queue, message = found
         self._hands[who] = ((queue, message.offset),)
-        if queue is self._queue and self._chunk is not None and not self._pushed and not self._shared:
-            self._lane_who = who
-            self.lane.attach(self._chunk)
         return message
 
     def take_many(self, who: int, limit: int) -> list[Message]:
@@ -277,10 +286,11 @@ class Dispenser:
         self._pushed = deque(item for item in self._pushed if item[0].tp not in tps)
 
     def in_hand(self, tps: Container[TopicPartition] | None = None, but: int | None = None) -> bool:
-        """True if a thread other than ``but`` has a message of ``tps`` (None: any) in hand."""
+        """True if a thread other than ``but`` has a message of ``tps`` (None: any) in hand, and may come back."""
         self.settle_lane()
         return any(
-            who != but and any(tps is None or queue.tp in tps for queue, _ in hand) for who, hand in self._hands.items()
+            who not in (but, _NOBODY) and any(tps is None or queue.tp in tps for queue, _ in hand)
+            for who, hand in self._hands.items()
         )
 
     def lowest_in_hand(self, tp: TopicPartition, but: int | None = None) -> int | None:
@@ -288,3 +298,31 @@ class Dispenser:
         self.settle_lane()
         queue = self._buffer.queues.get(tp)
         return None if queue is None else self._lowest(queue, but)
+
+    # -- owners ---------------------------------------------------------------------------------------
+
+    def has_hand(self, who: int) -> bool:
+        """True if ``who`` has something in hand, or is the one whose messages come past the lock."""
+        return who in self._hands or who == self._lane_who
+
+    def owners(self) -> list[int]:
+        """Who has something in hand, or is the one whose messages come past the lock."""
+        self.settle_lane()
+        found = {who for who in self._hands if who != _NOBODY}
+        return sorted(found if self._lane_who is None else found | {self._lane_who})
+
+    def leave_behind(self, who: int) -> list[tuple[TopicPartition, int]]:
+        """``who`` has ended: what it had in hand stays unfinished as long as the partition is ours. Returns that."""
+        self.settle_lane()
+        if who == self._lane_who:
+            self._lane_who = None  # another thread may have the short way
+        hand = self._hands.pop(who, ())
+        lowest: dict[PartitionQueue, int] = {}
+        for queue, offset in (*self._hands.get(_NOBODY, ()), *hand):
+            lowest[queue] = min(offset, lowest.get(queue, offset))
+        self._hands[_NOBODY] = tuple(lowest.items())
+        return [(queue.tp, offset) for queue, offset in hand]
+
+    def left_behind(self) -> bool:
+        """True if somebody ended with messages in hand."""
+        return bool(self._hands.get(_NOBODY))

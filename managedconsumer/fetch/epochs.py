@@ -7,9 +7,12 @@ read are gone, and that others have their offsets.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Iterable, Mapping, NamedTuple
 
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
+
+log = logging.getLogger(__name__)
 
 
 class EpochEnd(NamedTuple):
@@ -56,6 +59,8 @@ def read_epoch_ends(answer: Mapping[str, Any], asked: Iterable[TopicPartition]) 
     for topic in answer["topics"]:
         for part in topic["partitions"]:
             tp = TopicPartition(topic["topic"], part["partition"])
-            if not part["error_code"] and part["end_offset"] >= 0 and tp in wanted:
+            if tp not in wanted:
+                log.warning("ignoring %s-%d in an answer about leader epochs: it was not asked for", *tp)
+            elif not part["error_code"] and part["end_offset"] >= 0:
                 found[tp] = EpochEnd(part["leader_epoch"], part["end_offset"])
     return found

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Iterable, Mapping
 
 from managedconsumer import errors as err
+from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.structs import ClusterSnapshot
-from managedconsumer.wire.records import RecordChunk
+from managedconsumer.wire.records import PartitionContext, RecordChunk
+
+log = logging.getLogger(__name__)
 
 #: Fetch names topics by id from this version on (KIP-516); below it by name.
 TOPIC_ID_VERSION = 13
@@ -17,6 +21,7 @@ TOPIC_ID_VERSION = 13
 EPOCH_VERSION = 12
 #: How long (seconds) the leader serves a partition whose follower has failed: it takes a while to notice that itself.
 _FOLLOWER_REST = 10.0
+_TOPIC_REFUSED = err.TopicAuthorizationFailed.ERROR_CODE
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,8 @@ def plan_fetch(
     chosen = [queue for queue in queues if wanted(queue, buffer, now)]
     if not chosen:
         return None
+    alone = [queue for queue in chosen if queue.alone][:1]
+    chosen = alone or chosen
     by_id = all((info := cluster.topics.get(q.tp.topic)) is not None and info.topic_id for q in chosen)
     plan = FetchPlan({}, by_id)
     topics: dict[str, dict[str, Any]] = {}
@@ -137,7 +144,7 @@ def plan_fetch(
         queue.in_flight = True
     plan.body = {
         "replica_id": -1,
-        "max_wait_ms": limits.max_wait_ms,
+        "max_wait_ms": 0 if alone else limits.max_wait_ms,  # the others are waiting
         "min_bytes": limits.min_bytes,
         "max_bytes": min(limits.max_bytes, max(limits.partition_max_bytes, buffer.max_bytes)),
         "isolation_level": limits.isolation_level,
@@ -177,6 +184,28 @@ def failed(plan: FetchPlan, now: float, retry_at: float) -> None:
             queue.retry_at = 0.0
 
 
+def separate(plan: FetchPlan) -> tuple[PartitionQueue, int, int] | None:
+    """The answer is too large to be received: the ticket of the partition that it is for.
+
+    None: it is not known which of them, so each is asked for alone now.
+    """
+    release(plan, 0.0)
+    tickets = {ticket[0]: ticket for ticket in plan.tickets.values()}
+    if len(tickets) == 1:
+        (queue,) = tickets
+        queue.alone = False
+        return tickets[queue]
+    for queue in tickets:
+        queue.alone = True
+    return None
+
+
+def answered(plan: FetchPlan) -> None:
+    """The answer was not too large, so its partitions may share a request again."""
+    for queue, _, _ in plan.tickets.values():
+        queue.alone = False
+
+
 def release(plan: FetchPlan, retry_at: float) -> None:
     """The answer is here, or will not come: the partitions may be asked for again from ``retry_at`` on."""
     for queue, version, _ in plan.tickets.values():
@@ -189,11 +218,14 @@ def read_answer(plan: FetchPlan, answer: Mapping[str, Any], limits: FetchLimits)
     """What each partition's part of the answer means. Walks batch headers, so it is called without the lock."""
     results = []
     for topic in answer["responses"]:
-        key = topic["topic"] or bytes(topic["topic_id"])
+        name = topic["topic"] or bytes(topic["topic_id"])
         for part in topic["partitions"]:
-            ticket = plan.tickets.get((key, part["partition_index"]))
+            key = (name, part["partition_index"])
+            ticket = plan.tickets.get(key)
             if ticket is not None:
                 results.append(_read_partition(*ticket, part, limits))
+            else:
+                log.debug("ignoring partition %d of %r in a fetch answer: it was not asked for", key[1], key[0])
     return results
 
 
@@ -216,8 +248,15 @@ def _read_partition(
             max_batch_bytes=limits.max_batch_bytes,
         )
         return PartitionResult(queue, version, Outcome.DATA, part, chunk)
-    error = err.error_for_code(code)
+    error = err.error_for_code(code, _refusal(queue.context) if code == _TOPIC_REFUSED else None)
     return PartitionResult(queue, version, _classify(error), part, None, error)
+
+
+def _refusal(context: PartitionContext) -> str:
+    return (
+        f"this user may not read topic {context.topic!r}: READ on the topic must be allowed, as by kafka-acls.sh --add "
+        f"--allow-principal User:<user> --operation Read --topic {context.topic}"
+    )
 
 
 def _classify(error: err.ProtocolClientError) -> Outcome:
@@ -225,4 +264,4 @@ def _classify(error: err.ProtocolClientError) -> Outcome:
         return Outcome.RESET
     if error.refresh_metadata:
         return Outcome.REFRESH
-    return Outcome.RETRY if error.retriable else Outcome.RAISE
+    return Outcome.RETRY if may_pass(error) else Outcome.RAISE

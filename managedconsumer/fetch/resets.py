@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Iterable, Mapping, NamedTuple
 
 from managedconsumer import errors as err
+from managedconsumer.fetch.answers import may_pass
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
+
+log = logging.getLogger(__name__)
 
 
 class OffsetAnswer(NamedTuple):
@@ -15,6 +19,11 @@ class OffsetAnswer(NamedTuple):
     timestamp: int
     leader_epoch: int
     error: err.ProtocolClientError | None
+
+    @property
+    def may_change(self) -> bool:
+        """True for an error that may pass: the same question gets a better answer later."""
+        return self.error is not None and may_pass(self.error)
 
 
 def by_leader(
@@ -48,13 +57,16 @@ def list_offsets_body(wanted: Mapping[TopicPartition, int], isolation_level: int
 
 
 def read_list_offsets(answer: Mapping[str, Any], asked: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAnswer]:
-    """The answer by partition; a partition that was asked for and is not in it counts as unknown."""
+    """The answer by partition. One that is not in it counts as unknown; one that was not asked for is ignored."""
     missing = err.error_for_code(3)
     found = {tp: OffsetAnswer(-1, -1, -1, missing) for tp in asked}
     for topic in answer["topics"]:
         for part in topic["partitions"]:
-            code = part["error_code"]
-            found[TopicPartition(topic["name"], part["partition_index"])] = OffsetAnswer(
+            tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
+            if tp not in found:
+                log.warning("ignoring %s-%d in an answer about offsets: it was not asked for", *tp)
+                continue
+            found[tp] = OffsetAnswer(
                 part["offset"],
                 part["timestamp"],
                 part.get("leader_epoch", -1),

@@ -1,12 +1,13 @@
 """A small registry of metrics: counters, gauges and timers with tags, and Prometheus' text of them.
 
-Whoever wants another system reads :meth:`Metrics.values`. Thread-safe. A gauge may be read from its source when it is
+For another monitoring system read :meth:`Metrics.values`. Thread-safe. A gauge may be read from its source when it is
 asked for: what costs nothing to know costs nothing to keep.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import Callable, Mapping, TypeVar
 
 from managedconsumer.runtime.handlers import ThreadingHandler
@@ -89,6 +90,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._metrics: dict[tuple[str, Tags], Metric] = {}
+        self._gone: deque[Mapping[str, str]] = deque()
         self._texts: dict[str, str] = {}
 
     def counter(self, name: str, text: str = "", tags: Mapping[str, str] | None = None) -> Counter:
@@ -118,6 +120,7 @@ class Metrics:
     def _register(self, name: str, text: str, tags: Mapping[str, str] | None, make: Callable[[], Metric]) -> Metric:
         if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", name):
             raise ValueError(f"{name!r} is no name of a metric: letters, digits, _ and : are allowed")
+        self._forget_the_gone()
         with _lock:
             self._texts.setdefault(name, text)
             return self._metrics.setdefault((name, _tags(tags)), make())
@@ -129,13 +132,22 @@ class Metrics:
         return found
 
     def forget(self, tags: Mapping[str, str]) -> None:
-        """Drop every metric that carries all of ``tags``: whoever they told of is gone."""
+        """Drop every metric that carries all of ``tags``: what they describe is gone."""
         gone = set(_tags(tags))
         with _lock:
             self._metrics = {key: metric for key, metric in self._metrics.items() if not gone <= set(key[1])}
 
+    def forget_later(self, tags: Mapping[str, str]) -> None:
+        """:meth:`forget`, at the next use of this registry. Takes no lock: for finalizers, which run anywhere."""
+        self._gone.append(tags)
+
+    def _forget_the_gone(self) -> None:
+        while self._gone:
+            self.forget(self._gone.popleft())
+
     def values(self) -> dict[tuple[str, Tags], float]:
         """``{(name, ((tag, value), ...)): value}`` at this moment."""
+        self._forget_the_gone()
         with _lock:
             metrics = list(self._metrics.items())
         return {
@@ -146,6 +158,7 @@ class Metrics:
 
     def prometheus(self) -> str:
         """The text that Prometheus scrapes (exposition format 0.0.4)."""
+        self._forget_the_gone()
         with _lock:
             metrics = sorted(self._metrics.items(), key=lambda item: item[0])
         families: dict[str, list[str]] = {}

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# What the user can do about a position that ``auto_offset_reset="none"`` does not look up.
+_SAY_WHERE = (
+    "auto_offset_reset is 'none': seek() to an offset that exists, or call reset_offsets({partition: -2}) (-1 for the "
+    "end), or choose 'earliest' or 'latest'"
+)
 _UNKNOWN: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
@@ -41,10 +46,56 @@ class AssignmentPart:
     closing: bool
     stopping: bool
     stop_wanted: bool
+    error: BaseException | None
     _draining: int
+    #: The partitions of which only the user can say where to go on, see :meth:`ask_user`.
+    _undecided: dict[TopicPartition, PartitionQueue]
 
     def fail(self, error: BaseException) -> None:
         """An error that ends the consumer."""
+        raise NotImplementedError
+
+    def call_user(self) -> None:
+        """There is something that the consuming threads must look at before they get another message; lock held."""
+        raise NotImplementedError
+
+    def ask_user(self, tp: TopicPartition, error: err.KafkaException) -> None:
+        """Only the user can say where ``tp`` goes on: calls that consume raise ``error`` until it has been said.
+
+        A seek or a reset says it. While the partition is held (its assigned-callback may seek) or paused nothing is
+        raised; the others go on then.
+        """
+        with self.lock:
+            queue = self.buffer.queues.get(tp)
+            if queue is None or self.closing:
+                return
+            if queue.undecided is None:
+                log.error("%s", error)
+            queue.undecided, queue.fetch_offset = error, -1
+            self._undecided[tp] = queue
+            self.call_user()
+
+    def undecided(self) -> err.KafkaException | None:
+        """What the user has to decide now, None: nothing; the lock is held."""
+        for tp, queue in list(self._undecided.items()):
+            if self.buffer.queues.get(tp) is not queue or queue.undecided is None:
+                del self._undecided[tp]
+            elif not queue.state.held and not queue.state.paused:
+                return queue.undecided
+        return None
+
+    def _decided(self, tp: TopicPartition) -> None:
+        """The position of ``tp`` is set, or will be looked up; the lock is held."""
+        queue = self._undecided.pop(tp, None)
+        if queue is not None:
+            queue.undecided = None
+
+    def caller(self) -> int:
+        """On whose behalf the calling thread acts."""
+        raise NotImplementedError
+
+    def _leave_dead_hands(self) -> None:
+        """Threads that ended with messages in hand never come back."""
         raise NotImplementedError
 
     def hold(self, tps: Collection[TopicPartition]) -> None:
@@ -63,9 +114,10 @@ class AssignmentPart:
 
     def drain(self, tps: Collection[TopicPartition], seconds: float) -> bool:
         """Wait until no other thread has a message of ``tps`` in hand; False when ``seconds`` were not enough."""
-        me = self.handler.ident()
+        me = self.caller()
         deadline = Deadline(self.handler.now(), seconds)
         with self.lock:
+            self._leave_dead_hands()
             self._draining += 1
             try:
                 while self.dispenser.in_hand(tps, but=me) and not self.closing and not self.stop_wanted:
@@ -122,6 +174,7 @@ class AssignmentPart:
                 checked_offset(offset, f"{tp.topic}-{tp.partition}: ")
             self.dispenser.forget(set(offsets))
             for tp, offset in offsets.items():
+                self._decided(tp)
                 self.subscription.seek(tp, offset, epochs.get(tp, -1))
                 self.buffer.restart(tp)
             self.lock.notify_all()
@@ -132,9 +185,17 @@ class AssignmentPart:
         with self.lock:
             self.dispenser.forget(set(strategies))
             for tp, strategy in strategies.items():
+                self._decided(tp)
                 self.subscription.need_offset_reset(tp, strategy)
                 self.buffer.restart(tp)
         self.positions.wake()
+
+    def nothing_committed(self, tps: Iterable[TopicPartition], group: str | None) -> None:
+        """``auto_offset_reset="none"``, and there is no offset to begin at: the user has to give one."""
+        whose = "there is no consumer_group" if group is None else f"group {group!r} has committed no offset"
+        for tp in tps:
+            text = f"{tp.topic}-{tp.partition}: {whose}, and {_SAY_WHERE}"
+            self.ask_user(tp, err.NoOffsetForPartitionError(text))
 
     def offset_out_of_range(self, queue: PartitionQueue) -> None:
         """The broker does not have the offset that a fetch asked for; the lock is held."""
@@ -142,13 +203,8 @@ class AssignmentPart:
         if queue.chunks or queue.state.position != queue.fetch_offset:
             return  # deliver first what was fetched before it
         if not self.subscription.has_default_offset_reset_policy():
-            queue.fetch_offset = -1
-            self.fail(
-                err.OffsetOutOfRangeError(
-                    f"offset {queue.state.position} of {queue.tp.topic}-{queue.tp.partition} is not in the log, and "
-                    "auto_offset_reset is 'none': seek to an offset that exists, or choose 'earliest' or 'latest'"
-                )
-            )
+            gone = f"offset {queue.state.position} of {queue.tp.topic}-{queue.tp.partition} is not in the log"
+            self.ask_user(queue.tp, err.OffsetOutOfRangeError(f"{gone}, and {_SAY_WHERE}"))
             return
         log.warning(
             "%s-%d: offset %s is not in the log (any more); resetting to %s",
@@ -173,13 +229,8 @@ class AssignmentPart:
         if not self.subscription.has_default_offset_reset_policy():
             self.dispenser.forget({queue.tp})
             queue.restart()
-            queue.fetch_offset = -1
-            self.fail(
-                err.OffsetOutOfRangeError(
-                    f"{what}: offset {position} of partition {queue.tp.partition} means nothing any more, and "
-                    "auto_offset_reset is 'none': seek to an offset that exists, or choose 'earliest' or 'latest'"
-                )
-            )
+            gone = f"{what}: offset {position} of partition {queue.tp.partition} means nothing any more"
+            self.ask_user(queue.tp, err.OffsetOutOfRangeError(f"{gone}, and {_SAY_WHERE}"))
             return
         log.warning(
             "%s: partition %d starts at %s instead of offset %d; old id %s, new id %s",
@@ -209,10 +260,9 @@ class AssignmentPart:
         if end_offset < position:
             if not self.subscription.has_default_offset_reset_policy():
                 queue.restart()
-                queue.fetch_offset = -1
-                self.fail(err.LogTruncationError(tp.topic, tp.partition, position, end_offset))
+                self.ask_user(tp, err.LogTruncationError(tp.topic, tp.partition, position, end_offset))
                 return
-            log.warning("%s Reading on at %d", err.LogTruncationError(*tp, position, end_offset), end_offset)
+            log.warning("%s Reading continues at %d", err.LogTruncationError(*tp, position, end_offset), end_offset)
             self.subscription.seek(tp, end_offset, epoch)
         else:
             log.info("%s-%d: the log has changed from offset %d on; nothing of it was handed out", *tp, end_offset)

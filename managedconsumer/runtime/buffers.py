@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import mmap
-import sys
 from contextlib import suppress
 
 _SMALL = 64 * 1024
 _STEP = 1024 * 1024
 # The size of a large page of memory, where there are such.
 _LARGE_PAGE = 2 * 1024 * 1024
-# References to a buffer that nobody uses: the pool's list, the loop's variable, the call's argument.
-_UNUSED = 3
 
 
 class BufferPool:
     """Buffers of one fetch worker; used by that worker only.
 
-    A buffer is free again when nothing refers to it any more: the chunks of an answer hold views of it until they are
-    read to their end, wherever that happens.
+    A buffer is free again when nobody has a view of it any more: the chunks of an answer hold views of it until they are
+    read to their end, wherever that happens. The buffer itself knows how many views there are. References say nothing:
+    how many a local variable or an argument adds differs between interpreters.
     """
 
     def __init__(self, most: int = 4) -> None:
@@ -27,17 +25,29 @@ class BufferPool:
         self._buffers: list[bytearray | mmap.mmap] = []
 
     def take(self, size: int) -> bytearray | mmap.mmap:
-        """A buffer of at least ``size`` bytes, with anything in it."""
+        """A buffer of at least ``size`` bytes, with anything in it. Take a view of it before the next call."""
         if size < _SMALL:
             return bytearray(size)
         for buffer in self._buffers:
-            if len(buffer) >= size and sys.getrefcount(buffer) == _UNUSED:
+            if len(buffer) >= size and _unseen(buffer):
                 return buffer
         fresh = _fresh(size)
         self._buffers.append(fresh)
         if len(self._buffers) > self._most:
             del self._buffers[0]
         return fresh
+
+
+def _unseen(buffer: bytearray | mmap.mmap) -> bool:
+    """True if nobody has a view of ``buffer``: only then does Python let its size change. Its size stays the same."""
+    try:
+        if isinstance(buffer, bytearray):
+            buffer.append(buffer.pop())  # within the memory that it has: nothing is copied
+        else:
+            buffer.resize(len(buffer))
+    except BufferError:
+        return False
+    return True
 
 
 def _fresh(size: int) -> bytearray | mmap.mmap:

@@ -204,4 +204,7 @@ class ListenerCalls:
 
     def _invoke(self, method: str, tps: Collection[TopicPartition]) -> Any:
         log.debug("%s(%s)", method, sorted(tps))
-        return getattr(self._listener, method)(list(tps))
+        call = getattr(self._listener, method, None)
+        if call is None:  # a listener of the time before KIP-429 has no on_partitions_lost
+            call = self._listener.on_partitions_revoked
+        return call(list(tps))

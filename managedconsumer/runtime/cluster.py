@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
+from managedconsumer.runtime import diagnose, forks
 from managedconsumer.runtime.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.handlers import Handler
 from managedconsumer.runtime.transport import BufferFactory
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NO_TOPIC_ID = bytes(16)
-_PASSING = (
+# How long (ms) the control connection gets for an answer before a new connection is tried.
+_KEPT_CONNECTION_MS = 5000
+#: What goes wrong with connections and passes by itself.
+PASSING = (
     err.NoBrokersAvailableError,
     err.SocketDisconnectedError,
     err.RequestTimedOut,
@@ -81,6 +85,13 @@ class Cluster:
         self._control: Connection | None = None
         self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._closed = False
+        forks.watch(self)
+
+    def disown(self) -> None:
+        """In the child of a fork: connections of its own from here on, as the sockets here are the parent's."""
+        self._lock = self.handler.RLock()  # a thread that does not exist here may hold the other one
+        self._connections = weakref.WeakSet()
+        self._control = None
 
     @property
     def address(self) -> str:
@@ -154,15 +165,18 @@ class Cluster:
         """Ask any broker; tries each known one once. Raises the first fatal error, or NoBrokersAvailableError."""
         with self._lock:
             if self._control is not None and self._control.connected:
+                # Metadata and look-ups are answered at once. A connection that has died without a word would cost a
+                # whole time-out, while everybody waits for the new leader or coordinator; a new one is soon made.
+                longest = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
                 try:
-                    return self._control.request(api, body, timeout_ms)
+                    return self._control.request(api, body, min(longest, _KEPT_CONNECTION_MS))
                 except (err.SocketDisconnectedError, err.RequestTimedOut, err.ProtocolError) as error:
                     log.debug("control connection to %s failed: %s", self._control.address, error)
                     self._control.close()
             return self._ask_anyone(api, body, timeout_ms)
 
     def _ask_anyone(self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None) -> dict[str, Any]:
-        failures: list[str] = []
+        failures: list[err.KafkaException] = []
         for host, port, node_id in self._candidates():
             if self._control is not None:
                 self._control.close()
@@ -174,8 +188,11 @@ class Cluster:
             except err.KafkaException as error:
                 if self._closed:
                     raise
-                failures.append(str(error))
-        raise err.NoBrokersAvailableError("no broker could be reached: " + "; ".join(dict.fromkeys(failures)))
+                failures.append(error)
+        texts = "; ".join(dict.fromkeys(map(str, failures)))
+        nobody = err.NoBrokersAvailableError(f"no broker could be reached: {texts}")
+        nobody.definite = all(_is_definite(error) for error in failures)
+        raise nobody
 
     def _candidates(self) -> list[tuple[str, int, int | None]]:
         known: list[tuple[str, int, int | None]] = [(b.host, b.port, b.node_id) for b in self.snapshot.brokers.values()]
@@ -209,12 +226,7 @@ class Cluster:
         while True:
             try:
                 return self.refresh(topics)
-            except (
-                err.NoBrokersAvailableError,
-                err.SocketDisconnectedError,
-                err.RequestTimedOut,
-                err.TokenUnavailableError,
-            ):
+            except PASSING:
                 if deadline.expired(now()) or self._closed:
                     raise
                 self.handler.sleep(min(backoff.fail(now()), deadline.remaining(now()) or 0.0))
@@ -224,6 +236,8 @@ class Cluster:
         body = {"key": group_id, "key_type": 0, "coordinator_keys": [group_id]}
         answer = self.request(schemas.FIND_COORDINATOR, body)
         found = answer["coordinators"][0] if answer.get("coordinators") else answer
+        if found["error_code"] == err.GroupAuthorizationFailed.ERROR_CODE:
+            raise diagnose.not_authorized(self.address, self.settings.security, "group", group_id)
         if found["error_code"]:
             raise err.error_for_code(found["error_code"], found.get("error_message"))
         broker = BrokerInfo(found["node_id"], found["host"], found["port"])
@@ -252,6 +266,11 @@ class Cluster:
         from managedconsumer.runtime.offsets import OffsetClient
 
         return OffsetClient(self, link, group_id, 0)
+
+
+def _is_definite(error: err.KafkaException) -> bool:
+    hung_up = isinstance(error, err.SocketDisconnectedError)
+    return hung_up or (isinstance(error, err.NoBrokersAvailableError) and error.definite)
 
 
 def _merge(old: ClusterSnapshot, answer: Mapping[str, Any], *, replace_topics: bool) -> ClusterSnapshot:

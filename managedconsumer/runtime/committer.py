@@ -68,7 +68,7 @@ class Committer:
     def held(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """All positions, the calling thread's message in hand included, other threads' excluded."""
         engine, metadata = self._engine, self._metadata()
-        me = engine.handler.ident()
+        me = engine.caller()
         result = {}
         with engine.lock:
             engine.dispenser.settle_lane()

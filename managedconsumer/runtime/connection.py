@@ -21,6 +21,7 @@ from managedconsumer._version import __version__
 from managedconsumer.runtime import diagnose, net, opening
 from managedconsumer.runtime.handlers import Handler
 from managedconsumer.runtime.settings import ConnectionSettings
+from managedconsumer.runtime.too_large import beginning_of_answer
 from managedconsumer.runtime.transport import Transport, make_transport
 from managedconsumer.wire import framing, schemas, versions
 
@@ -313,6 +314,10 @@ class Connection:
                     f"it sent answer {found} where {pending.correlation_id} ({pending.api.name}) was due"
                 )
         except BaseException as error:
+            if isinstance(error, errors.FrameTooLargeError) and self._ready:
+                error.answer = beginning_of_answer(
+                    self._transport, self._hold, pending.api, pending.version, error.size, self._handler.now()
+                )
             self._fail(error, f"while {pending.api.name} was waiting for its answer", pending)
             raise
         self._pending.popleft()
@@ -363,9 +368,9 @@ class Connection:
         """A typed error for what went wrong on the stream; None for what explains itself."""
         if isinstance(error, TimeoutError):
             if pending is None or not self._ready:
-                return diagnose.timed_out(self.address, "connecting", self._connect_limit_s, "connect_timeout_ms")
+                return diagnose.connecting_timed_out(self.address, "connecting", self._connect_limit_s)
             waited = self._handler.now() - pending.sent_at
-            return diagnose.timed_out(self.address, pending.api.name, waited, "request_timeout_ms")
+            return diagnose.request_timed_out(self.address, pending.api.name, waited)
         if diagnose.is_end_of_stream(error):
             if self._login_wanted():
                 return diagnose.login_wanted(self.address, self.settings.security)
@@ -378,9 +383,12 @@ class Connection:
             return errors.SocketDisconnectedError(
                 f"the connection to {self.address} broke {what}: {net.describe(error)}"
             )
-        if pending is not None and isinstance(error, errors.ProtocolError):
-            return type(error)(f"broker {self.address}: {error}")
-        return None
+        if pending is None or not isinstance(error, errors.ProtocolError):
+            return None
+        text = f"broker {self.address}: {error}"
+        if isinstance(error, errors.FrameTooLargeError):
+            return errors.FrameTooLargeError(text, error.size, error.limit, error.answer)
+        return type(error)(text)
 
     def _login_wanted(self) -> bool:
         """Brokers tell their versions to anyone, and hang up on the next request when they want a login."""

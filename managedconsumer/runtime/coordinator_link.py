@@ -36,7 +36,10 @@ class CoordinatorLink:
         self._lock = cluster.handler.Lock()
         self._broker: BrokerInfo | None = None
         self._connections: dict[str, Connection] = {}
+        self._proven: dict[str, float] = {}
         self._closed = False
+        #: Grows with every :meth:`lost`: what was asked in an earlier era says nothing about the present coordinator.
+        self.era = 0
 
     @property
     def broker(self) -> BrokerInfo | None:
@@ -44,40 +47,54 @@ class CoordinatorLink:
         return self._broker
 
     def request(
-        self, purpose: str, api: Api, body: Mapping[str, Any], timeout_ms: int, max_version: int | None = None
+        self,
+        purpose: str,
+        api: Api,
+        body: Mapping[str, Any],
+        timeout_ms: int,
+        max_version: int | None = None,
+        idle_s: float | None = None,
     ) -> dict[str, Any]:
         """Ask the coordinator, in no version above ``max_version``; finds and connects first if needed. One attempt.
 
-        Raises what went wrong: a typed error of the coordinator look-up, a connection error, RequestTimedOut. After
-        a connection error the coordinator counts as unknown.
+        A connection over which nothing has come for ``idle_s`` seconds is replaced first: a firewall or a proxy may
+        have forgotten it, which nobody notices before the time-out. Raises what went wrong: a typed error of the
+        coordinator look-up, a connection error, RequestTimedOut. After a connection error the coordinator counts as
+        unknown.
         """
+        era, now = self.era, self._cluster.handler.now
         try:
-            connection = self._connection(purpose)
+            connection = self._connection(purpose, era, None if idle_s is None else now() - idle_s)
             version = connection.version(api) if max_version is None else min(connection.version(api), max_version)
-            return connection.request(api, body, timeout_ms, version)
+            answer = connection.request(api, body, timeout_ms, version)
         except CONNECTION_ERRORS as error:
-            self.lost(str(error))
+            self.lost(str(error), era)
             raise
+        self._proven[purpose] = now()
+        return answer
 
     def supports(self, purpose: str, api: Api) -> bool:
         """True when the coordinator's broker offers ``api``; connects where needed."""
-        return api.key in self._connection(purpose).broker_ranges
+        return api.key in self._connection(purpose, self.era).broker_ranges
 
-    def _connection(self, purpose: str) -> Connection:
+    def _connection(self, purpose: str, era: int, used_since: float | None = None) -> Connection:
         broker = self._broker or self._find()
         with self._lock:
             connection = self._connections.get(purpose)
-            if connection is not None and connection.connected and connection.node_id == broker.node_id:
+            trusted = used_since is None or self._proven.get(purpose, used_since) >= used_since
+            if connection is not None and connection.connected and connection.node_id == broker.node_id and trusted:
                 return connection
         if connection is not None:
             connection.close()
         fresh = self._cluster.connect(broker.node_id)
         with self._lock:
-            if not self._closed:
+            if not self._closed and era == self.era:
                 self._connections[purpose] = fresh
+                self._proven[purpose] = self._cluster.handler.now()
                 return fresh
         fresh.close()
-        raise err.SocketDisconnectedError(f"group {self._group_id!r}: the member is closing")
+        what = "the member is closing" if self._closed else "the coordinator was lost meanwhile"
+        raise err.SocketDisconnectedError(f"group {self._group_id!r}: {what}")
 
     def _find(self) -> BrokerInfo:
         broker = self._cluster.find_coordinator(self._group_id)
@@ -87,9 +104,21 @@ class CoordinatorLink:
         self._broker = broker
         return broker
 
-    def lost(self, reason: str) -> None:
-        """The coordinator has to be looked up again before the next request."""
-        broker, self._broker = self._broker, None
+    def lost(self, reason: str, era: int | None = None) -> None:
+        """The coordinator has to be looked up again before the next request; no present connection is used again.
+
+        What is wrong with one connection (a silent network, a broker that is gone) is wrong with the others, which
+        might find out minutes later. A request that waits on one of them gets SocketDisconnectedError. With ``era``, as
+        it was when the failed request was sent: nothing happens if the coordinator has been lost since.
+        """
+        with self._lock:
+            if era is not None and era != self.era:
+                return
+            self.era += 1
+            broker, self._broker = self._broker, None
+            connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            connection.close()
         if broker is not None and not self._closed:
             log.info("group %s: coordinator %s is lost: %s", self._group_id, broker.address, reason)
 

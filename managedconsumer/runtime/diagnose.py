@@ -46,10 +46,12 @@ def shown_address(host: str, port: int) -> str:
 def dial_failed(address: str, error: OSError, seconds: float) -> errors.KafkaException:
     """No TCP connection came about."""
     if isinstance(error, socket.gaierror):
-        return errors.NoBrokersAvailableError(
+        unknown = errors.NoBrokersAvailableError(
             f"cannot connect to {address}: the host name does not resolve ({net.describe(error)}). Check the name in "
             "the list of brokers; if it is not in there, a broker announced it (advertised.listeners)"
         )
+        unknown.definite = error.errno != socket.EAI_AGAIN
+        return unknown
     attempts = error.attempts if isinstance(error, net.DialError) else [(address, error)]
     kinds = {getattr(each, "errno", None) for _, each in attempts}
     tried = "; ".join(f"{where}: {net.describe(each)}" for where, each in attempts)
@@ -57,12 +59,14 @@ def dial_failed(address: str, error: OSError, seconds: float) -> errors.KafkaExc
         remedy = "Nothing listens there: is the broker running, and is the port right?"
     elif any(isinstance(each, TimeoutError) for _, each in attempts):
         remedy = (
-            f"Waited {seconds:g} s (connect_timeout_ms): is the host up, can this machine reach that address "
-            "(advertised.listeners), does a firewall drop packets?"
+            f"Waited {seconds:g} s: is the host up, can this machine reach that address (advertised.listeners), does a "
+            "firewall drop packets?"
         )
     else:
         remedy = "Check host, port and network"
-    return errors.NoBrokersAvailableError(f"cannot connect to {address} ({tried}). {remedy}")
+    failed = errors.NoBrokersAvailableError(f"cannot connect to {address} ({tried}). {remedy}")
+    failed.definite = kinds == {errno.ECONNREFUSED}
+    return failed
 
 
 def is_tls_error(error: BaseException) -> bool:
@@ -145,8 +149,8 @@ def hung_up(address: str, what: str, error: BaseException, hint: str = "") -> er
     if isinstance(error, PeerClosedError):
         how = str(error)
     else:
-        how = f"({net.describe(error)})" if isinstance(error, ConnectionError) else "without a word"
-    return errors.SocketDisconnectedError(f"the broker at {address} ended the connection {how}, {what}{hint}")
+        how = f"({net.describe(error)})" if isinstance(error, ConnectionError) else "without answering"
+    return errors.SocketDisconnectedError(f"the broker at {address} closed the connection {how}, {what}{hint}")
 
 
 def hint_for_first_request(security: Security) -> str:
@@ -170,13 +174,54 @@ def login_wanted(address: str, security: Security) -> errors.KafkaException:
     )
 
 
-def timed_out(address: str, what: str, seconds: float, option: str) -> errors.KafkaException:
-    """No whole answer in time."""
-    error: errors.KafkaException = errors.RequestTimedOut(
-        f"the broker at {address} did not finish {what} within {seconds:.3g} s. The connection is closed; it may be "
-        f"overloaded or unreachable. If it only needs longer, raise {option}"
+def connecting_timed_out(address: str, what: str, seconds: float) -> errors.KafkaException:
+    """A port that accepts connections and does not get them ready in time."""
+    return errors.RequestTimedOut(
+        f"the broker at {address} did not finish {what} within {seconds:.3g} s. Is that a Kafka broker's port, and is "
+        "the broker overloaded? The limit is KafkaClient's socket_timeout_ms, and at most 10 s"
     )
-    return error
+
+
+def request_timed_out(address: str, what: str, seconds: float) -> errors.KafkaException:
+    """No whole answer in time."""
+    return errors.RequestTimedOut(
+        f"the broker at {address} did not finish {what} within {seconds:.3g} s. The connection is closed; it may be "
+        "overloaded or unreachable. If it only needs longer, raise socket_timeout_ms of KafkaClient"
+    )
+
+
+#: By resource type of an ACL: the error's code, the operations that a consumer needs, kafka-acls.sh's options.
+_ACLS: Final = {
+    "topic": (29, "READ and DESCRIBE", "--operation Read --operation Describe --topic {}"),
+    "group": (30, "READ", "--operation Read --group {}"),
+    "cluster": (31, "DESCRIBE", "--operation Describe --cluster"),
+}
+
+
+def not_authorized(address: str, security: Security, resource: str, name: str = "") -> errors.KafkaException:
+    """The broker knows who we are and does not let us: says who, what, and the ACL to add.
+
+    ``resource`` is ``"topic"``, ``"group"`` or ``"cluster"``, ``name`` that of the topic or group.
+    """
+    code, operations, options = _ACLS[resource]
+    who, principal = _principal(security)
+    what = f"the {resource} {name!r}" if name else f"the {resource}"
+    return errors.error_for_code(
+        code,
+        f"{who} is not authorized for {what} on {address}: {operations} on {what} must be allowed, as by "
+        f"kafka-acls.sh --add --allow-principal {principal} {options.format(name)}",
+    )
+
+
+def _principal(security: Security) -> tuple[str, str]:
+    """Who we are to the broker, in words and as ``--allow-principal``."""
+    if security.sasl_username is not None:
+        return f"user {security.sasl_username!r}", f"User:{security.sasl_username}"
+    if security.uses_sasl:
+        return "the user of the token from sasl_oauth_token", "User:<subject of the token>"
+    if security.ssl_certfile is not None or security.ssl_context is not None:
+        return "the user of our TLS certificate (or User:ANONYMOUS)", "User:<name in the certificate>"
+    return "an anonymous user (no SASL, no TLS certificate)", "User:ANONYMOUS"
 
 
 def forked(address: str, owner: int, child: int) -> errors.KafkaException:

@@ -8,7 +8,6 @@ I/O and no user code runs under it.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import deque
 from types import TracebackType
@@ -21,11 +20,12 @@ from managedconsumer.coordinator.history import History
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import Dispenser
 from managedconsumer.fetch.plan import FetchLimits
-from managedconsumer.runtime import forks
+from managedconsumer.runtime import forks, owners
 from managedconsumer.runtime.assignment_part import AssignmentPart
 from managedconsumer.runtime.cluster import Cluster
 from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.fetch_pool import FetchPool
+from managedconsumer.runtime.news import News
 from managedconsumer.runtime.offsets import OffsetClient
 from managedconsumer.runtime.patience import Patience
 from managedconsumer.runtime.positions import PositionWorker
@@ -57,10 +57,11 @@ class Task(Protocol):
 _LONGEST_NAP = 1.0
 
 
-class Engine(AssignmentPart):
+class Engine(AssignmentPart, forks.OwnProcess):
     """One consumer's machinery. Thread-safe; :meth:`close` may be called from anywhere, also from a signal handler."""
 
     def __init__(self, cluster: Cluster, options: ConsumerOptions, group_id: str | None) -> None:
+        super().__init__()
         self.cluster = cluster
         self.options = options
         self.group_id = group_id
@@ -75,15 +76,19 @@ class Engine(AssignmentPart):
         # A greenlet on the short way gives no turns, however long a deserializer takes.
         short = self.handler.native or options.deserializer is None
         make = PythonLane if options.use_rdkafka else Lane  # librdkafka's messages become ours in Python
-        lane = make(self.handler.current, self.handler.native, self.handler.Lock()) if short else None
+        here = self.handler.here
+        lane = make(None if here else self.handler.current, here, self.handler.RLock()) if short else None
         self.dispenser = Dispenser(self.buffer, lane)
         self._patience = None if self.handler.native else Patience(self.handler)
         self.partition_object: Callable[[TopicPartition], Any] = lambda tp: tp
         self.closing = True
-        self.stopping = self.stop_wanted = False
+        self.stopping = self.stop_wanted = self._opened = False
+        #: True when no more messages are wanted: consuming calls finish what is in hand and give nothing.
+        self.ending = False
         #: Threads that are inside ``consume()`` or a callback of it: a ``stop()`` there waits until they are out.
         self.inside: set[int] = set()
         self._draining = 0
+        self._undecided = {}
         #: How often a consuming thread has come (the lane's messages are counted there).
         self.visits = 0
         self.error: BaseException | None = None
@@ -93,7 +98,7 @@ class Engine(AssignmentPart):
         self._tasks: deque[Task] = deque()
         #: The event loop that consumes, while one does.
         self.loop: Any = None
-        self._pid = os.getpid()
+        self.news = News(self)
         self.abandoned = False
         forks.watch(self)
         self._build()
@@ -126,8 +131,9 @@ class Engine(AssignmentPart):
         self.check_process()
         self.cluster.reopen()
         self._build()
+        self._opened = True
         with self.lock:
-            self.closing = self.stopping = self.stop_wanted = False
+            self.closing = self.stopping = self.stop_wanted = self.ending = False
             self.error = None
             self.troubles.clear()
             self._raise_once.clear()
@@ -155,23 +161,8 @@ class Engine(AssignmentPart):
         """True when a callback waits for the consuming thread."""
         return bool(self._tasks)
 
-    def in_own_process(self) -> bool:
-        """False in a child of the process that made this consumer."""
-        return os.getpid() == self._pid
-
-    def check_process(self) -> None:
-        """Raise ForkedProcessError in a child of the process that made this consumer."""
-        if not self.in_own_process():
-            raise self._forked()
-
-    def _forked(self) -> err.ForkedProcessError:
-        return err.ForkedProcessError(
-            f"this consumer was created in process {self._pid} and is used in its child {os.getpid()}: threads and "
-            "sockets do not survive a fork. Create the consumer in the process that uses it"
-        )
-
     def disown(self) -> None:
-        """In the child of a fork: every call raises from here on. Threads that are not here may hold its locks."""
+        """In the child of a fork: every call raises from here on. Threads that do not exist here may hold the locks."""
         shared = self.handler.RLock()
         self.lock, self.room = self.handler.Condition(shared), self.handler.Condition(shared)
         self.dispenser.lane.cut()
@@ -192,6 +183,21 @@ class Engine(AssignmentPart):
             self._raise_once.append(error)
             self.call_user()
 
+    def want_stop(self) -> None:
+        """The next call that consumes stops. No lock, and no waiting: this may run in the middle of anything."""
+        self.stop_wanted = True
+        self.dispenser.lane.detach()
+
+    def end_soon(self) -> None:
+        """Calls that consume finish what is in hand and give nothing any more; otherwise like :meth:`want_stop`."""
+        self.ending = True
+        self.dispenser.lane.detach()
+
+    def tell_users(self) -> None:
+        """Wake the consuming threads after :meth:`want_stop` or :meth:`end_soon`."""
+        with self.lock:
+            self.call_user()
+
     def call_user(self) -> None:
         """There is something that the consuming threads must look at before they get another message; lock held."""
         self.dispenser.settle_lane()
@@ -209,7 +215,13 @@ class Engine(AssignmentPart):
         if self._raise_once:
             raise self._raise_once.popleft()
         if self.closing or self.stopping:
-            raise err.ConsumerStoppedException("the consumer is not running: call start() first")
+            raise self.not_running()
+
+    def not_running(self) -> err.ConsumerStoppedException:
+        """The error for a call that needs a running consumer: never started, or stopped (by whatever thread)."""
+        if not self._opened:
+            return err.ConsumerStoppedException("the consumer is not running: call start() first")
+        return err.ConsumerStoppedException("the consumer was stopped; start() starts it again")
 
     # -- messages -------------------------------------------------------------------------------------
 
@@ -233,7 +245,9 @@ class Engine(AssignmentPart):
         """
         with self.lock:
             self.visits += 1
-            if self.error is not None or self._raise_once or self.closing or self.stopping or self.stop_wanted:
+            if not self.dispenser.has_hand(who):
+                self._leave_dead_hands()
+            if self._interrupts():
                 self._on_return(who)
                 if not self.stop_wanted:
                     self.raise_if_over()
@@ -241,20 +255,41 @@ class Engine(AssignmentPart):
             if self._tasks:
                 self._on_return(who)
                 return None, self._tasks.popleft()
+            if self._undecided and (open_question := self.undecided()) is not None:
+                self._on_return(who)
+                raise open_question.with_traceback(None)  # or it would grow with every call
             return self._take(take, who), None
 
-    def wait_for_news(self, seconds: float) -> None:
-        """Block until there may be something for :meth:`attempt`, or ``seconds``; for event loops' waiting threads."""
-        with self.lock:
-            over = self.error is not None or self.closing or self.stopping or self.stop_wanted
-            if not (over or self._raise_once or self._tasks or self.buffer.ready()):
-                self.lock.wait(seconds)
+    def _interrupts(self) -> bool:
+        over = self.closing or self.stopping or self.stop_wanted or self.ending
+        return over or self.error is not None or bool(self._raise_once)
 
-    def wait_for_end(self, seconds: float) -> None:
-        """Block until a :meth:`close` that has begun elsewhere is through, or ``seconds``."""
+    def has_news(self) -> bool:
+        """True when there may be something for :meth:`attempt`; the lock is held."""
+        return self._interrupts() or bool(self._tasks) or self.buffer.ready() or self.undecided() is not None
+
+    def caller(self) -> int:
+        """On whose behalf the calling thread acts: its own, or that of the asyncio task that called."""
+        me = self.handler.ident()
         with self.lock:
-            if not self.closing:
-                self.lock.wait(seconds)
+            return me if self.dispenser.has_hand(me) else owners.acting.get() or me
+
+    def come_back(self, who: int) -> None:
+        """``who`` does not want another message: what it has in hand is finished."""
+        with self.lock:
+            self.visits += 1
+            self._on_return(who)
+
+    def _leave_dead_hands(self) -> None:
+        """Threads that ended with messages in hand never come back; the lock is held."""
+        for who in self.dispenser.owners():
+            if not self.handler.is_alive(who):
+                for tp, offset in self.dispenser.leave_behind(who):
+                    log.warning(
+                        "%s: a thread (greenlet, task) ended with offset %d of %s-%d in hand, which is not finished: "
+                        "nothing beyond it is committed until another member or another start reads it again",
+                        *(self.group_id or "consumer", offset, *tp),
+                    )
 
     def _wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
         """Call ``take`` until it gives something; runs the consuming thread's callbacks first, outside the lock."""
@@ -267,7 +302,7 @@ class Engine(AssignmentPart):
             try:
                 with self.lock:
                     taken, task = self.attempt(take, who)
-                    if taken or self.stop_wanted:
+                    if taken or self.stop_wanted or self.ending:
                         return taken
                     if task is None:
                         deadline = deadline or Deadline(self.handler.now(), timeout)
@@ -319,10 +354,13 @@ class Engine(AssignmentPart):
             self._tasks.remove(task)
             return True
 
-    def push_back(self, messages: Sequence[Message]) -> None:
-        """The calling thread could not use ``messages``: they are handed out again, the position stays before them."""
+    def push_back(self, messages: Sequence[Message], who: int | None = None) -> None:
+        """``who`` (None: the calling thread) could not use ``messages``.
+
+        They are handed out again, and the position stays before them.
+        """
         with self.lock:
-            self.dispenser.push_back(self.handler.ident(), messages)
+            self.dispenser.push_back(self.handler.ident() if who is None else who, messages)
             self.lock.notify_all()
 
     def set_paused(self, tps: Iterable[TopicPartition], paused: bool) -> None:

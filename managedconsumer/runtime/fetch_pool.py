@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from random import random
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, Mapping, cast
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
+from managedconsumer.fetch.refused import refused_batch
 from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.runtime.buffers import BufferPool
 from managedconsumer.runtime.connection import Connection
@@ -88,6 +89,9 @@ class FetchPool:
                     answer = self._ask(connection, session, plan)
                 except err.FATAL_LOCAL_ERRORS:
                     raise
+                except err.FrameTooLargeError as error:
+                    self._refuse(plan, error)
+                    continue  # the connection is closed
                 except err.KafkaException as error:
                     self._give_up(key, plan, connection, error, backoff)
                     connection = None
@@ -170,6 +174,21 @@ class FetchPool:
             engine.troubles.note((FETCH, *key), f"fetching failed: {error}")
             engine.refresh_metadata()
 
+    def _refuse(self, plan: fp.FetchPlan, error: err.FrameTooLargeError) -> None:
+        """The answer is too large to be received: find out whose it is, and let its reader know. The others go on.
+
+        A broker sends the first batch whole, however large (KIP-74), so it is one partition's.
+        """
+        engine = self._engine
+        with engine.lock:
+            ticket = fp.separate(plan)
+            if ticket is not None:
+                queue, version, offset = ticket
+                batch = refused_batch(queue.context, offset, error, "fetch_message_max_bytes")
+                # The buffer and the dispenser see the interface only.
+                engine.buffer.accept(queue, version, cast("RecordChunk", batch))
+                engine.lock.notify_all()
+
     def _deliver(self, key: tuple[int, int], plan: fp.FetchPlan, answer: dict[str, Any]) -> None:
         """Walk the answer without the lock, then hand it over in one go."""
         engine = self._engine
@@ -178,13 +197,15 @@ class FetchPool:
         with engine.lock:
             rest = engine.handler.now() + _ERROR_REST
             fp.release(plan, 0.0)
+            fp.answered(plan)
             for result in results:
                 stale |= self._take(result, rest)
             if results:  # an idle topic's answers are empty, and wake nobody
                 engine.lock.notify_all()
         retried = [result for result in results if result.outcome is fp.Outcome.RETRY]
         if retried:
-            engine.troubles.note((FETCH, *key), f"fetching {retried[0].queue.tp}: {retried[0].error}")
+            tp = retried[0].queue.tp
+            engine.troubles.note((FETCH, *key), f"fetching {tp.topic}-{tp.partition}: {retried[0].error}")
         else:
             engine.troubles.over((FETCH, *key))
         if stale:

@@ -7,14 +7,16 @@ a replay, a check, a copy. The next request is on its way while the caller works
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import random
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping, cast
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch import resets
+from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.plan import TOPIC_ID_VERSION
+from managedconsumer.fetch.refused import refused_batch
 from managedconsumer.runtime.cluster import Cluster
 from managedconsumer.runtime.connection import Connection
 from managedconsumer.runtime.connection_pool import ConnectionPool
@@ -26,8 +28,6 @@ log = logging.getLogger(__name__)
 
 # How much longer (ms) than the broker was told to wait we wait for its answer.
 _ANSWER_GRACE_MS = 30_000
-# So many times in a row must a broker say "nothing here" below the high watermark before it is believed.
-_EMPTY_ANSWERS = 2
 # For so long (seconds) a log that ends before the range does may still turn out to be longer.
 _SHORT_LOG_PATIENCE = 15.0
 
@@ -39,7 +39,8 @@ class RangeLimits:
     """How to read; sizes in bytes, ``max_wait_ms`` in milliseconds.
 
     ``patience`` is for how many seconds without any progress failures are retried (new leaders, lost connections,
-    brokers that restart) before the last one is raised.
+    brokers that restart) before the last one is raised. ``size_option`` is what the user calls ``partition_max_bytes``,
+    for errors: an answer may take twice as much, and 65 MiB in any case.
     """
 
     partition_max_bytes: int = 1024 * 1024
@@ -48,6 +49,7 @@ class RangeLimits:
     check_crcs: bool = True
     max_batch_bytes: int = 64 * 1024 * 1024
     patience: float = 120.0
+    size_option: str = "partition_max_bytes"
 
 
 def fetch_range(
@@ -69,8 +71,11 @@ def fetch_range(
 
     A moved leader, a lost connection or a restarting broker are retried here, for up to ``limits.patience`` seconds
     without progress. When records of the range have been deleted (retention, truncation), ``on_lost(first, behind)``
-    is called and reading goes on behind them; without ``on_lost`` OffsetOutOfRangeError is raised. Whoever takes
-    records from a damaged chunk gets CorruptRecordError from it; after ``chunk.skip_corrupt()`` the range goes on.
+    is called and reading goes on behind them; without ``on_lost`` OffsetOutOfRangeError is raised. A broker
+    that sends no records below the log's end is asked again for as long; then RecordsNotSentError is raised.
+
+    Taking records from a damaged chunk raises CorruptRecordError; after ``chunk.skip_corrupt()`` the range goes on. A
+    batch that is larger than an answer may be comes as such a chunk (RecordTooLargeError).
 
     One thread uses the iterator at a time; closing it early is fine. Source: Kafka's protocol (Fetch, KIP-74, KIP-320).
     """
@@ -92,6 +97,9 @@ class _RangeReader:
         self._own_pool = isinstance(source, Cluster)
         self._pool = ConnectionPool(source) if isinstance(source, Cluster) else source
         self._cluster = self._pool.cluster
+        settings, room = self._cluster.settings, 2 * limits.partition_max_bytes
+        if settings.max_frame_bytes < room:
+            self._cluster.settings = replace(settings, max_frame_bytes=room)
         self._tp = tp
         self._stop = stop
         self._limits = limits
@@ -102,7 +110,6 @@ class _RangeReader:
         self._by_id = False
         self._backoff = Backoff(0.05, 1.0, random)
         self._failing_since: float | None = None
-        self._empty = 0
 
     # -- the loop -------------------------------------------------------------------------------------
 
@@ -118,6 +125,12 @@ class _RangeReader:
                     continue
                 except err.FATAL_LOCAL_ERRORS:
                     raise
+                except err.FrameTooLargeError as error:
+                    self._drop_connection()
+                    refused = cast("RecordChunk", refused_batch(context, offset, error, self._limits.size_option))
+                    yield refused
+                    offset = self._behind(refused)
+                    continue
                 except err.KafkaException as error:
                     self._recover(error)
                     continue
@@ -156,7 +169,6 @@ class _RangeReader:
             self._max_bytes = chunk.needs_bytes
             return None
         if chunk.corrupt or chunk.next_fetch_offset > offset:
-            self._empty = 0
             return chunk
         return None
 
@@ -166,8 +178,12 @@ class _RangeReader:
         if self._limits.isolation_level == 1 and part.get("last_stable_offset", -1) >= 0:
             end = min(end, part["last_stable_offset"])
         if end >= self._stop:
-            self._empty += 1
-            return self._empty >= _EMPTY_ANSWERS  # compacted away
+            # Not believed: what compaction and transactions leave out is passed by the batch behind it, and a slow read
+            # from tiered storage (KIP-405) is answered without records, too.
+            now = self._cluster.handler.now()
+            waited = now - (now if self._failing_since is None else self._failing_since)
+            self._note_failure(err.RecordsNotSentError(*self._tp, offset, end, waited))
+            return False
         # A new leader learns the high watermark a moment after it began to lead; a truncated log stays short.
         name = f"{self._tp.topic}-{self._tp.partition}"
         short = f"{name} ends at offset {end}, and the range at {self._stop}: was the topic truncated or made anew?"
@@ -274,7 +290,7 @@ class _RangeReader:
 
     def _recover(self, error: err.KafkaException) -> None:
         """Get over a failure that may pass, or raise it: leader moved, connection lost, broker restarting."""
-        if isinstance(error, err.ProtocolClientError) and not (error.retriable or error.refresh_metadata):
+        if isinstance(error, err.ProtocolClientError) and not may_pass(error):
             raise error
         throttled = getattr(error, "ERROR_CODE", None) == 89
         if not throttled:

@@ -6,6 +6,8 @@ import os
 import weakref
 from typing import Protocol
 
+from managedconsumer.errors import ForkedProcessError
+
 
 class Disowned(Protocol):
     """What a fork leaves unusable in the child."""
@@ -29,3 +31,25 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+
+class OwnProcess:
+    """Knows which process made it; in a child of that, nothing of it may be used."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def in_own_process(self) -> bool:
+        """False in a child of the process that made this consumer."""
+        return os.getpid() == self._pid
+
+    def check_process(self) -> None:
+        """Raise ForkedProcessError in a child of the process that made this consumer."""
+        if not self.in_own_process():
+            raise self._forked()
+
+    def _forked(self) -> ForkedProcessError:
+        return ForkedProcessError(
+            f"this consumer was created in process {self._pid} and is used in its child {os.getpid()}: threads and "
+            "sockets do not survive a fork. Create the consumer in the process that uses it"
+        )

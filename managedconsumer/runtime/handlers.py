@@ -19,7 +19,7 @@ import time
 from typing import Any, Callable, TypeVar
 
 from managedconsumer.errors import MissingPackageError
-from managedconsumer.runtime import net, primitives
+from managedconsumer.runtime import net, owners, primitives
 from managedconsumer.runtime.greenlets import GreenCondition, GreenWorker
 
 __all__ = ["GEventHandler", "Handler", "ThreadingHandler", "default_handler"]
@@ -120,15 +120,24 @@ class Handler(abc.ABC):
 
     @abc.abstractmethod
     def ident(self) -> int:
-        """A number that tells the current thread or greenlet from all others alive."""
+        """The number of the current thread or greenlet; no other one gets it, also when this one has ended."""
+
+    def is_alive(self, ident: int) -> bool:
+        """False when the thread, greenlet or task of that number has ended."""
+        return owners.is_alive(ident)
 
     def may_wait(self) -> bool:
         """False where nothing may block: in gevent's hub, where signal handlers run."""
         return True
 
     @property
+    def here(self) -> Any:
+        """Where threads consume: an object whose attribute ``number`` is :meth:`ident`, at the least cost."""
+        return None
+
+    @property
     def current(self) -> Callable[[], Any]:
-        """A function that names the current thread or greenlet, at the least cost: for what runs with every message."""
+        """Where greenlets consume: a function that gives the current one, at the least cost."""
         return self.ident
 
     @abc.abstractmethod
@@ -248,15 +257,17 @@ class ThreadingHandler(Handler):
         return _ThreadWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
 
     def ident(self) -> int:
-        return threading.get_ident()
+        return owners.here.number if self.native else owners.of_greenlet()
+
+    @property
+    def here(self) -> Any:
+        return owners.here if self.native else None
 
     def may_wait(self) -> bool:
         return self.native or not _in_hub()
 
     @property
     def current(self) -> Callable[[], Any]:
-        if self.native:
-            return threading.get_ident
         import gevent
 
         function: Callable[[], Any] = gevent.getcurrent
@@ -334,9 +345,7 @@ class GEventHandler(Handler):
         return GreenWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
 
     def ident(self) -> int:
-        import gevent
-
-        return id(gevent.getcurrent())
+        return owners.of_greenlet()
 
     def may_wait(self) -> bool:
         return not _in_hub()

@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 MEMBERSHIP, HEARTBEAT = "membership", "heartbeat"
 # How long an idle driver sleeps at most, so that a missed wake-up can only cost this much (seconds).
 _LONGEST_NAP = 5.0
+# A join may wait for minutes: it does not begin on a connection over which nothing has come for so long (seconds).
+_TRUSTED_IDLE = 3.0
+# After so long (seconds) without an answer the log and health() say what is being waited for.
+_TELL_AFTER = 5.0
 
 
 class Owner(Protocol):
@@ -67,10 +71,11 @@ class GroupMember:
         self._closing = False
         self._beat_worker: Worker | None = None
         self._members: dict[str, bytes] = {}
+        # By purpose: what has been asked and since when, and of what the owner has been told that it takes long.
+        self._asked: dict[str, tuple[str, float]] = {}
+        self._slow: dict[str, str] = {}
         #: Told when the heartbeat worker dies of an error that it should not have met.
         self.on_death: Callable[[BaseException], None] = lambda error: log.error("heartbeats ended", exc_info=error)
-        #: The thread that is inside :meth:`poll`, for callbacks that want to stop the consumer.
-        self.polling_in: int | None = None
 
     # -- state ----------------------------------------------------------------------------------------
 
@@ -135,14 +140,8 @@ class GroupMember:
 
         Raises the error that ended the membership. ``give_up`` is asked between steps.
         """
-        self.polling_in = self._handler.ident()
-        try:
-            return self._drive(Deadline(self._handler.now(), timeout), give_up)
-        finally:
-            self.polling_in = None
-
-    def _drive(self, deadline: Deadline, done: Callable[[], bool]) -> bool:
-        while not self._closing and not done():
+        deadline = Deadline(self._handler.now(), timeout)
+        while not self._closing and not give_up():
             with self._lock:
                 events = self.machine.poll()
             self._dispatch(events)
@@ -200,18 +199,34 @@ class GroupMember:
             return request
 
     def _send(self, purpose: str, request: ev.Request) -> bool:
+        era, idle = self._link.era, _TRUSTED_IDLE if purpose == MEMBERSHIP else None
+        self._asked[purpose] = (request.api.name, self._handler.now())
         try:
-            answer = self._link.request(purpose, request.api, request.body, int(request.timeout * 1000))
+            answer = self._link.request(purpose, request.api, request.body, int(request.timeout * 1000), idle_s=idle)
         except err.KafkaException as error:
             with self._lock:
                 events = self.machine.failed(request, error, self._handler.now())
-            self._dispatch(events)
+            self._dispatch(events, era)
             return False
+        finally:
+            self._answered(purpose)
         with self._lock:
             events = self.machine.receive(request, answer, self._handler.now())
             self._lock.notify_all()  # a heartbeat's answer may ask for a rebalance without an event
-        self._dispatch(events)
+        self._dispatch(events, era)
         return True
+
+    def _tell_what_lasts(self, now: float) -> None:
+        for purpose, (api, since) in list(self._asked.items()):
+            if now - since >= _TELL_AFTER and purpose not in self._slow:
+                self._slow[purpose] = api
+                self._owner.observe(ev.Waiting(api, over=False))
+
+    def _answered(self, purpose: str) -> None:
+        self._asked.pop(purpose, None)
+        api = self._slow.pop(purpose, None)
+        if api is not None:
+            self._owner.observe(ev.Waiting(api, over=True))
 
     def _hand_to_owner(self, event: ev.Event) -> None:
         if isinstance(event, ev.PrepareJoin):
@@ -235,12 +250,12 @@ class GroupMember:
             events = step()
         self._dispatch(events)
 
-    def _dispatch(self, events: list[ev.Event]) -> None:
-        """Deliver what the machine said; never under the lock."""
+    def _dispatch(self, events: list[ev.Event], era: int | None = None) -> None:
+        """Deliver what the machine said; never under the lock. ``era``: the link's, when this was asked for."""
         for event in events:
             self._owner.observe(event)
             if isinstance(event, ev.CoordinatorLost):
-                self._link.lost(event.reason)
+                self._link.lost(event.reason, era)
             elif isinstance(event, ev.MembershipLost):
                 self._owner.fence(event)
             if isinstance(event, (ev.PrepareJoin, ev.Elected, ev.Assigned, ev.MembershipLost)):
@@ -259,6 +274,7 @@ class GroupMember:
     def _beat(self) -> None:
         backoff = Backoff(0.05, 1.0, random)
         while not self._closing:
+            self._tell_what_lasts(self._handler.now())
             with self._lock:
                 now = self._handler.now()
                 events = self.machine.check_session(now)

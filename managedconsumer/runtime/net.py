@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 _RESOLVER_SLICE_S = 0.02
 # Load balancers forget silent connections after a few minutes (AWS: 350 s); the kernel's default is two hours.
 _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPALIVE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
+# When nobody has acknowledged what we sent for so long (ms), the other end is gone (a firewall has lost its table, a
+# machine its power): Linux gives the connection up then, and not after its 15 minutes. It is less than a request's
+# time-out (30 s), and longer than the pauses that a network heals by itself. A keep-alive probe counts, too.
+USER_TIMEOUT_MS = 20_000
 
 
 class DialError(OSError):
@@ -260,6 +264,8 @@ def _tune(sock: Any) -> None:
         number = getattr(socket, option, None)
         if number is not None and (option != "TCP_KEEPALIVE" or sys.platform == "darwin"):
             sock.setsockopt(socket.IPPROTO_TCP, number, value)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
 
 
 def _shown(address: Any) -> str:

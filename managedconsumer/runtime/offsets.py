@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 COMMIT = "commit"
 # How long (ms) a leader may take to say where an epoch ends: whoever asks has a rebalance going on.
 _EPOCH_PATIENCE_MS = 5000
+# A leader gets at least so long (seconds) to say where its log begins or ends, however little time is left.
+_SLOWEST_ANSWER = 10.0
 
 Interrupted = Callable[[], bool]
 
@@ -56,10 +58,10 @@ class OffsetClient:
         todo = dict(wanted)
         while todo:
             snapshot = self._cluster.snapshot
-            answers = self._list_once(todo)
+            answers = self._list_once(todo, max(_SLOWEST_ANSWER, deadline.remaining(self._now()) or 0.0))
             for tp, answer in answers.items():
                 done[tp] = answer
-                if answer.error is None or not answer.error.retriable:
+                if not answer.may_change:
                     del todo[tp]
             if not todo or deadline.expired(self._now()) or interrupted():
                 break
@@ -70,13 +72,16 @@ class OffsetClient:
                 log.debug("metadata refresh failed: %s", error)
         return done
 
-    def _list_once(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
+    def _list_once(self, wanted: Mapping[TopicPartition, int], seconds: float) -> dict[TopicPartition, OffsetAnswer]:
+        """One attempt; each leader gets ``seconds``, and no longer than any request."""
+        timeout_ms = min(1000.0 * seconds, self._cluster.settings.request_timeout_ms)
         grouped, homeless = resets.by_leader(wanted, self._cluster.snapshot)
         answers = {tp: OffsetAnswer(-1, -1, -1, err.error_for_code(5, f"{tp} has no leader")) for tp in homeless}
         for node, part in grouped.items():
             body = resets.list_offsets_body(part, self._isolation, 30000)
             try:
-                answers.update(resets.read_list_offsets(self._ask_leader(node, schemas.LIST_OFFSETS, body), part))
+                answer = self._ask_leader(node, schemas.LIST_OFFSETS, body, timeout_ms)
+                answers.update(resets.read_list_offsets(answer, part))
             except err.FATAL_LOCAL_ERRORS:
                 raise
             except CONNECTION_ERRORS as error:

@@ -75,7 +75,7 @@ def _failure(
 ) -> errors.KafkaException:
     address = diagnose.shown_address(host, port)
     if isinstance(error, TimeoutError):
-        return diagnose.timed_out(address, "the TLS handshake", limit, "connect_timeout_ms")
+        return diagnose.connecting_timed_out(address, "the TLS handshake", limit)
     if diagnose.is_end_of_stream(error):
         # What a broker's listener without TLS does, but also one that shuts down: only the first is worth an error
         # that ends the consumer.

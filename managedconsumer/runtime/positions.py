@@ -6,8 +6,8 @@ import logging
 from random import random
 from typing import TYPE_CHECKING, Any, Callable
 
-from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
+from managedconsumer.fetch.resets import OffsetAnswer
 from managedconsumer.runtime.troubles import METADATA, POSITIONS
 from managedconsumer.structs import TopicPartition
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# One round of look-ups may take this long (seconds) before the others get a turn.
-_ROUND = 10.0
+# For so long (seconds) a round of look-ups tries again. What it has found counts, and trouble is told, when it is over.
+_ROUND = 1.0
 
 
 class PositionWorker:
@@ -61,7 +61,7 @@ class PositionWorker:
             for tp, answer in answers.items():
                 state, strategy = waiting[tp]
                 if answer.error is not None:
-                    self._trouble(tp, answer.error)
+                    self._trouble(tp, answer)
                 elif strategy is not None and state.reset_to(max(0, answer.offset), strategy):
                     # The epoch of the log's start says nothing about the records before the position.
                     log.info("%s-%d: starting at offset %d", *tp, answer.offset)
@@ -70,13 +70,13 @@ class PositionWorker:
             engine.lock.notify_all()
             engine.room.notify_all()
 
-    def _trouble(self, tp: TopicPartition, error: err.ProtocolClientError) -> None:
-        if self._engine.closing:
+    def _trouble(self, tp: TopicPartition, answer: OffsetAnswer) -> None:
+        if self._engine.closing or answer.error is None:
             return
-        if error.retriable:
-            self._engine.troubles.note(POSITIONS, f"{tp.topic}-{tp.partition}: no offset yet: {error}")
+        if answer.may_change:
+            self._engine.troubles.note(POSITIONS, f"{tp.topic}-{tp.partition}: no offset yet: {answer.error}")
         else:
-            self._engine.fail(error)
+            self._engine.fail(answer.error)
 
     def _pending(self) -> bool:
         engine = self._engine

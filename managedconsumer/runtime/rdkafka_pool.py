@@ -258,6 +258,8 @@ class RdkafkaPool(FetchPool):
             self._deliver(key, plan, self._ask(connection, FetchSession(), plan))
         except err.FATAL_LOCAL_ERRORS:
             raise
+        except err.FrameTooLargeError as error:
+            self._refuse(plan, error)
         except err.KafkaException as error:
             self._give_up(key, plan, connection, error, Backoff(_ERROR_REST, _ERROR_REST, random))
         finally:

@@ -89,7 +89,7 @@ class Security:
                     raise ConfigurationError(f"{field} is given beside ssl_context; put it into the context instead")
             if not hasattr(self.ssl_context, "wrap_socket"):
                 raise ConfigurationError(
-                    f"ssl_context is {type(self.ssl_context).__name__}; an ssl.SSLContext is needed"
+                    f"ssl_context must be an ssl.SSLContext, not {type(self.ssl_context).__name__}"
                 )
         for field in _TLS_FIELDS[1:]:
             value = getattr(self, field)

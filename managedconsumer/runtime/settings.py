@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
+from managedconsumer.config import wrong_value
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.security import Security
 from managedconsumer.runtime.transport import BufferFactory
@@ -46,6 +47,6 @@ class ConnectionSettings:
         for name, least in (("connect_timeout_ms", 1), ("request_timeout_ms", 1), ("max_frame_bytes", 1024)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < 2**31:
-                raise ConfigurationError(f"{name} is {value!r}; a number from {least} to {2**31 - 1} is needed")
+                raise wrong_value(name, value, f"a number from {least} to {2**31 - 1}")
         if not isinstance(self.security, Security):
             raise ConfigurationError(f"security must be a Security, not {type(self.security).__name__}")

@@ -33,7 +33,7 @@ class PeerClosedError(ConnectionError):
     """The other side ended the stream; ``partial`` says whether in the middle of a frame."""
 
     def __init__(self, partial: bool) -> None:
-        super().__init__("in the middle of an answer" if partial else "without a word")
+        super().__init__("in the middle of an answer" if partial else "without answering")
         self.partial = partial
 
 
@@ -86,6 +86,17 @@ class Transport:
         if early < size:
             self._receive_all(frame[early:], deadline)
         return frame
+
+    def beginning(self, count: int, deadline: float) -> bytes:
+        """The first ``count`` bytes (16 KiB at most) of a frame whose size was refused. The stream ends with this.
+
+        :raises TimeoutError: they have not come by then
+        :raises PeerClosedError: the stream ended
+        """
+        stop = 4 + min(count, len(self._inbox) - 4)
+        while self._end - self._start < stop:
+            self._fill_inbox(deadline)
+        return bytes(self._inbox[self._start + 4 : self._start + stop])
 
     def _fill_inbox(self, deadline: float) -> None:
         if self._start:
@@ -178,6 +189,10 @@ class _GreenTransport(Transport):
     def receive_frame(self, frame_size: FrameSize, deadline: float) -> memoryview:
         with self._timer(deadline):
             return super().receive_frame(frame_size, deadline)
+
+    def beginning(self, count: int, deadline: float) -> bytes:
+        with self._timer(deadline):
+            return super().beginning(count, deadline)
 
     def _receive_some(self, view: memoryview, deadline: float) -> int:
         if deadline <= self._now():  # a peer that sends without pause would never let the timer run

@@ -8,7 +8,7 @@ from typing import Hashable
 log = logging.getLogger(__name__)
 
 #: Where trouble is met; a fetch worker's is ``(FETCH, broker id, slot)``.
-GROUP, METADATA, POSITIONS, FETCH = "group", "metadata", "positions", "fetch"
+GROUP, WAITING, METADATA, POSITIONS, FETCH = "group", "waiting", "metadata", "positions", "fetch"
 
 
 class Troubles:

@@ -156,6 +156,7 @@ class SourceOptions:
             isolation_level=self.isolation_level,
             check_crcs=_flag(self.kafka, "check.crcs", True, "kafka."),
             patience=self.patience,
+            size_option="kafka.max.partition.fetch.bytes",
         )
 
     @property
@@ -163,7 +164,9 @@ class SourceOptions:
         """0 read_uncommitted, 1 read_committed."""
         level = self.kafka.get("isolation.level", "read_uncommitted").lower()
         if level not in ISOLATION_LEVELS:
-            raise ConfigurationError(f"kafka.isolation.level={level!r}: one of {', '.join(ISOLATION_LEVELS)} is needed")
+            raise ConfigurationError(
+                f"kafka.isolation.level must be one of {', '.join(ISOLATION_LEVELS)}, not {level!r}"
+            )
         return ISOLATION_LEVELS[level]
 
     def membership(self) -> MembershipConfig:
@@ -188,7 +191,7 @@ class SourceOptions:
             )
             if name is None:
                 raise ConfigurationError(
-                    f"kafka.partition.assignment.strategy={word!r}: one or more of {', '.join(_ASSIGNORS)} is needed"
+                    f"kafka.partition.assignment.strategy must be one or more of {', '.join(_ASSIGNORS)}, not {word!r}"
                 )
             names.append(name)
         return names or ["RangePartitionAssignor"]
@@ -224,7 +227,7 @@ def _number(options: Mapping[str, str], name: str, minimum: int, prefix: str = "
     except ValueError:
         value = minimum - 1
     if value < minimum:
-        raise ConfigurationError(f"{prefix}{name}={text!r}: a whole number of at least {minimum} is needed")
+        raise ConfigurationError(f"{prefix}{name} must be a whole number of at least {minimum}, not {text!r}")
     return value
 
 
@@ -239,7 +242,7 @@ def _kafka_number(kafka: Mapping[str, str], name: str, minimum: int, default: in
 def _flag(options: Mapping[str, str], name: str, default: bool, prefix: str = "") -> bool:
     text = options.get(name.lower(), str(default)).lower()
     if text not in ("true", "false"):
-        raise ConfigurationError(f"{prefix}{name}={text!r}: true or false is needed")
+        raise ConfigurationError(f"{prefix}{name} must be true or false, not {text!r}")
     return text == "true"
 
 
@@ -260,7 +263,7 @@ def _topics(options: Mapping[str, str]) -> Topics:
     given = [name for name in ("subscribe", "assign", "subscribepattern") if options.get(name)]
     if len(given) != 1:
         raise ConfigurationError(
-            "exactly one of the options subscribe (topics, separated by commas), subscribePattern and assign is needed"
+            "give exactly one of the options subscribe (topics, separated by commas), subscribePattern and assign"
             + (f", not {' and '.join(given)}" if given else "")
         )
     text = options[given[0]]
@@ -278,7 +281,7 @@ def _topics(options: Mapping[str, str]) -> Topics:
     try:
         chosen = tuple(TopicPartition(topic, int(number)) for topic, numbers in nested.items() for number in numbers)
     except (TypeError, ValueError):
-        raise ConfigurationError(f'assign={text!r}: partitions are needed as in {{"page-views": [0, 1]}}') from None
+        raise ConfigurationError(f'assign must name partitions as in {{"page-views": [0, 1]}}, not {text!r}') from None
     return Topics(partitions=chosen)
 
 
@@ -288,7 +291,7 @@ def _json(name: str, text: str, example: str) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict) or not value:
-        raise ConfigurationError(f"{name}={text!r}: JSON as in {example} is needed")
+        raise ConfigurationError(f"{name} must be JSON as in {example}, not {text!r}")
     return value
 
 
@@ -302,7 +305,7 @@ def _by_partition(name: str, text: str, lowest: int) -> dict[TopicPartition, int
             for number, value in partitions.items()
         }
     except (AttributeError, TypeError, ValueError):
-        raise ConfigurationError(f"{name}={text!r}: JSON as in {example} is needed") from None
+        raise ConfigurationError(f"{name} must be JSON as in {example}, not {text!r}") from None
     for tp, value in found.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
             raise ConfigurationError(
@@ -315,7 +318,7 @@ def _by_partition(name: str, text: str, lowest: int) -> dict[TopicPartition, int
 def _starting(options: Mapping[str, str], streaming: bool, group: str | None) -> Where:
     strategy = options.get("startingoffsetsbytimestampstrategy", "error").lower()
     if strategy not in ("error", "latest"):
-        raise ConfigurationError(f"startingOffsetsByTimestampStrategy={strategy!r}: error or latest is needed")
+        raise ConfigurationError(f"startingOffsetsByTimestampStrategy must be error or latest, not {strategy!r}")
     timestamp = _number(options, "startingTimestamp", 0)
     if timestamp is not None:
         return Where("timestamp", timestamp=timestamp, strict=strategy == "error")
@@ -351,5 +354,5 @@ def _ending(options: Mapping[str, str], streaming: bool) -> Where:
     if text.lower() == "latest":
         return Where("latest")
     if text.lower() in ("earliest", "committed"):
-        raise ConfigurationError(f"endingOffsets={text!r}: latest or JSON is needed")
+        raise ConfigurationError(f"endingOffsets must be latest or JSON, not {text!r}")
     return Where("offset", _by_partition("endingOffsets", text, LATEST))

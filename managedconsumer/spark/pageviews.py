@@ -47,6 +47,8 @@ class PageViewCounts:
         name: str = "",
         options: Mapping[str, str] | None = None,
     ) -> None:
+        if os.sep in name:
+            raise ConfigurationError(f"name {name!r} becomes a part of a directory's name: it must not hold {os.sep!r}")
         self.path = local_path(path)
         self.checkpoint = self.path / (f"_checkpoint-{name}" if name else "_checkpoint")
         self.store = ClaimStore(self.path)

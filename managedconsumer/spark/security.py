@@ -37,7 +37,7 @@ def security_from(kafka: Mapping[str, str]) -> Security:
         mechanism = kafka.get("sasl.mechanism") or kafka.get("sasl.mechanisms")
         if mechanism is None or mechanism.upper() in ("GSSAPI", "OAUTHBEARER"):
             raise ConfigurationError(
-                f"kafka.sasl.mechanism={mechanism!r}: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 is needed"
+                f"kafka.sasl.mechanism must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, not {mechanism!r}"
             )
         sasl = {"sasl_mechanism": mechanism.upper(), "sasl_username": user, "sasl_password": password}
     try:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Iterator, Mapping
 from urllib.parse import unquote, urlparse
 
+from managedconsumer.compat.naming import is_legal
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.ranges import OffsetRange
 from managedconsumer.structs import TopicPartition
@@ -51,6 +52,7 @@ class ClaimStore:
         """Claim a range for ``data``; False if somebody else was first. Durable when it returns True.
 
         Claiming again what this very ``data`` has claimed is True: a batch may be run again after its claims.
+        Raises ConfigurationError for a topic name that Kafka does not allow, OSError when the file cannot be written.
         """
         if entry.size <= 0:
             return True
@@ -120,7 +122,12 @@ class ClaimStore:
         return self.path / "_claims"
 
     def _home(self, tp: TopicPartition) -> Path:
-        # Kafka's topic names are safe file names but for "." and "..", which Kafka refuses.
+        # Kafka's own rule makes safe file names. The name may come from a broker that does not keep to it.
+        if not is_legal(tp.topic):
+            raise ConfigurationError(
+                f"{tp.topic!r} is no legal topic name (1 to 249 of a-z A-Z 0-9 . _ -), so nothing is claimed for it: "
+                "claims are files in a directory of the topic's name"
+            )
         return self._claims() / tp.topic / str(tp.partition)
 
     def _read(self, tp: TopicPartition, start: int) -> Claim | None:

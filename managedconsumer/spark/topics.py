@@ -112,7 +112,7 @@ class TopicView:
             for tp, answer in found.items():
                 if answer.error is None:
                     self._ends[tp] = answer.offset
-                elif not answer.error.retriable:
+                elif not answer.may_change:
                     raise answer.error
                 else:
                     log.warning("the end of %s-%d is not known: %s", *tp, answer.error)

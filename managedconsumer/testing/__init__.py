@@ -14,6 +14,7 @@ from managedconsumer.testing._errors import (
 )
 from managedconsumer.testing.devbroker import DevBroker
 from managedconsumer.testing.memory_broker import MemoryBroker
+from managedconsumer.wire.encode import Record
 
 __all__ = [
     "BrokerStartError",
@@ -25,5 +26,6 @@ __all__ = [
     "JavaTooOldError",
     "MemoryBroker",
     "PortTakenError",
+    "Record",
     "UnknownKafkaVersionError",
 ]

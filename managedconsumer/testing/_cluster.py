@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from managedconsumer.testing import _admin, _kafka_tools
+from managedconsumer.testing._data_lock import DataLock
 from managedconsumer.testing._errors import BrokerStartError, DataDirError, DevBrokerError, PortTakenError
 from managedconsumer.testing._jars import KafkaVersion, parse_version
 from managedconsumer.testing._kafka_config import (
@@ -48,8 +49,10 @@ class Cluster:
     """Lives from one start to the following stop.  Not thread-safe: :class:`DevBroker` holds a lock around it."""
 
     def __init__(self, settings: Settings, java: str, jars: list[Path], home: Path, temporary: bool) -> None:
+        """Raises :class:`DataDirError` when another broker uses ``home``."""
         self.settings = settings
         self.home = home
+        self._lock = DataLock.take(home)
         self.nodes: dict[int, Node] = {}
         self._java = java
         self._jars = jars
@@ -95,8 +98,10 @@ class Cluster:
     def launch(self, node: Node) -> None:
         """Starts one node's process."""
         file, heap, extra = node.config.properties_file, self.settings.heap_mb, self.settings.jvm_options
-        node.launch(_kafka_tools.broker_command(self._java, self._jars, heap, file, extra))
+        command = _kafka_tools.broker_command(self._java, self._jars, heap, file, extra)
+        node.launch(command, [self._lock.descriptor])
         self._guard()
+        self._lock.tell(each.pid for each in self.nodes.values() if each.pid is not None)
 
     def reap(self, node: Node, grace: float) -> None:
         """Waits for a node's end; kills it after ``grace`` seconds."""
@@ -111,10 +116,12 @@ class Cluster:
         for node in self.nodes.values():
             self.reap(node, max(0.0, limit - time.monotonic()))
         self._unguard()
+        self._lock.release()
 
     def abandon(self) -> None:
-        """Leaves the processes running, and forgets them."""
+        """Leaves the processes running, and forgets them; they hold the lock on their data."""
         self._unguard()
+        self._lock.leave()
         for node in self.nodes.values():
             if node.process is not None:
                 node.process.returncode = 0  # so that subprocess does not warn about a child that was left behind

@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from managedconsumer.testing import _admin
+from managedconsumer.testing._data_lock import DataLock
 from managedconsumer.testing._errors import DataDirError, DevBrokerError
 from managedconsumer.testing._jars import Progress, locked, parse_version, quiet
 from managedconsumer.testing._node import check_writable
+from managedconsumer.testing._owned import NotOurs, check_owned
 from managedconsumer.testing._processes import command_of, stop_foreign
 from managedconsumer.testing.devbroker import DevBroker
 
@@ -103,7 +105,18 @@ def home_of(kafka_version: str, brokers: int) -> Path:
 
 
 def load(home: Path) -> Instance | None:
-    """The instance in a directory, or None when none was started (or the file cannot be read)."""
+    """The instance in a directory, or None when none was started (or the file cannot be read).
+
+    The file names processes that may be killed: raises :class:`DataDirError` when another user can change it.
+    """
+    try:
+        if (home / _STATUS).exists():
+            check_owned(home)
+    except NotOurs as error:
+        raise DataDirError(
+            f"The dev broker's status in {home} cannot be trusted: {error}. Remove it, or set MANAGEDCONSUMER_STATE to "
+            "a directory of your own."
+        ) from error
     try:
         found = json.loads((home / _STATUS).read_text(encoding="utf-8"))
         nodes = [InstanceNode(**node) for node in found.pop("nodes")]
@@ -124,7 +137,7 @@ def instances(kafka_version: str | None = None, brokers: int | None = None) -> l
 
 @contextmanager
 def only_one(home: Path) -> Iterator[None]:
-    """Holds the directory for one starter or stopper at a time."""
+    """Holds the directory for one starter or stopper at a time; makes it. Raises :class:`DataDirError`."""
     check_writable(home)
     try:
         with locked(home / "starting.lock"):
@@ -141,13 +154,23 @@ def prepare(
     progress: Progress = quiet,
     fresh: bool = False,
 ) -> DevBroker:
-    """A broker on the instance's directory, not started yet; ``fresh`` removes earlier data."""
+    """A broker on the instance's directory, not started yet; ``fresh`` removes earlier data.
+
+    Makes no directory. Raises what makes it impossible to start: no Java, a port in use, a version that does not
+    exist.
+    """
     home = home_of(kafka_version, brokers)
-    if fresh:
-        for part in home.glob("node-*"):
-            shutil.rmtree(part)
-        (home / "devbroker.json").unlink(missing_ok=True)
-    return DevBroker(kafka_version, brokers, port, home, properties, progress=progress)
+    broker = DevBroker(kafka_version, brokers, port, home, properties, progress=progress)
+    broker.fetch()
+    if fresh and home.exists():
+        lock = DataLock.take(home)
+        try:
+            for part in home.glob("node-*"):
+                shutil.rmtree(part)
+            (home / "devbroker.json").unlink(missing_ok=True)
+        finally:
+            lock.release()
+    return broker
 
 
 def ensure_running(
@@ -163,6 +186,8 @@ def ensure_running(
     ``port`` 0 takes whatever port a running instance has.  Raises :class:`DevBrokerError` and its subclasses.
     """
     home = home_of(kafka_version, brokers)
+    if not home.exists():
+        prepare(kafka_version, brokers, port, properties or {}, progress)  # what fails here leaves no directory behind
     with only_one(home):
         found = load(home)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Apache Kafka's jars: fetched once from Maven Central, checked, kept in the user's cache.
+"""Apache Kafka's jars: fetched once from Maven Central, checked against digests of ours, kept in the user's cache.
 
 Two resolvers can do it, whichever is there: Maven (``mvn``), or Apache Ivy, which every PySpark carries.
 Environment: ``MANAGEDCONSUMER_CACHE`` (directory), ``MANAGEDCONSUMER_MAVEN_REPOSITORY`` (URL of a mirror),
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import importlib.util
 import json
 import os
@@ -23,8 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from managedconsumer.testing._digests import digest_of, first_difference, trusted_digests
 from managedconsumer.testing._errors import DataDirError, DownloadError, UnknownKafkaVersionError
 from managedconsumer.testing._java import require_java
+from managedconsumer.testing._owned import NotOurs, check_owned, own_directory
 
 TESTED_VERSIONS = ("4.3.0", "3.9.2")
 DEFAULT_VERSION = TESTED_VERSIONS[0]
@@ -33,6 +34,8 @@ _SCALA = "2.13"
 _MANIFEST = "manifest.json"
 _IVY_CACHE = "ivy-cache"  # outlives a broken download, so that the next try goes on where it stopped
 _FETCH_TIMEOUT = 900.0
+_MIRROR = "MANAGEDCONSUMER_MAVEN_REPOSITORY"
+_CENTRAL = "https://repo1.maven.org/maven2/"
 
 Progress = Callable[[str], None]
 
@@ -93,20 +96,29 @@ def cache_dir() -> Path:
 
 
 def kafka_jars(version: KafkaVersion, progress: Progress = quiet) -> list[Path]:
-    """All jars of a broker, fetched if they are not in the cache or no longer what was fetched.
+    """All jars of a broker, fetched if they are not in the cache or not what they have to be.
 
-    Safe to call from several processes at once.  Raises :class:`DownloadError`, :class:`UnknownKafkaVersionError`
-    or :class:`DataDirError`.
+    Those of a tested release must have the digests that this package holds, those of others are what the repository
+    says.  Safe to call from several processes at once.  Raises :class:`DownloadError`,
+    :class:`UnknownKafkaVersionError`, or :class:`DataDirError` for a cache that cannot be written or that another user
+    can change.
     """
-    root = cache_dir()
+    root = cache_dir().absolute()
     target = root / f"kafka-{version.text}"
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        own_directory(root)
+        if target.exists():
+            check_owned(target)
         with locked(root / f"kafka-{version.text}.lock"):
-            jars = _checked(target)
+            jars = _checked(version, target)
             if jars is None:
                 _fetch(version, root, target, progress)
-                jars = _checked(target)
+                jars = _checked(version, target)
+    except NotOurs as error:
+        raise DataDirError(
+            f"The cache directory {root} is not safe to use: {error}. "
+            "Set MANAGEDCONSUMER_CACHE to a directory of your own."
+        ) from error
     except OSError as error:
         raise DataDirError(
             f"The cache directory {root} cannot be used ({error.strerror or error}). "
@@ -117,6 +129,17 @@ def kafka_jars(version: KafkaVersion, progress: Progress = quiet) -> list[Path]:
     return jars
 
 
+def _repository() -> str:
+    """The repository's URL, with a slash at its end."""
+    return (os.environ.get(_MIRROR) or _CENTRAL).rstrip("/") + "/"
+
+
+def repository_name() -> str:
+    """Where the jars come from, for messages."""
+    mirror = os.environ.get(_MIRROR)
+    return f"the mirror {mirror} (MANAGEDCONSUMER_MAVEN_REPOSITORY)" if mirror else "Maven Central"
+
+
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Holds an advisory lock on a file; the kernel releases it if this process dies."""
@@ -125,20 +148,14 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _digest(path: Path) -> str:
-    found = hashlib.sha256()
-    with open(path, "rb") as handle:
-        while block := handle.read(1 << 20):
-            found.update(block)
-    return found.hexdigest()
-
-
-def _checked(target: Path) -> list[Path] | None:
-    """The jars, or None when any is missing or differs from what was fetched (45 MB hash in about 0.1 s)."""
+def _checked(version: KafkaVersion, target: Path) -> list[Path] | None:
+    """The jars, or None when any is missing or differs from what it has to be."""
     try:
-        manifest: dict[str, str] = json.loads((target / _MANIFEST).read_text(encoding="utf-8"))
-        jars = [target / name for name in sorted(manifest)]
-        if jars and all(_digest(jar) == manifest[jar.name] for jar in jars):
+        expected = trusted_digests(version.text)
+        if expected is None:
+            expected = json.loads((target / _MANIFEST).read_text(encoding="utf-8"))
+        jars = [target / name for name in sorted(expected)]
+        if jars and first_difference(jars, expected) is None:
             return jars
     except (OSError, ValueError):
         pass
@@ -148,15 +165,27 @@ def _checked(target: Path) -> list[Path] | None:
 def _fetch(version: KafkaVersion, root: Path, target: Path, progress: Progress) -> None:
     """Fetches into a directory beside the target, checks, and moves it into place in one step."""
     failures: list[str] = []
+    trusted = trusted_digests(version.text)
+    if trusted is None:
+        if _is_missing(version):
+            raise _unknown(version)
+        progress(
+            f"Apache Kafka {version.text} is no tested release: its jars are checked against the checksums of "
+            f"{repository_name()} alone"
+        )
     for left_behind in root.glob(f"kafka-{version.text}-*"):
         shutil.rmtree(left_behind, ignore_errors=True)  # by a fetch that was killed; we hold the lock
     for name, resolver in _resolvers():
         work = Path(tempfile.mkdtemp(prefix=f"kafka-{version.text}-", dir=root))
         try:
-            progress(f"Fetching Apache Kafka {version.text} from Maven Central with {name} (about 45 MB, once) ...")
+            progress(
+                f"Fetching Apache Kafka {version.text} from {repository_name()} with {name} (about 45 MB, once) ..."
+            )
             (work / "jars").mkdir()
             output = resolver(version, work)
             problem = _seal(version, work / "jars")
+            if problem is None and trusted is not None:
+                problem = _refusal(work / "jars", trusted)
             if problem is None or "damaged" in problem:
                 shutil.rmtree(root / _IVY_CACHE, ignore_errors=True)  # done with, or full of the same damage
             if problem is None:
@@ -164,10 +193,7 @@ def _fetch(version: KafkaVersion, root: Path, target: Path, progress: Progress) 
                 os.replace(work / "jars", target)
                 return
             if _is_unknown(version, output):
-                tested = " and ".join(TESTED_VERSIONS)
-                raise UnknownKafkaVersionError(
-                    f"Maven Central has no Apache Kafka {version.text} (tested versions: {tested})."
-                )
+                raise _unknown(version)
             failures.append(f"{name}: {problem}\n{_telling(output)}")
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -176,9 +202,14 @@ def _fetch(version: KafkaVersion, root: Path, target: Path, progress: Progress) 
             "Fetching Apache Kafka needs Maven (the command mvn) or PySpark, which carries a resolver: "
             "pip install 'managedconsumer[spark]'. Neither was found."
         )
+    remedy = (
+        "correct MANAGEDCONSUMER_MAVEN_REPOSITORY"
+        if os.environ.get(_MIRROR)
+        else "set MANAGEDCONSUMER_MAVEN_REPOSITORY to the URL of a mirror"
+    )
     raise DownloadError(
-        f"Apache Kafka {version.text} could not be fetched from Maven Central. Check the network (and proxy), or set "
-        "MANAGEDCONSUMER_MAVEN_REPOSITORY to the URL of a mirror.\n" + "\n".join(failures)
+        f"Apache Kafka {version.text} could not be fetched from {repository_name()}. Check the network (and proxy), or "
+        f"{remedy}.\n" + "\n".join(failures)
     )
 
 
@@ -200,9 +231,48 @@ def _seal(version: KafkaVersion, jars: Path) -> str | None:
             return f"{file.name} is damaged: {error}"
         if broken is not None:
             return f"{file.name} is damaged at {broken}"
-    manifest = {file.name: _digest(file) for file in files}
+    manifest = {file.name: digest_of(file) for file in files}
     (jars / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     return None
+
+
+def _refusal(jars: Path, trusted: dict[str, str]) -> str | None:
+    """Why jars that arrived whole are not used, and what to do."""
+    difference = first_difference(jars.glob("*.jar"), trusted)
+    if difference is None:
+        return None
+    return (
+        f"damaged or replaced: {difference}. It is not used. Remove it from the local repository (~/.m2/repository), "
+        f"and check who serves {repository_name()}"
+    )
+
+
+def _unknown(version: KafkaVersion) -> UnknownKafkaVersionError:
+    tested = " and ".join(TESTED_VERSIONS)
+    return UnknownKafkaVersionError(
+        f"{repository_name()} has no Apache Kafka {version.text} (tested versions: {tested})."
+    )
+
+
+def _is_missing(version: KafkaVersion) -> bool:
+    """Whether the repository says at once that it has no such release; False also when it cannot be asked.
+
+    A resolver takes half a minute to find that out, because it fetches its own parts first.
+    """
+    import urllib.request  # slow to import, and hardly ever needed
+    from urllib.error import HTTPError
+
+    name = f"kafka_{_SCALA}"
+    url = f"{_repository()}org/apache/kafka/{name}/{version.text}/{name}-{version.text}.pom"
+    try:
+        if not url.startswith(("http://", "https://")):
+            return False
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10).close()  # noqa: S310 (checked)
+    except HTTPError as error:
+        return error.code == 404
+    except (OSError, ValueError):
+        pass
+    return False
 
 
 def _is_unknown(version: KafkaVersion, output: str) -> bool:
@@ -257,7 +327,7 @@ def _with_maven(version: KafkaVersion, work: Path) -> str:
         f"{'' if transitive else exclude}</dependency>"
         for group, name, wanted, transitive in version.artifacts
     )
-    mirror = os.environ.get("MANAGEDCONSUMER_MAVEN_REPOSITORY")
+    mirror = os.environ.get(_MIRROR)
     repositories = ""
     if mirror:
         entry = f"<id>central</id><url>{escape(mirror)}</url>"
@@ -298,8 +368,7 @@ def _with_ivy(version: KafkaVersion, work: Path) -> str:
         f"<dependencies>{dependencies}</dependencies></ivy-module>",
         encoding="utf-8",
     )
-    root = os.environ.get("MANAGEDCONSUMER_MAVEN_REPOSITORY") or "https://repo1.maven.org/maven2/"
-    attributes = escape(root if root.endswith("/") else root + "/", {'"': "&quot;"})
+    attributes = escape(_repository(), {'"': "&quot;"})
     (work / "settings.xml").write_text(
         f'<ivysettings><settings defaultResolver="central"/><caches defaultCacheDir="{cache_dir() / _IVY_CACHE}"/>'
         f'<resolvers><ibiblio name="central" m2compatible="true" root="{attributes}"/></resolvers></ivysettings>',

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping
 
 from managedconsumer.structs import TopicPartition
-from managedconsumer.wire.records import PartitionContext, RecordChunk
+from managedconsumer.wire.records import Message, PartitionContext, RecordChunk
 
 Body = Mapping[str, Any]
 
@@ -53,6 +53,11 @@ class Log:
                     break
                 parts.append(batch)
         return b"".join(parts)
+
+    def messages(self, context: PartitionContext) -> Iterator[Message]:
+        """Everything that is in the log, decoded."""
+        for first, _, _, batch in self._batches:
+            yield from RecordChunk(context, batch, max(first, self.start))
 
     def delete_before(self, offset: int) -> None:
         """As retention does."""

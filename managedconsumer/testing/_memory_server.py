@@ -5,6 +5,7 @@ Everything that the broker knows is touched by this thread only, so nothing in i
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import logging
@@ -84,7 +85,8 @@ class Server:
     def stop(self) -> None:
         """Close everything and end the thread."""
         self._stopping = True
-        self._wake_in.send(b"!")
+        with contextlib.suppress(OSError):  # the thread woke by itself, and has closed it
+            self._wake_in.send(b"!")
         self._thread.join(10)
 
     # -- for the broker, in the server's thread ---------------------------------------------------------
@@ -153,8 +155,11 @@ class Server:
                 self._next(peer)
             if peer.open and events & selectors.EVENT_WRITE:
                 self._flush(peer)
-        except (OSError, KafkaException) as error:  # a peer that went away, or talks no Kafka
+        except OSError as error:  # the peer went away
             log.debug("a connection ends: %s", error)
+            self._close(peer)
+        except KafkaException as error:  # the peer talks no Kafka, or one that this broker does not understand
+            log.warning("the in-memory broker closes a connection, as Kafka would: %s", error)
             self._close(peer)
         except Exception:
             log.exception("a request could not be answered; its connection ends")

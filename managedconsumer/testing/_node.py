@@ -14,6 +14,7 @@ from pathlib import Path
 from managedconsumer.testing import _processes
 from managedconsumer.testing._errors import BrokerStartError, DataDirError, DevBrokerError, PortTakenError
 from managedconsumer.testing._kafka_config import NodeConfig
+from managedconsumer.testing._owned import NotOurs, check_owned, own_directory
 
 _BIND_FAILED = re.compile(r"Address already in use|Socket server failed to bind")
 _LOCK_FAILED = re.compile(r"Failed to acquire lock on file")
@@ -42,11 +43,11 @@ class Node:
         """Where clients connect."""
         return self.config.ports["PLAINTEXT"]
 
-    def launch(self, command: list[str]) -> None:
-        """Starts the process; it is not ready yet."""
+    def launch(self, command: list[str], keep_open: Sequence[int] = ()) -> None:
+        """Starts the process, which inherits the descriptors ``keep_open``; it is not ready yet."""
         log = self.config.log
         self._log_start = log.stat().st_size if log.exists() else 0
-        self.process = _processes.launch(command, log, self.config.home)
+        self.process = _processes.launch(command, log, self.config.home, keep_open)
         self.paused = False
 
     def signal(self, number: int) -> None:
@@ -128,15 +129,21 @@ def clone_format(source: NodeConfig, target: NodeConfig) -> None:
     (target.data / "meta.properties").write_text(text, encoding="ascii")
 
 
+_OTHER_DIRECTORY = "Choose another one (data_dir=..., or MANAGEDCONSUMER_STATE for the command line)."
+
+
 def check_writable(directory: Path) -> None:
-    """Makes the directory; raises :class:`DataDirError` when nothing can be written there."""
+    """Makes the directory.
+
+    Raises :class:`DataDirError` when nothing can be written there, or when another user can change what is in it.
+    """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / ".managedconsumer-probe"
-        probe.write_bytes(b"")
-        probe.unlink()
+        own_directory(directory)
+        for part in directory.glob("node-*"):
+            check_owned(part)
+    except NotOurs as error:
+        raise DataDirError(f"The data directory {directory} is not safe to use: {error}. {_OTHER_DIRECTORY}") from error
     except OSError as error:
         raise DataDirError(
-            f"The data directory {directory} cannot be written: {error.strerror or error}. "
-            "Choose another one (data_dir=..., or MANAGEDCONSUMER_STATE for the command line)."
+            f"The data directory {directory} cannot be written: {error.strerror or error}. {_OTHER_DIRECTORY}"
         ) from error

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 _GUARD = """
@@ -59,8 +59,11 @@ class Watchdog:
                 pass
 
 
-def launch(command: list[str], log: Path, cwd: Path) -> subprocess.Popen[bytes]:
-    """Starts a process in a session of its own; its output is appended to ``log``."""
+def launch(command: list[str], log: Path, cwd: Path, keep_open: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """Starts a process in a session of its own; its output is appended to ``log``.
+
+    ``keep_open``: descriptors that it inherits, such as a lock that it has to hold for as long as it lives.
+    """
     with open(log, "ab") as output:
         return subprocess.Popen(
             command,
@@ -69,6 +72,7 @@ def launch(command: list[str], log: Path, cwd: Path) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=tuple(keep_open),
         )
 
 

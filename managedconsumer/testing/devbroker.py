@@ -161,9 +161,7 @@ class DevBroker:
         with self._lock:
             if self._cluster is not None:
                 return self
-            version = self._settings.version
-            self._java = require_java(version.java_minimum, f"Apache Kafka {version.text}")
-            self._jars = kafka_jars(version, self._progress)
+            self.fetch()
             for remaining in reversed(range(_TRIES_FOR_FREE_PORTS)):
                 try:
                     self._start_once()
@@ -172,6 +170,17 @@ class DevBroker:
                     if self._settings.port or not remaining:
                         raise  # else: somebody was faster with one of the ports that were free a moment ago
         return self
+
+    def fetch(self) -> None:
+        """Finds Java and fetches Kafka's jars unless they are in the cache; starts nothing, touches no data.
+
+        A port that is in use and a version that does not exist are told before anything is fetched.
+        """
+        with self._lock:
+            version = self._settings.version
+            check_fixed_ports(self._settings)
+            self._java = require_java(version.java_minimum, f"Apache Kafka {version.text}")
+            self._jars = kafka_jars(version, self._progress)
 
     def _start_once(self) -> None:
         check_fixed_ports(self._settings)

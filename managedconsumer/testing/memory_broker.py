@@ -14,7 +14,7 @@ is stopped. What a real broker does under faults is :class:`~managedconsumer.tes
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Iterable, Mapping
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from managedconsumer.errors import ConfigurationError, IllegalStateError
 from managedconsumer.structs import TopicPartition
@@ -24,6 +24,7 @@ from managedconsumer.testing.producer import partition_for
 from managedconsumer.testing.simulate_group import ClassicGroup
 from managedconsumer.wire import framing, schemas
 from managedconsumer.wire.encode import Record, encode_batch
+from managedconsumer.wire.records import Message, PartitionContext
 
 # Versions of JoinGroup: KIP-394, KIP-559.
 _MEMBER_ID_SINCE, _NULL_PROTOCOL_SINCE = 4, 7
@@ -105,14 +106,16 @@ class MemoryBroker:
         key: bytes | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> list[tuple[int, int]]:
         """Write records; each one's (partition, offset).
 
         Without ``partition``: by the key's hash as in Java, and records without a key go round the partitions.
-        ``timestamp`` in milliseconds since 1970 (None: now). Raises ConfigurationError for an unknown partition.
+        ``timestamp`` in milliseconds since 1970 (None: now). ``key``, ``timestamp`` and ``headers`` are for plain
+        values; a ``Record`` has its own. Raises ConfigurationError for an unknown partition. From any thread.
         """
         stamp = int(time.time() * 1000) if timestamp is None else timestamp
-        records = [value if isinstance(value, Record) else Record(value, key, stamp) for value in values]
+        records = [value if isinstance(value, Record) else Record(value, key, stamp, headers) for value in values]
         result: list[tuple[int, int]] = self._do(lambda: [self._append(topic, each, partition) for each in records])
         self._do(self._wake)
         return result
@@ -125,9 +128,7 @@ class MemoryBroker:
             number = self._turn % count if record.key is None else partition_for(record.key, count)
         log = self._topics.log(topic, -1 if number is None else number)
         if log is None or number is None:
-            raise ConfigurationError(
-                f"there is no partition {partition} of topic {topic!r}; create_topic() makes topics"
-            )
+            raise self._unknown(topic, partition)
         return number, log.append(encode_batch([record]))
 
     def end_offsets(self) -> dict[TopicPartition, int]:
@@ -135,11 +136,35 @@ class MemoryBroker:
         found: dict[TopicPartition, int] = self._do(self._topics.ends)
         return found
 
+    def messages(self, topic: str, partition: int | None = None) -> list[Message]:
+        """What a topic (or one partition of it) holds, by partition and offset, whoever has written it.
+
+        The messages are those that a consumer gets: ``value``, ``partition_key``, ``headers``, ``timestamp`` and so
+        on. Raises ConfigurationError for a topic or partition that does not exist. From any thread.
+        """
+        count = len(self._topics.logs.get(topic, ()))
+        numbers = range(count) if partition is None else [partition]
+        logs = [(number, log) for number in numbers if (log := self._topics.log(topic, number)) is not None]
+        if not logs:
+            raise self._unknown(topic, partition)
+        found: list[Message] = self._do(
+            lambda: [each for number, log in logs for each in log.messages(PartitionContext(topic, number, None))]
+        )
+        return found
+
+    @staticmethod
+    def _unknown(topic: str, partition: int | None) -> ConfigurationError:
+        return ConfigurationError(
+            f"there is no partition {partition} of topic {topic!r}; create_topic() makes topics"
+            if partition is not None
+            else f"there is no topic {topic!r}; create_topic() makes topics"
+        )
+
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Let the log begin at ``before``, as retention does. Raises ConfigurationError for an unknown partition."""
         log = self._topics.log(topic, partition)
         if log is None:
-            raise ConfigurationError(f"there is no partition {partition} of topic {topic!r}")
+            raise self._unknown(topic, partition)
         self._do(lambda: log.delete_before(before))
 
     # -- groups ---------------------------------------------------------------------------------------

@@ -306,6 +306,9 @@ class VirtualHandler(Handler):
         task = self.kernel.current
         return 0 if task is None else task.number
 
+    def is_alive(self, ident: int) -> bool:
+        return not ident or ident in self.process.tasks
+
     def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
         return fn(*args)
 

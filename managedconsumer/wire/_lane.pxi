@@ -1,4 +1,13 @@
-from cpython.pythread cimport PyThread_get_thread_ident
+cdef extern from "Python.h":
+    ctypedef struct PyThreadState:
+        pass
+    PyThreadState *PyThreadState_Get()
+    uint64_t PyThreadState_GetID(PyThreadState *state)
+
+
+cdef inline uint64_t this_thread() noexcept:
+    # Not the system's number of the thread, which the next thread may get when this one has ended.
+    return PyThreadState_GetID(PyThreadState_Get())
 
 
 @cython.final
@@ -10,19 +19,19 @@ cdef class Lane:
     """
 
     cdef RecordChunk _chunk
-    cdef unsigned long _thread
-    cdef object _current           # names the greenlet, where threads do not tell consumers apart
+    cdef uint64_t _thread
+    cdef object _current           # gives the greenlet, where threads do not tell consumers apart
     cdef object _owner
     cdef readonly long long last_offset
     cdef readonly long long count
 
-    def __init__(self, current=None, native=True, lock=None):
-        self._current = None if native else current
+    def __init__(self, current=None, here=None, lock=None):
+        self._current = None if here is not None else current
         self.last_offset = -1
 
     def attach(self, RecordChunk chunk not None):
         """Let the calling thread take from ``chunk``, whose last message it has in hand."""
-        self._thread = PyThread_get_thread_ident()
+        self._thread = this_thread()
         self._owner = None if self._current is None else self._current()
         self._chunk = chunk
 
@@ -47,7 +56,7 @@ cdef class Lane:
         if chunk is None or not chunk.active:
             return None
         if self._current is None:
-            if PyThread_get_thread_ident() != self._thread:
+            if this_thread() != self._thread:
                 return None
         elif self._current() is not self._owner:
             return None
@@ -72,28 +81,43 @@ cdef class Lane:
         """An iterator that calls ``slow`` where the short way ends, and ends where that gives None."""
         return _Iterator.__new__(_Iterator, self, slow)
 
-    def caller(self, slow):
-        """``consume()`` as one call: the short way, or what ``slow(block, unblock_event)`` gives."""
-        return _Caller.__new__(_Caller, self, slow).consume
 
+cdef class ShortWay:
+    """Base of the consumers, see ``managedconsumer.wire._lane_py``."""
 
-@cython.final
-cdef class _Caller:
-    """See ``Lane.caller``."""
+    cdef Lane _fast
+    cdef object _lane              # any other, under use_rdkafka
 
-    cdef Lane _lane
-    cdef object _slow
+    def _open_lane(self, lane):
+        """From now on ``consume()`` takes from ``lane``."""
+        if isinstance(lane, Lane):
+            self._fast = lane
+        else:
+            self._lane = lane
 
-    def __cinit__(self, Lane lane not None, slow):
-        self._lane = lane
-        self._slow = slow
-
-    @cython.binding(False)  # a plain built-in method is what the interpreter calls most quickly
+    @cython.binding(False)  # what the interpreter calls most quickly
+    @cython.embedsignature(False)
     def consume(self, block=True, unblock_event=None):
-        message = self._lane._next()
-        if message is not None:
-            return message
-        return self._slow(block, unblock_event)
+        """consume($self, /, block=True, unblock_event=None)
+--
+
+The next message, or None after ``consumer_timeout_ms`` without one (at once with ``block=False``).
+
+Coming back for the next message tells the consumer that the last one is finished. Several threads may call.
+With ``unblock_event`` (pykafka's) it returns None as soon as the event is set, also where messages are there.
+Raises what ended the consumer, ConsumerStoppedException when it is not running, an exception of a callback
+once, CorruptRecordError and the deserializer's exceptions as ``on_error`` decides.
+"""
+        if unblock_event is None:
+            if self._fast is not None:
+                message = self._fast._next()
+                if message is not None:
+                    return message
+            elif self._lane is not None:
+                message = self._lane.take()
+                if message is not None:
+                    return message
+        return self._consume_waiting(block, unblock_event)
 
 
 @cython.final

@@ -7,6 +7,9 @@ went this way in all, ``last_offset`` which was the last, the chunk's own ``posi
 
 The accelerator's ``take`` is one step under the GIL. Here that step is ``list.pop`` on the messages that the chunk has
 ready; how many were taken, and so which was the last, follows from how many are left when somebody looks.
+
+A signal handler may interrupt the thread anywhere, and look at the consumer. Where the lane's own work is interrupted,
+its ``detach()`` waits until that work is done: until then nothing is taken, and what the lane says is true.
 """
 
 from __future__ import annotations
@@ -22,11 +25,16 @@ def _nothing() -> Message:
 
 
 class Lane:
-    """See above. ``current`` names the calling thread or greenlet; without a ``lock`` there is no short way."""
+    """See above.
 
-    def __init__(self, current: Callable[[], Any] | None = None, native: bool = True, lock: Any = None) -> None:
-        self._current = current
-        self._lock = None if current is None else lock
+    ``here.number`` tells the calling thread from all others, dead ones too; without it ``current()`` gives the calling
+    greenlet. ``lock`` is reentrant; without one there is no short way.
+    """
+
+    def __init__(self, current: Callable[[], Any] | None = None, here: Any = None, lock: Any = None) -> None:
+        self._current = None if here is not None else current
+        self._here = here
+        self._guard = None if here is None and current is None else lock
         self._chunk: Any = None
         self._owner: Any = None
         self._pop: Callable[[], Message] = _nothing
@@ -34,18 +42,20 @@ class Lane:
         self._left = 0
         self._next = 0
         self._offsets: list[int] | None = None
-        self.native = native
+        # True while the holder of the lock changes what is ready; a handler that interrupts it asks for the detaching.
+        self._busy = self._detach_wanted = False
         self.count = 0
         self.last_offset = -1
 
     def attach(self, chunk: Any) -> None:
         """Let the calling thread take from ``chunk``, whose last message it has in hand."""
-        if self._lock is not None and self._current is not None:
+        if self._guard is not None:
             if not hasattr(chunk, "_ready"):
                 return  # the accelerator's: under use_rdkafka both kinds come
+            self._detach_wanted = False
             self._chunk = chunk
             self._note_ready(chunk)
-            self._owner = self._current()
+            self._owner = self._here.number if self._current is None else self._current()
 
     def _note_ready(self, chunk: Any) -> None:
         ready: list[Message] = chunk._ready  # noqa: SLF001 (the next message is the last one)
@@ -67,27 +77,38 @@ class Lane:
 
     def detach(self) -> None:
         """From here on nothing is taken."""
-        if self._lock is None:
+        lock = self._guard
+        if lock is None:
             return
-        with self._lock:
-            chunk = self._chunk
-            if chunk is None:
+        with lock:
+            if self._busy:  # this thread's own work, interrupted by a signal handler that calls
+                self._detach_wanted = True
                 return
-            self._owner, self._pop = None, _nothing
-            ready, left = chunk._ready, []  # noqa: SLF001
-            # The thread may be about to take one more: from the other end, one by one, what is left has no holes.
+            self._busy = True
             try:
-                while True:
-                    left.append(ready.pop(0))
-            except IndexError:
-                pass
-            chunk._ready = left  # noqa: SLF001
-            self._note_taken(chunk, len(left))
-            self._chunk = self._offsets = None
+                self._let_go()
+            finally:
+                self._busy = self._detach_wanted = False
+
+    def _let_go(self) -> None:
+        chunk = self._chunk
+        if chunk is None:
+            return
+        self._owner, self._pop = None, _nothing
+        ready, left = chunk._ready, []  # noqa: SLF001
+        # The thread may be about to take one more: from the other end, one by one, what is left has no holes.
+        try:
+            while True:
+                left.append(ready.pop(0))
+        except IndexError:
+            pass
+        chunk._ready = left  # noqa: SLF001
+        self._note_taken(chunk, len(left))
+        self._chunk = self._offsets = None
 
     def cut(self) -> None:
-        """:meth:`detach` in the child of a fork, where the lock may be held by a thread that does not exist."""
-        self._chunk = self._owner = None
+        """:meth:`detach`, for good, in the child of a fork: a thread that does not exist there may hold the lock."""
+        self._guard = self._chunk = self._owner = None
         self._pop = _nothing
 
     @property
@@ -97,7 +118,8 @@ class Lane:
 
     def take(self) -> Message | None:
         """The next message, or None where the long way has to be gone."""
-        if self._owner is None or self._current is None or self._current() != self._owner:
+        owner = self._owner
+        if owner is None or (self._here.number if self._current is None else self._current()) != owner:
             return None
         try:
             return self._pop()
@@ -106,45 +128,75 @@ class Lane:
 
     def _take_more(self) -> Message | None:
         """All that was ready is taken: read on in the chunk."""
-        if self._lock is None:
+        lock = self._guard
+        if lock is None:
             return None
-        with self._lock:
-            chunk = self._chunk
-            if chunk is None:
+        with lock:
+            if self._busy:
                 return None
+            self._busy = True
+            try:
+                self._read_on()
+            except CorruptRecordError:
+                pass  # the long way meets it again, and raises it
+            finally:
+                self._busy = False
+            if self._detach_wanted:
+                self.detach()
+        try:
+            return self._pop()
+        except IndexError:  # nothing more is there, or somebody has detached the lane
+            return None
+
+    def _read_on(self) -> None:
+        chunk = self._chunk
+        if chunk is not None:
             self._note_taken(chunk, 0)
             self._left = 0
-            try:
-                message: Message | None = next(chunk, None)
-            except CorruptRecordError:
-                return None  # the long way meets it again, and raises it
-            if message is not None:
-                self.count += 1
-                self.last_offset = message.offset
+            if chunk._refill():  # noqa: SLF001
                 self._note_ready(chunk)
-            return message
 
     def iterate(self, slow: Callable[[], Message | None]) -> Iterator[Message]:
         """An iterator that calls ``slow`` where the short way ends, and ends where that gives None."""
-        current = self._current
+        here, current = self._here, self._current
         while (message := self.take() or slow()) is not None:
             yield message
-            if current is None:
+            if self._guard is None:
                 continue
             # What somebody detaches in between is emptied, so this pop finds nothing.
             pop = self._pop
-            while current() == self._owner:
+            while (here.number if current is None else current()) == self._owner:
                 try:
                     message = pop()
                 except IndexError:
                     break
                 yield message
 
-    def caller(self, slow: Callable[..., Message | None]) -> Callable[..., Message | None] | None:
-        """``consume()`` as one call: the short way, or what ``slow(block, unblock_event)`` gives."""
-        take = self.take
 
-        def consume(block: bool = True, unblock_event: Any = None) -> Message | None:
-            return take() or slow(block, unblock_event)
+class ShortWay:
+    """Base of the consumers: ``consume()`` takes from a lane, and calls ``_consume_waiting()`` where that ends."""
 
-        return consume
+    _lane: Lane | None = None
+
+    def _open_lane(self, lane: Lane) -> None:
+        """From now on ``consume()`` takes from ``lane``."""
+        self._lane = lane
+
+    def consume(self, block: bool = True, unblock_event: Any = None) -> Message | None:
+        """The next message, or None after ``consumer_timeout_ms`` without one (at once with ``block=False``).
+
+        Coming back for the next message tells the consumer that the last one is finished. Several threads may call.
+        With ``unblock_event`` (pykafka's) it returns None as soon as the event is set, also where messages are there.
+        Raises what ended the consumer, ConsumerStoppedException when it is not running, an exception of a callback
+        once, CorruptRecordError and the deserializer's exceptions as ``on_error`` decides.
+        """
+        lane = self._lane
+        if lane is not None and unblock_event is None:
+            message = lane.take()
+            if message is not None:
+                return message
+        return self._consume_waiting(block, unblock_event)
+
+    def _consume_waiting(self, block: bool, unblock_event: Any) -> Message | None:
+        """The long way: under the lock, and waiting where nothing is there."""
+        raise NotImplementedError

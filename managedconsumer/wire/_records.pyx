@@ -47,7 +47,7 @@ from managedconsumer.wire import recordformat as fmt
 from managedconsumer.wire.arrow import constant
 from managedconsumer.wire.legacy import BadMessageError, decode_entry
 
-INTERFACE = 2
+INTERFACE = 3
 IMPLEMENTATION = "cython"
 
 mc_crc_init()

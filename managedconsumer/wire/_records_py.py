@@ -11,6 +11,7 @@ from managedconsumer.errors import CorruptRecordError
 from managedconsumer.wire import recordformat as fmt
 from managedconsumer.wire._batches_py import Batch, Walk
 from managedconsumer.wire._lane_py import Lane as Lane
+from managedconsumer.wire._lane_py import ShortWay as ShortWay
 from managedconsumer.wire._message_py import Message, Origin, PartitionContext
 from managedconsumer.wire._message_py import message_of as message_of
 from managedconsumer.wire._recordparse_py import (
@@ -25,7 +26,7 @@ from managedconsumer.wire.compression import DEFAULT_MAX_BYTES, Buffer, Decompre
 from managedconsumer.wire.legacy import BadMessageError, decode_entry
 from managedconsumer.wire.recordformat import read_varint
 
-INTERFACE = 2
+INTERFACE = 3
 IMPLEMENTATION = "python"
 
 _LOT = 256  # messages made ahead of the hand-out: enough to pay for the loop's set-up, little enough to be quick
@@ -253,7 +254,8 @@ class RecordChunk:
             if self._is_abort_marker(batch):
                 self._aborting.discard(batch.producer_id)
             return False
-        return bool(batch.attributes & fmt.TRANSACTIONAL) and batch.producer_id in self._aborting
+        transactional = batch.magic >= 2 and bool(batch.attributes & fmt.TRANSACTIONAL)
+        return transactional and batch.producer_id in self._aborting
 
     def _is_abort_marker(self, batch: Batch) -> bool:
         """A control record's key is its version and its type, two bytes each; other types are not for consumers."""

@@ -96,7 +96,10 @@ class Api:
         return self._encoder("response", version)(body)
 
     def decode_request(self, version: int, data: bytes | bytearray | memoryview) -> dict[str, Any]:
-        """The broker's side of :meth:`encode`; for tests and the in-memory broker."""
+        """The broker's side of :meth:`encode`; for tests and the in-memory broker.
+
+        Bytes after the last field are ignored, as Kafka does.  Raises MalformedResponseError only.
+        """
         return self._decoder("request", version)(data)
 
     def fields(self, direction: str) -> tuple[Field, ...]:
@@ -157,7 +160,8 @@ class Api:
             except UnicodeDecodeError as error:
                 reason = f"a string is not UTF-8 ({error.reason})"
             else:
-                if end == len(view):
+                # Kafka takes bytes after a request's last field, and librdkafka sends some in Metadata requests.
+                if end == len(view) or direction == "request":
                     return found[0]
                 reason = f"{len(view) - end} bytes are left over"
             raise MalformedResponseError(

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import mmap
 import zlib
+from functools import lru_cache
 from typing import Any, Callable
 
 from managedconsumer.errors import KafkaException, MissingPackageError
-from managedconsumer.wire.framesizes import BadFrameError, lz4_bound, snappy_blocks, zstd_bound
+from managedconsumer.wire.framesizes import BadFrameError, lz4_bound, lz4_frames, snappy_blocks, zstd_bound
 from managedconsumer.wire.lz4frames import pack_frame
 
 Buffer = bytes | bytearray | memoryview
@@ -195,12 +196,30 @@ def _unframe(codec: int, data: Buffer, max_bytes: int, scratch: Scratch) -> Buff
         raise _too_large(codec, data, max_bytes)
     output = scratch.view(min(bound, max_bytes))
     try:
+        if codec == LZ4 and not _reads_all_lz4_frames():
+            return output[: _unframe_one_by_one(module, memoryview(data), output)]
         written: int = module.decompress_into(data, output)
     except package.DecompressionError as error:
         if bound > max_bytes and "buffer" in str(error):
             raise _too_large(codec, data, max_bytes) from None
         raise DecompressionError(f"damaged {CODEC_NAMES[codec]} data: {error}") from None
     return output[:written]
+
+
+@lru_cache(maxsize=1)
+def _reads_all_lz4_frames() -> bool:
+    """False for a cramjam (2.11, the last for Python 3.10) that stops behind the first of several frames."""
+    package = _cramjam(LZ4)
+    frame, output = pack_frame(package, b"x"), bytearray(2)
+    written: int = package.lz4.decompress_into(frame + frame, output)
+    return written == len(output)
+
+
+def _unframe_one_by_one(module: Any, data: memoryview, output: memoryview) -> int:
+    done = 0
+    for start, end in lz4_frames(data):
+        done += module.decompress_into(data[start:end], output[done:])
+    return done
 
 
 def _unsnappy(data: Buffer, max_bytes: int, scratch: Scratch) -> Buffer:

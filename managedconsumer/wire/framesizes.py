@@ -19,6 +19,7 @@ _LZ4_MAX_RATIO = 255
 _ZSTD_BLOCK_MAX = 128 << 10
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = 16
+_NO_LIMIT = 1 << 62
 
 _u32 = struct.Struct("<I").unpack_from
 _u64 = struct.Struct("<Q").unpack_from
@@ -35,6 +36,22 @@ class BadFrameError(ValueError):
 def lz4_bound(data: memoryview, limit: int) -> tuple[int, bool]:
     """(upper bound of the output, whether it is the exact size).  Stops counting once the bound is above ``limit``."""
     return _frames_bound(data, limit, _LZ4_MAGIC, _lz4_frame)
+
+
+def lz4_frames(data: memoryview) -> list[tuple[int, int]]:
+    """(start, end) of each frame, without the skippable ones.  Raises BadFrameError."""
+    frames, position = [], 0
+    try:
+        while position < len(data):
+            start, (magic,) = position, _u32(data, position)
+            if magic & 0xFFFFFFF0 == _SKIPPABLE:
+                position += 8 + _u32(data, position + 4)[0]
+                continue
+            position = _lz4_frame(data, position + 4, _NO_LIMIT)[2]
+            frames.append((start, position))
+    except (struct.error, IndexError):
+        raise BadFrameError("it ends in the middle") from None
+    return frames
 
 
 def zstd_bound(data: memoryview, limit: int) -> tuple[int, bool]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from managedconsumer.errors import FrameError, MalformedResponseError, ProtocolMismatchError
+from managedconsumer.errors import FrameError, FrameTooLargeError, MalformedResponseError, ProtocolMismatchError
 from managedconsumer.wire.api import Api
 from managedconsumer.wire.primitives import Malformed, read_length16, read_uvarint
 from managedconsumer.wire.schemas import APIS
@@ -86,8 +86,8 @@ def parse_request_header(frame: bytes | bytearray | memoryview) -> tuple[Request
 def check_frame_size(header: bytes | bytearray | memoryview, max_frame_bytes: int) -> int:
     """The size that the four bytes ``header`` announce.
 
-    Raises ProtocolMismatchError if they are another protocol's, FrameError if the size is impossible or above
-    ``max_frame_bytes``.  After either the connection cannot be used any more.
+    Raises ProtocolMismatchError if they are another protocol's, FrameError if the size is impossible,
+    FrameTooLargeError if it is above ``max_frame_bytes``.  After either the connection cannot be used any more.
     """
     raw = bytes(header)
     size: int = _INT32.unpack(raw)[0]
@@ -105,9 +105,11 @@ def check_frame_size(header: bytes | bytearray | memoryview, max_frame_bytes: in
         )
     if size < _SMALLEST_FRAME:
         raise FrameError(f"a message claims {size} bytes: the peer is no Kafka broker, or the stream is corrupt")
-    raise FrameError(
+    raise FrameTooLargeError(
         f"a message claims {size} bytes and {max_frame_bytes} are allowed: the peer is no Kafka broker (it sent "
-        f"{raw!r}), or its answer is larger than the limit for one frame"
+        f"{raw!r}), or its answer is larger than the limit for one frame",
+        size,
+        max_frame_bytes,
     )
 
 

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 IMPLEMENTATIONS = ("cython", "python")
 ENVIRONMENT_VARIABLE = "MANAGEDCONSUMER_IMPL"
-_INTERFACE = 2  # raised with every change of the interface, so that a stale build is not mistaken for a new one
+_INTERFACE = 3  # raised with every change of the interface, so that a stale build is not mistaken for a new one
 
 
 def load(name: str) -> Any:
@@ -68,6 +68,7 @@ def _choose() -> tuple[Any, str]:
 
 if TYPE_CHECKING:
     from managedconsumer.wire._lane_py import Lane as Lane
+    from managedconsumer.wire._lane_py import ShortWay as ShortWay
     from managedconsumer.wire._message_py import Message as Message
     from managedconsumer.wire._message_py import PartitionContext as PartitionContext
     from managedconsumer.wire._message_py import message_of as message_of
@@ -79,10 +80,16 @@ else:
     _module, __impl_reason__ = _choose()
     __impl__ = _module.IMPLEMENTATION
     Lane = _module.Lane
+    ShortWay = _module.ShortWay
     Message = _module.Message
     PartitionContext = _module.PartitionContext
     RecordChunk = _module.RecordChunk
     message_of = _module.message_of
+
+
+def is_fallback() -> bool:
+    """Whether the twin in Python runs because the accelerator could not be loaded, not because it was chosen."""
+    return __impl__ == "python" and not os.environ.get(ENVIRONMENT_VARIABLE)
 
 
 def rebuild_message(*fields: Any) -> Message:

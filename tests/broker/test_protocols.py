@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from managedconsumer import ManagedBalancedConsumer
 from managedconsumer.testing import DevBroker
 from tests.broker.groupkit import Fleet, Load, ProcessMember, until, write
 from tests.broker.listenerkit import MARGIN_S, SESSION_S, ListenerGroup, ListenerMember, listener_view
@@ -58,6 +59,18 @@ def test_falls_back_to_classic_where_the_broker_refuses(kafka39: DevBroker, grou
     write(kafka39, group.topic, PARTITIONS, 5)
     group.until(lambda: len(first.got) + len(second.got) == 5 * PARTITIONS, "all messages")
     assert listener_view(group.calls) == {member.name: member.owned for member in group.members}
+
+
+def test_start_returns_after_the_fall_back_without_a_listener(
+    kafka39: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
+) -> None:
+    name = topic(kafka39, PARTITIONS)
+    write(kafka39, name, PARTITIONS, 1)
+    with ManagedBalancedConsumer(
+        name, kafka39.bootstrap, unique("group"), auto_offset_reset="earliest", consumer_timeout_ms=10000, **CONSUMER
+    ) as consumer:
+        assert consumer.health()["state"] == "stable"
+        assert sorted(consumer.consume().partition_id for _ in range(PARTITIONS)) == list(range(PARTITIONS))
 
 
 def both_way(group: ListenerGroup, acked: Load, steps: list[dict[str, Any]]) -> list[ListenerMember]:

@@ -120,6 +120,7 @@ def test_it_adds_nothing_to_other_peoples_topics(kafka43: DevBroker, topic: Call
         (["--records", "many"], "'many' is not a number of records"),
         (["--rate", "-1"], "'-1' is not a number of page views per second"),
         (["--partitions", "0"], "whole number above 0"),
+        (["--topic", "../../etc"], "'../../etc' is no legal topic name"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,6 +134,7 @@ def test_own_data_need_an_address(capsys: pytest.CaptureFixture[str]) -> None:
     assert "give --bootstrap and --topic" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["demo", "--bootstrap", "127.0.0.1:1", "--output", str(tmp_path)]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err

@@ -135,12 +135,12 @@ def test_a_patterns_consumer_takes_any_topic() -> None:
 
 @pytest.mark.parametrize("wrong", [None, True, "0", 1.0, (0, "clicks"), ("clicks", True), ("clicks", 1, 2), object()])
 def test_no_partition_at_all(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="is no partition"):
+    with pytest.raises(TypeError, match="a partition must be a Partition"):
         accept_partition(wrong, ["clicks"])
 
 
 def test_a_pykafka_partition_whose_topic_is_gone() -> None:
-    with pytest.raises(TypeError, match="is no partition"):
+    with pytest.raises(TypeError, match="a partition must be a Partition"):
         accept_partition(SimpleNamespace(id=2, topic=None), ["clicks"])
 
 
@@ -212,7 +212,7 @@ def test_pykafkas_tls_keeps_its_files_and_gets_the_host_checked() -> None:
 
 @pytest.mark.parametrize("wrong", [None, 9092, ["kafka1:9092"], object()])
 def test_no_cluster_at_all(wrong: Any) -> None:
-    with pytest.raises(TypeError, match=r"cluster is a .*KafkaClient.*host:port"):
+    with pytest.raises(TypeError, match=r"cluster must be a KafkaClient.*host:port"):
         accept_cluster(wrong)
 
 

@@ -61,10 +61,10 @@ def test_hosts_of_a_wrong_type(hosts: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"socket_timeout_ms": 0}, "socket_timeout_ms=0"),
-        ({"offsets_channel_socket_timeout_ms": -1}, "offsets_channel_socket_timeout_ms=-1"),
-        ({"metadata_max_age_ms": 0}, "metadata_max_age_ms=0"),
-        ({"source_address": "here:port"}, "source_address='here:port'"),
+        ({"socket_timeout_ms": 0}, "socket_timeout_ms must be .* not 0"),
+        ({"offsets_channel_socket_timeout_ms": -1}, "offsets_channel_socket_timeout_ms must be .* not -1"),
+        ({"metadata_max_age_ms": 0}, "metadata_max_age_ms must be .* not 0"),
+        ({"source_address": "here:port"}, "source_address must be .* not 'here:port'"),
         ({"security_protocol": "TLS"}, "security_protocol is 'TLS'"),
     ],
 )

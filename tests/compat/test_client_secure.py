@@ -63,6 +63,7 @@ def offsets(client: KafkaClient) -> list[list[int]]:
         return [answer.offset for answer in client.topics["secured"].latest_available_offsets().values()]
 
 
+@pytest.mark.broker
 def test_tls(secure: DevBroker, cafile: Path) -> None:
     hosts = secure.bootstrap_for("TLS")
     context = ssl.create_default_context(cafile=cafile)
@@ -75,6 +76,7 @@ def test_tls(secure: DevBroker, cafile: Path) -> None:
         assert offsets(KafkaClient(hosts, **arguments)) == [[0], [0]]
 
 
+@pytest.mark.broker
 def test_a_certificate_for_another_host_is_refused(secure: DevBroker, cafile: Path) -> None:
     hosts = secure.bootstrap_for("OTHERNAME")
     with pytest.raises(err.TlsError, match=hosts):
@@ -82,17 +84,20 @@ def test_a_certificate_for_another_host_is_refused(secure: DevBroker, cafile: Pa
     assert offsets(KafkaClient(hosts, ssl_config=SslConfig(str(cafile), check_hostname=False))) == [[0], [0]]
 
 
+@pytest.mark.broker
 def test_an_authority_that_is_not_trusted_is_refused(secure: DevBroker, tmp_path: Path) -> None:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "stranger.pem"))
     with pytest.raises(err.TlsError, match=secure.bootstrap_for("TLS")):
         KafkaClient(secure.bootstrap_for("TLS"), ssl_config=SslConfig(str(tmp_path / "stranger.pem")))
 
 
+@pytest.mark.broker
 def test_a_tls_port_without_tls_says_so(secure: DevBroker) -> None:
     with pytest.raises(err.KafkaException, match=r"(?s)TLS"):
         KafkaClient(secure.bootstrap_for("TLS"), socket_timeout_ms=3000)
 
 
+@pytest.mark.broker
 def test_a_login_needs_no_more_than_itself(secure: DevBroker, cafile: Path) -> None:
     hosts = secure.bootstrap_for("TLSLOGIN")
     assert offsets(KafkaClient(hosts, ssl_cafile=cafile, **LOGIN)) == [[0], [0]]
@@ -101,6 +106,7 @@ def test_a_login_needs_no_more_than_itself(secure: DevBroker, cafile: Path) -> N
     assert "wrong horse" not in str(caught.value)
 
 
+@pytest.mark.broker
 def test_consumers_get_the_same_security(secure: DevBroker, cafile: Path) -> None:
     with KafkaClient(secure.bootstrap_for("TLSLOGIN"), ssl_cafile=cafile, **LOGIN) as client:
         cluster = accept_cluster(client)
@@ -111,6 +117,7 @@ def test_consumers_get_the_same_security(secure: DevBroker, cafile: Path) -> Non
         consumer.stop()
 
 
+@pytest.mark.broker
 def test_a_pykafka_cluster_with_tls(secure: DevBroker, cafile: Path) -> None:
     connection = pytest.importorskip("pykafka.connection")
     theirs = SimpleNamespace(

@@ -142,7 +142,7 @@ def test_wrong_times_are_type_errors(wrong: object) -> None:
 
 
 def test_wrong_numbers_are_refused() -> None:
-    with pytest.raises(ValueError, match="offsets_before=-3"):
+    with pytest.raises(ValueError, match=r"offsets_before must be a datetime.*not -3"):
         topic().fetch_offset_limits(-3)
-    with pytest.raises(ValueError, match="max_offsets=0"):
+    with pytest.raises(ValueError, match=r"max_offsets must be .*not 0"):
         topic().partitions[0].fetch_offset_limit(-1, 0)

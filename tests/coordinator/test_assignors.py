@@ -134,6 +134,7 @@ def random_group(rng: random.Random, equal: bool) -> tuple[dict[str, int], dict[
     return topics, wants, owned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("assignor", ALL)
 @pytest.mark.parametrize("equal", [True, False])
 def test_ten_thousand_random_groups(assignor: type[AbstractPartitionAssignor], equal: bool) -> None:
@@ -182,6 +183,7 @@ groups = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("assignor", ALL)
 @given(group=groups)
 @settings(max_examples=150, deadline=None)

@@ -88,7 +88,7 @@ def test_the_way_into_the_group_as_a_follower() -> None:
     assert not rig.machine.need_rejoin()
 
 
-def test_a_join_says_who_we_are_and_waits_as_long_as_the_group_may_take() -> None:
+def test_a_join_says_who_we_are_and_waits_no_longer_than_the_session() -> None:
     rig = Rig(rebalance_timeout_ms=60000, group_instance_id="static-1")
     rig.to_joining()
     request = rig.request()
@@ -98,8 +98,86 @@ def test_a_join_says_who_we_are_and_waits_as_long_as_the_group_may_take() -> Non
     assert request.body["rebalance_timeout_ms"] == 60000
     assert request.body["group_instance_id"] == "static-1"
     assert request.body["reason"] == "first join"
-    assert request.timeout == 65.0
+    assert request.timeout == 10.0
     assert rig.machine.next_request(rig.now) is None  # one at a time
+
+
+def _time_out(rig: Rig, request: ev.Request) -> list[ev.Event]:
+    rig.now += request.timeout
+    return rig.take(rig.machine.failed(request, err.RequestTimedOut("silence"), rig.now))
+
+
+def test_a_join_without_an_answer_is_repeated_as_long_as_the_group_may_take() -> None:
+    """A slow group and a dead connection look the same; a member that waits for the others has not failed."""
+    rig = Rig(rebalance_timeout_ms=60000, request_timeout_ms=30000, session_timeout_ms=45000)
+    rig.to_joining()
+    rig.answer(rig.request(), error_code=79, member_id="me-1")
+    for _ in range(2):
+        request = rig.request()
+        assert request.timeout == 30.0
+        assert request.body["member_id"] == "me-1"
+        assert [type(event) for event in _time_out(rig, request)] == [ev.CoordinatorLost]
+        assert rig.machine.failures == 0
+    events = _time_out(rig, rig.request())  # 90 s: longer than the group may take
+    assert [type(event) for event in events] == [ev.CoordinatorLost, ev.Retrying]
+
+
+def test_a_coordinator_that_cannot_be_connected_to_is_a_failure_however_soon() -> None:
+    rig = Rig()
+    rig.to_joining()
+    request = rig.request()
+    rig.now += 0.5
+    events = rig.take(rig.machine.failed(request, err.RequestTimedOut("no ApiVersions"), rig.now))
+    assert [type(event) for event in events] == [ev.CoordinatorLost, ev.Retrying]
+
+
+def test_a_sync_without_an_answer_waits_a_request_timeout() -> None:
+    rig = Rig(rebalance_timeout_ms=300000)
+    rig.to_joining()
+    rig.join()
+    request = rig.request()
+    assert (request.api.name, request.timeout) == ("SyncGroup", 30.0)
+    _time_out(rig, request)
+    assert rig.machine.state is S.PREPARING_REBALANCE
+
+
+@pytest.mark.parametrize("holding", [False, True])
+@pytest.mark.parametrize("by", ["heartbeat", "commit"])
+def test_a_member_that_is_unknown_does_not_wait_for_its_join(by: str, holding: bool) -> None:
+    rig = Rig()
+    rig.to_stable()
+    rig.now += 3.0
+    beat = rig.machine.next_heartbeat(rig.now)
+    assert beat is not None
+    rig.machine.request_rejoin("the group rebalances")
+    rig.to_joining(holding)
+    join = rig.request()
+    if by == "heartbeat":
+        events = rig.answer(beat, error_code=25)
+    else:
+        events = rig.take(rig.machine.fence(err.UnknownMemberId(), rig.machine.generation))
+    kinds = [type(event) for event in events]
+    assert kinds == ([ev.CoordinatorLost, ev.MembershipLost] if holding else [ev.CoordinatorLost])
+    assert rig.answer(join, member_id="me", generation_id=2) == []  # too late: it changes nothing
+    if holding:
+        rig.take(rig.machine.forgotten())
+        rig.to_joining()
+    assert rig.request().body["member_id"] == ""
+
+
+def test_an_outdated_generation_is_no_reason_to_give_a_join_up() -> None:
+    """The group may have gone on to the generation that the join is about to tell us of."""
+    rig = Rig()
+    rig.to_stable()
+    rig.now += 3.0
+    beat = rig.machine.next_heartbeat(rig.now)
+    assert beat is not None
+    rig.machine.request_rejoin("the group rebalances")
+    rig.to_joining(holding=True)
+    join = rig.request()
+    assert rig.answer(beat, error_code=22) == []
+    rig.answer(join, member_id="me", generation_id=2, protocol_name="range", leader="other", members=[])
+    assert rig.machine.generation.id == 2
 
 
 def test_member_id_required_is_answered_at_once_with_the_given_id() -> None:
@@ -230,7 +308,8 @@ def test_a_silent_coordinator_ends_the_session_after_its_timeout() -> None:
     rig.now += 9.9
     assert rig.take(rig.machine.check_session(rig.now)) == []
     rig.now += 0.2
-    (lost,) = rig.take(rig.machine.check_session(rig.now))
+    (unknown, lost) = rig.take(rig.machine.check_session(rig.now))
+    assert isinstance(unknown, ev.CoordinatorLost)  # its connections are not used again
     assert isinstance(lost, ev.MembershipLost)
     assert isinstance(lost.error, err.SessionExpiredError)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.collect import Dispenser
+from managedconsumer.runtime.owners import here
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import TopicPartitionState
 from managedconsumer.wire.encode import Record, encode_batch
@@ -36,7 +37,7 @@ class Kit:
 
     def __init__(self, partitions: int = 1, max_messages: int = 1000, max_bytes: int = 1 << 20) -> None:
         self.buffer = FetchBuffer(max_messages, max_bytes)
-        self.dispenser = Dispenser(self.buffer, Lane(threading.get_ident, True, threading.Lock()))
+        self.dispenser = Dispenser(self.buffer, Lane(None, here, threading.RLock()))
         self.states = {}
         for number in range(partitions):
             state = self.states[number] = TopicPartitionState()

@@ -5,11 +5,20 @@ The accelerator's lane and its twin in Python make the same promises, so the sam
 
 from __future__ import annotations
 
+import gc
+import inspect
 import sys
 import threading
+import weakref
+from collections.abc import Callable
 
+import pytest
+
+from managedconsumer.fetch.collect import Dispenser
+from managedconsumer.runtime.owners import here
+from managedconsumer.wire._lane_py import Lane as PythonLane
 from managedconsumer.wire.encode import Record, encode_batch
-from managedconsumer.wire.records import Message
+from managedconsumer.wire.records import Message, ShortWay, load
 from tests.fetch.kit import Kit, batch, tp
 
 ME, OTHER = 1, 2
@@ -107,19 +116,94 @@ def test_a_lane_can_be_iterated_and_ends_where_the_long_way_ends() -> None:
     assert [message.offset for message in kit.dispenser.lane.iterate(long_way)] == [4, 5]
 
 
-def test_consume_as_one_call_passes_its_arguments_to_the_long_way() -> None:
+class Shop(ShortWay):
+    """What a consumer is made of."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.kit = kit
+        self.seen: list[tuple[bool, object]] = []
+        self._open_lane(kit.dispenser.lane)
+
+    def _consume_waiting(self, block: bool, unblock_event: object) -> Message | None:
+        self.seen.append((block, unblock_event))
+        return self.kit.dispenser.take(here.number)
+
+
+def test_consume_takes_the_short_way_and_passes_its_arguments_to_the_long_one() -> None:
     kit = Kit()
-    kit.fetched(0, batch(0, 2))
-    seen: list[tuple[bool, object]] = []
+    kit.fetched(0, batch(0, 4))
+    shop, event = Shop(kit), object()
+    assert shop.consume(False, event).offset == 0
+    assert shop.consume().offset == 1
+    assert shop.consume(unblock_event=event).offset == 2, "with an event only the long way, which looks at it"
+    assert shop.consume().offset == 3
+    assert shop.consume(block=False) is None
+    assert shop.seen == [(False, event), (True, event), (False, None)]
 
-    def long_way(block: bool = True, unblock_event: object = None) -> Message | None:
-        seen.append((block, unblock_event))
-        return kit.dispenser.take(ME)
 
-    call = kit.dispenser.lane.caller(long_way)
-    event = object()
-    assert [call(False, event).offset, call().offset, call(block=False)] == [0, 1, None]
-    assert seen == [(False, event), (False, None)]
+def test_a_bound_consume_and_an_iterator_keep_the_consumer_and_make_no_circle() -> None:
+    kit = Kit()
+    kit.fetched(0, batch(0, 4))
+    shop = Shop(kit)
+    gone, consume, messages = weakref.ref(shop), shop.consume, kit.dispenser.lane.iterate(shop.consume)
+    gc.disable()
+    try:
+        del shop
+        assert [consume().offset, next(messages).offset, consume().offset] == [0, 1, 2]
+        del consume, messages
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_consume_can_be_asked_for_its_signature_and_its_text() -> None:
+    assert list(inspect.signature(ShortWay.consume).parameters) == ["self", "block", "unblock_event"]
+    assert (ShortWay.consume.__doc__ or "").startswith("The next message, or None")
+
+
+def test_a_thread_does_not_get_on_where_a_dead_one_was() -> None:
+    """The system gives the numbers of ended threads away again; the lane knows them apart."""
+    kit = Kit()
+    kit.fetched(0, batch(0, 6))
+    lane = kit.dispenser.lane
+    got: list[object] = []
+
+    def in_thread(work: Callable[[], object]) -> None:
+        thread = threading.Thread(target=lambda: got.append(work()))
+        thread.start()
+        thread.join()
+
+    in_thread(lambda: (kit.take(here.number), lane.take() is not None))
+    assert got == [((0, 0), True)]
+    for _ in range(5):
+        in_thread(lane.take)
+    assert got[1:] == [None] * 5
+    assert settled(kit) == (2, 1)
+
+
+def test_a_look_from_a_handler_that_interrupts_the_lane_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler runs in the middle of the lane's own work, in the same thread, and looks at the consumer."""
+    kit, looks = Kit(), []
+    kit.dispenser = Dispenser(kit.buffer, PythonLane(None, here, threading.RLock()))
+    chunk_class = load("python").RecordChunk
+    queue = kit.queue()
+    for first in (0, 600):
+        kit.buffer.accept(queue, queue.version, chunk_class(queue.context, batch(first, 600), first))
+    refill = chunk_class._refill
+
+    def interrupted(chunk: object) -> bool:
+        before = settled(kit)
+        more: bool = refill(chunk)
+        looks.append((before, settled(kit)))
+        return more
+
+    monkeypatch.setattr(chunk_class, "_refill", interrupted)
+    taken = list(iter(lambda: next_offset(kit, here.number), None))
+    assert taken == [(0, n) for n in range(1200)]
+    assert len(looks) > 4
+    for before, after in looks:
+        assert before == after
+    assert settled(kit) == (1200, 1200)
 
 
 def test_whoever_looks_at_any_moment_sees_where_the_consumer_is() -> None:

@@ -174,6 +174,11 @@ class TestAnswers:
         assert isinstance(result.error, err.ProtocolClientError)
         assert result.error.code == code
 
+    def test_a_topic_that_may_not_be_read_is_named_with_its_remedy(self) -> None:
+        (result,) = read(Kit(), 29)
+        assert f"may not read topic {TOPIC!r}: READ on the topic must be allowed" in str(result.error)
+        assert f"--operation Read --topic {TOPIC}" in str(result.error)
+
     def test_what_nobody_asked_for_is_ignored(self) -> None:
         assert read(Kit(), partition=17, records=batch(0, 1)) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ import pytest
 from managedconsumer import ManagedBalancedConsumer
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.observe.metrics import Metrics
-from managedconsumer.testing import DevBroker
+from managedconsumer.testing import DevBroker, MemoryBroker
 from managedconsumer.testing.producer import Producer, Record
 
 
@@ -49,9 +50,64 @@ def test_what_a_consumer_reports(kafka43: DevBroker, topic: Callable[..., str], 
         assert f'group="{group}"' in metrics.prometheus()
     finally:
         consumer.stop()
-    assert _value(metrics, "running") == 0
+    assert metrics.values() == {}
 
 
 def test_anything_else_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"metrics must be None or a registry.*counter, gauge, timer"):
         ManagedBalancedConsumer("t", "localhost:1", "g", metrics=object(), auto_start=False)
+
+
+@pytest.mark.parametrize("ended_by", ["stop", "garbage collection"])
+def test_a_shared_registry_does_not_grow_with_every_consumer(ended_by: str) -> None:
+    metrics = Metrics()
+    with MemoryBroker({"orders": 1}) as broker:
+        broker.produce("orders", [b"x"])
+        for _ in range(3):
+            consumer = ManagedBalancedConsumer("orders", broker.bootstrap, "g", metrics=metrics)
+            assert consumer.consume() is not None
+            consumer.commit_offsets([(0, 0)])
+            assert len({tags for _, tags in metrics.values()}) == 1
+            assert _value(metrics, "commit_seconds_count") == 1
+            if ended_by == "stop":
+                consumer.stop()
+            else:
+                workers = consumer._engine.fetchers, consumer._engine.positions
+                del consumer
+                gc.collect()
+                for worker in workers:
+                    worker.join(5)
+            deadline = time.monotonic() + 10
+            while metrics.values() and time.monotonic() < deadline:
+                gc.collect()
+            assert metrics.values() == {}
+            assert metrics.prometheus() == ""
+
+
+def test_a_consumer_that_starts_again_is_reported_again() -> None:
+    metrics = Metrics()
+    with MemoryBroker({"orders": 1}) as broker:
+        consumer = ManagedBalancedConsumer("orders", broker.bootstrap, "g", metrics=metrics)
+        first = set(metrics.values())
+        consumer.stop()
+        assert metrics.values() == {}
+        consumer.start()
+        assert set(metrics.values()) >= first
+        assert _value(metrics, "running") == 1
+        consumer.stop()
+
+
+class Foreign:
+    """A registry without ``forget``."""
+
+    def __init__(self) -> None:
+        self.ours = Metrics()
+        self.counter, self.gauge, self.timer = self.ours.counter, self.ours.gauge, self.ours.timer
+
+
+def test_another_registry_keeps_what_it_was_told() -> None:
+    metrics = Foreign()
+    with MemoryBroker({"orders": 1}) as broker:
+        ManagedBalancedConsumer("orders", broker.bootstrap, "g", metrics=metrics).stop()
+    assert _value(metrics.ours, "running") == 0
+    assert _value(metrics.ours, "rebalances_total") == 1

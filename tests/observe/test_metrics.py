@@ -90,3 +90,14 @@ def test_no_count_is_lost_among_threads() -> None:
     for thread in threads:
         thread.join()
     assert metrics.values()[("n", ())] == 20_000
+
+
+def test_what_is_forgotten_later_is_gone_at_the_next_use() -> None:
+    """From a finalizer, which may run while this thread is inside the registry."""
+    metrics = Metrics()
+    metrics.counter("a", tags={"consumer": "1"}).inc()
+    metrics.counter("a", tags={"consumer": "2"}).inc()
+    metrics.forget_later({"consumer": "1"})
+    assert list(metrics.values()) == [("a", (("consumer", "2"),))]
+    metrics.forget_later({"consumer": "2"})
+    assert metrics.prometheus() == ""

@@ -320,9 +320,9 @@ def test_a_forked_child_is_told_and_the_parent_goes_on(new_connection: Connect) 
     ("settings", "words"),
     [
         ({"client_id": 5}, "client_id must be a string"),
-        ({"request_timeout_ms": 0}, "request_timeout_ms is 0; a number from 1"),
-        ({"connect_timeout_ms": True}, "connect_timeout_ms is True"),
-        ({"max_frame_bytes": 10}, "max_frame_bytes is 10"),
+        ({"request_timeout_ms": 0}, "request_timeout_ms must be a number from 1 .* not 0"),
+        ({"connect_timeout_ms": True}, "connect_timeout_ms must be .* not True"),
+        ({"max_frame_bytes": 10}, "max_frame_bytes must be .* not 10"),
         ({"security": "SSL"}, "security must be a Security, not str"),
     ],
 )

@@ -278,6 +278,7 @@ def test_files_that_are_missing_are_a_configuration_error(new_connection: Connec
             new_connection(broker.port, security=security).connect()
 
 
+@pytest.mark.slow
 @pytest.mark.gevent
 @pytest.mark.parametrize("name", ["ThreadingHandler", "GEventHandler"])
 def test_tls_in_a_monkey_patched_process(authority: Authority, name: str) -> None:

@@ -317,6 +317,7 @@ def test_gevent_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
         GEventHandler()
 
 
+@pytest.mark.slow
 @pytest.mark.gevent
 @pytest.mark.parametrize("name", ["ThreadingHandler", "GEventHandler"])
 def test_monkey_patched_process(name: str) -> None:

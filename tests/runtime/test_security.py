@@ -27,7 +27,7 @@ SECRET = "correct-horse"
         ({"ssl_cafile": "x"}, "ssl_cafile is given, but security_protocol='PLAINTEXT' does not use TLS"),
         ({"sasl_password": SECRET}, "sasl_password is given, but security_protocol='PLAINTEXT' does not use SASL"),
         ({"security_protocol": "SSL", "sasl_mechanism": "PLAIN"}, "does not use SASL"),
-        ({"security_protocol": "SSL", "ssl_context": "x"}, "ssl_context is str"),
+        ({"security_protocol": "SSL", "ssl_context": "x"}, "ssl_context must be an ssl.SSLContext, not str"),
         ({"security_protocol": "SSL", "ssl_cafile": b"x"}, "ssl_cafile must be a string, not bytes"),
         ({"security_protocol": "SSL", "ssl_keyfile": "x"}, "ssl_keyfile is given without ssl_certfile"),
         ({"security_protocol": "SASL_SSL"}, "sasl_mechanism is None; allowed are PLAIN"),

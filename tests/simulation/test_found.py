@@ -13,7 +13,7 @@ from managedconsumer.coordinator.commits import Verdict
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import Dispenser
-from managedconsumer.group_machine import membership_loop
+from managedconsumer.group_life import GroupLife, _work
 from managedconsumer.group_owner import GroupOwner
 from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.runtime.assignment_part import AssignmentPart
@@ -162,31 +162,35 @@ def test_what_is_on_hold_stays_on_hold_when_something_else_is_dropped() -> None:
 # -- stop() --------------------------------------------------------------------------------------------------
 
 
+def _life() -> GroupLife:
+    life = GroupLife.__new__(GroupLife)
+    life.engine = SimpleNamespace(fail=pytest.fail, closing=False)  # type: ignore[assignment]
+    return life
+
+
 def test_a_worker_of_an_earlier_life_ends_and_harms_nobody() -> None:
     class Consumer:
-        _life_number = 2
-        _engine = SimpleNamespace(fail=pytest.fail)
-        _member = None
+        _group_life = _life()
 
         def _tick(self) -> bool:
             raise AssertionError("the worker of an earlier life goes on")
 
     consumer = Consumer()
-    membership_loop(weakref.ref(consumer), 1)
+    _work(weakref.ref(consumer), _life())
 
 
 def test_an_error_that_an_earlier_life_runs_into_does_not_end_the_present_one() -> None:
+    life = _life()
+
     class Consumer:
-        _life_number = 1
-        _engine = SimpleNamespace(fail=pytest.fail)
-        _member = None
+        _group_life = life
 
         def _tick(self) -> bool:
-            self._life_number += 1  # stopped and started again, while this was under way
+            self._group_life = _life()  # stopped and started again, while this was under way
             raise ValueError
 
     consumer = Consumer()
-    membership_loop(weakref.ref(consumer), 1)
+    _work(weakref.ref(consumer), life)
 
 
 def test_stop_does_not_wait_for_a_coordinator_that_is_silent() -> None:

@@ -14,6 +14,7 @@ from tests.simulation.planted import PLANTED
 SEEDS = range(1, 5001)
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

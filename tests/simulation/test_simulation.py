@@ -13,9 +13,9 @@ import pytest
 from managedconsumer.testing.simulate import World, run_parallel, simulate, simulate_many
 from managedconsumer.testing.simulate_plan import INCIDENTS, Plan, make_plan
 
-#: Schedules that the statistics are taken of, and all. What fails is a seed, and ``python -m
+#: Schedules of the fast tests, those that the statistics are taken of, and all. What fails is a seed, and ``python -m
 #: managedconsumer.testing.simulate SEED`` tells its story on any machine.
-SOME, ALL = 1000, 20_000
+FEW, SOME, ALL = 200, 1000, 20_000
 
 
 def _check(seeds: range) -> dict[str, int]:
@@ -26,6 +26,12 @@ def _check(seeds: range) -> dict[str, int]:
     return sums
 
 
+def test_everything_holds_in_a_few_schedules() -> None:
+    """What the fast half of the tests looks at; the others follow in the ordinary run."""
+    _check(range(1, FEW + 1))
+
+
+@pytest.mark.simulation
 def test_everything_holds_in_many_schedules() -> None:
     sums = _check(range(1, SOME + 1))
     # The schedules are worth something: messages, commits, faults and second readings happen all the time.
@@ -35,7 +41,7 @@ def test_everything_holds_in_many_schedules() -> None:
     assert 0 < sums["repeated"] < sums["handed_out"] / 10
 
 
-@pytest.mark.slow
+@pytest.mark.simulation
 @pytest.mark.timeout(1800)  # 100 s on two idle cores; how long it takes decides nothing
 def test_everything_holds_in_twenty_thousand_schedules() -> None:
     _check(range(SOME + 1, ALL + 1))
@@ -50,6 +56,7 @@ for seed in range(9, 80):
 """
 
 
+@pytest.mark.slow
 def test_a_seed_tells_the_same_story_in_every_process() -> None:
     def stories(hash_seed: str) -> str:
         command = [sys.executable, "-c", _IN_A_PROCESS]
@@ -68,6 +75,7 @@ def test_a_seed_tells_the_same_story_whatever_ran_before() -> None:
     assert str(simulate(11, record=True)) == before
 
 
+@pytest.mark.slow
 def test_nothing_of_a_finished_simulation_stays() -> None:
     simulate_many(range(1, 21))
     gc.collect()

@@ -84,3 +84,14 @@ def test_many_processes_claim_the_same_ranges_and_each_is_won_once(tmp_path: Pat
 def test_only_local_directories() -> None:
     with pytest.raises(ConfigurationError, match="local"):
         ClaimStore("s3a://bucket/views")
+
+
+@pytest.mark.parametrize("name", ["../../../outside", "..", ".", "a/b", "", "x" * 250, "a\nb"])
+def test_a_brokers_topic_name_is_no_way_out_of_the_directory(name: str, tmp_path: Path) -> None:
+    """With a pattern the names are the broker's, and nobody has checked them."""
+    store = ClaimStore(tmp_path / "a" / "store")
+    tp = TopicPartition(name, 0)
+    for use in (lambda: store.claim(tp, OffsetRange(0, 5), "data/x"), lambda: store.end(tp), lambda: store.root(tp)):
+        with pytest.raises(ConfigurationError, match="is no legal topic name"):
+            use()
+    assert list(tmp_path.rglob("*.json")) == []

@@ -153,6 +153,7 @@ def test_pause_makes_it_silent_and_resume_brings_it_back(dev_broker: Callable[..
     broker.create_topic("after-all")
 
 
+@pytest.mark.broker
 def test_a_paused_broker_can_be_stopped() -> None:
     broker = DevBroker("4.3.0").start()
     pid = broker.pid()
@@ -240,9 +241,13 @@ def test_before_start_and_after_stop_it_says_so() -> None:
 # -- what goes wrong --------------------------------------------------------------------------------------------
 
 
-def test_a_port_that_is_taken_is_named(occupied: int) -> None:
+def test_a_port_that_is_taken_is_named_before_anything_is_fetched(
+    occupied: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MANAGEDCONSUMER_CACHE", str(tmp_path / "empty"))
     with pytest.raises(PortTakenError, match=f"Port {occupied} on 127.0.0.1 is already in use by another program"):
         DevBroker(port=occupied).start()
+    assert not (tmp_path / "empty").exists()
 
 
 def test_a_port_taken_by_another_kafka_is_named(kafka43: DevBroker) -> None:
@@ -250,6 +255,7 @@ def test_a_port_taken_by_another_kafka_is_named(kafka43: DevBroker) -> None:
         DevBroker(port=kafka43.port_of(1)).start()
 
 
+@pytest.mark.broker
 def test_a_port_lost_between_the_check_and_the_start_is_chosen_again(
     monkeypatch: pytest.MonkeyPatch, occupied: int
 ) -> None:
@@ -265,12 +271,20 @@ def test_a_port_lost_between_the_check_and_the_start_is_chosen_again(
         broker.create_topic("works")
 
 
+@pytest.fixture
+def nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test ends before Java and the jars are needed."""
+    monkeypatch.setattr(DevBroker, "fetch", lambda _self: None)
+
+
+@pytest.mark.usefixtures("nothing_is_fetched")
 def test_a_data_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataDirError, match=r"data directory .*/file/data cannot be written: Not a directory"):
         DevBroker(data_dir=tmp_path / "file" / "data").start()
 
 
+@pytest.mark.usefixtures("nothing_is_fetched")
 def test_data_of_a_newer_kafka_or_of_another_size_is_refused(tmp_path: Path) -> None:
     (tmp_path / "devbroker.json").write_text('{"kafka_version": "4.3.0", "brokers": 1}')
     with pytest.raises(DataDirError, match=r"holds data of Kafka 4.3.0, which Kafka 3.9.2 cannot read"):
@@ -282,9 +296,21 @@ def test_data_of_a_newer_kafka_or_of_another_size_is_refused(tmp_path: Path) -> 
         DevBroker(data_dir=tmp_path).start()
 
 
+@pytest.mark.broker
 def test_a_data_directory_in_use_is_named(tmp_path: Path) -> None:
-    with DevBroker(data_dir=tmp_path), pytest.raises(DataDirError, match="is in use by another broker"):
-        DevBroker(data_dir=tmp_path).start()
+    with DevBroker(data_dir=tmp_path) as first:
+        first.create_topic("kept")
+        for _ in range(3):
+            with pytest.raises(DataDirError) as caught:
+                DevBroker(data_dir=tmp_path).start()
+            assert f"{tmp_path} is in use by another broker: Kafka process {first.pid()}" in str(caught.value)
+            assert f"started by process {os.getpid()} (" in str(caught.value)
+        first.restart()  # the lock outlives a node, and nothing was damaged
+        with pytest.raises(DataDirError, match="is in use by another broker"):
+            DevBroker(data_dir=tmp_path).start()
+        assert "kept" in first.run_tool("kafka-topics", "--list").split()
+    with DevBroker(data_dir=tmp_path) as second:
+        assert "kept" in second.run_tool("kafka-topics", "--list").split()
 
 
 @pytest.fixture
@@ -294,12 +320,14 @@ def own_temporary_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     return tmp_path
 
 
+@pytest.mark.broker
 @pytest.mark.usefixtures("own_temporary_directory")
 def test_settings_that_kafka_refuses_come_back_with_its_words() -> None:
     with pytest.raises(BrokerStartError, match=r"(?s)ConfigException.*log\.cleanup\.policy"):
         DevBroker(properties={"log.cleanup.policy": "nonsense"}).start()
 
 
+@pytest.mark.broker
 def test_a_jvm_that_dies_is_told_with_its_log(own_temporary_directory: Path) -> None:
     with pytest.raises(BrokerStartError, match=r"(?s)ended with code 1 while starting\. Log: .*Unrecognized VM option"):
         DevBroker(jvm_options=("-XX:+NoSuchOption",)).start()
@@ -309,6 +337,7 @@ def test_a_jvm_that_dies_is_told_with_its_log(own_temporary_directory: Path) -> 
 # -- life -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.broker
 def test_data_survives_a_stop_in_a_directory_of_ones_own(tmp_path: Path) -> None:
     with DevBroker(data_dir=tmp_path) as broker:
         broker.create_topic("kept")
@@ -320,6 +349,7 @@ def test_data_survives_a_stop_in_a_directory_of_ones_own(tmp_path: Path) -> None
         assert consume(broker, "kept", 3) == [0, 1, 2]
 
 
+@pytest.mark.broker
 def test_a_temporary_directory_is_removed() -> None:
     with DevBroker() as broker:
         home = broker.data_dir

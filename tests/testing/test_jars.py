@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import io
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -15,10 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from managedconsumer.testing import DataDirError, DownloadError, UnknownKafkaVersionError
-from managedconsumer.testing._jars import kafka_jars, parse_version
+from managedconsumer.testing import DataDirError, DownloadError, UnknownKafkaVersionError, _digests
+from managedconsumer.testing._jars import TESTED_VERSIONS, kafka_jars, parse_version
 
-VERSION = "4.3.0"
+#: A release whose digests are not in the package, so that the tiny jars of these tests are taken.
+VERSION = "4.1.0"
+#: Most of these tests run PySpark's Ivy, a Java program.
+java = pytest.mark.java
 
 
 def jar(content: str) -> bytes:
@@ -106,17 +111,21 @@ ALL = [
 ]
 
 
+@java
 def test_fetches_once_and_tells(repository: Repository) -> None:
     told: list[str] = []
     first = kafka_jars(parse_version(VERSION), told.append)
     assert [path.name for path in first] == ALL
-    assert len(told) == 1
-    assert f"Fetching Apache Kafka {VERSION} from Maven Central with PySpark's Ivy" in told[0]
+    assert len(told) == 2
+    assert f"Apache Kafka {VERSION} is no tested release: its jars are checked against the checksums of" in told[0]
+    assert f"Fetching Apache Kafka {VERSION} from the mirror {repository.url}" in told[1]
+    assert "with PySpark's Ivy" in told[1]
     asked = repository.asked.copy()
     assert fetch() == ALL
     assert repository.asked == asked  # the second time came from the cache
 
 
+@java
 def test_a_damaged_cache_is_repaired(repository: Repository, tmp_path: Path) -> None:
     fetch()
     home = tmp_path / "cache" / f"kafka-{VERSION}"
@@ -131,17 +140,19 @@ def test_a_damaged_cache_is_repaired(repository: Repository, tmp_path: Path) -> 
     assert set(json.loads((home / "manifest.json").read_text())) == set(ALL)
 
 
+@java
 def test_a_damaged_download_is_not_kept_and_the_next_try_works(repository: Repository, tmp_path: Path) -> None:
     path = next(path for path in repository.files if path.endswith(ALL[1]))
     whole = repository.files[path]
     repository.files[path] = whole[: len(whole) // 2]
-    with pytest.raises(DownloadError, match=r"kafka_2.13-4.3.0.jar is damaged"):
+    with pytest.raises(DownloadError, match=r"kafka_2.13-4.1.0.jar is damaged"):
         fetch()
     assert not (tmp_path / "cache" / f"kafka-{VERSION}").exists()
     repository.files[path] = whole
     assert fetch() == ALL
 
 
+@java
 def test_what_a_killed_fetch_left_behind_is_removed(repository: Repository, tmp_path: Path) -> None:
     left = tmp_path / "cache" / f"kafka-{VERSION}-abcdef"
     left.mkdir(parents=True)
@@ -150,30 +161,96 @@ def test_what_a_killed_fetch_left_behind_is_removed(repository: Repository, tmp_
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [f"kafka-{VERSION}", f"kafka-{VERSION}.lock"]
 
 
+# -- digests in the package -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def digests(repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The file of digests of VERSION, as if it were a tested release; the repository's jars are right at first."""
+    home = tmp_path / "digests"
+    home.mkdir()
+    right = {path.rsplit("/", 1)[1]: body for path, body in repository.files.items() if path.endswith(".jar")}
+    lines = [f"{hashlib.sha256(right[name]).hexdigest()}  {name}\n" for name in ALL]
+    (home / f"kafka-{VERSION}.sha256").write_text("# a comment\n" + "".join(lines))
+    monkeypatch.setattr(_digests, "_HERE", home)
+    return home / f"kafka-{VERSION}.sha256"
+
+
+@java
+@pytest.mark.usefixtures("digests")
+def test_a_jar_that_somebody_replaced_is_refused(repository: Repository, tmp_path: Path) -> None:
+    path = next(path for path in repository.files if path.endswith(ALL[1]))
+    right, wrong = repository.files[path], jar("something else")
+    repository.files[path] = wrong
+    with pytest.raises(DownloadError) as caught:
+        fetch()
+    text = str(caught.value)
+    assert f"{ALL[1]} is not the expected file" in text
+    assert f"expected SHA-256 {hashlib.sha256(right).hexdigest()}, found {hashlib.sha256(wrong).hexdigest()}" in text
+    assert "Remove it from the local repository" in text
+    assert repository.url in text
+    assert not (tmp_path / "cache" / f"kafka-{VERSION}").exists()
+    repository.files[path] = right
+    assert fetch() == ALL
+
+
+@java
+@pytest.mark.usefixtures("digests")
+def test_a_jar_that_was_replaced_in_the_cache_is_fetched_again(repository: Repository, tmp_path: Path) -> None:
+    """Also when the manifest beside it was replaced with it."""
+    fetch()
+    home = tmp_path / "cache" / f"kafka-{VERSION}"
+    (home / ALL[0]).write_bytes(jar("evil"))
+    manifest = json.loads((home / "manifest.json").read_text())
+    manifest[ALL[0]] = hashlib.sha256((home / ALL[0]).read_bytes()).hexdigest()
+    (home / "manifest.json").write_text(json.dumps(manifest))
+    assert fetch() == ALL
+    assert zipfile.ZipFile(home / ALL[0]).read("content").startswith(b"kafka-tools")
+
+
+@java
+def test_a_jar_that_is_no_part_of_the_release_is_refused(repository: Repository, digests: Path) -> None:
+    digests.write_text("".join(line for line in digests.read_text().splitlines(True) if ALL[2] not in line))
+    with pytest.raises(DownloadError, match=f"{ALL[2]} is no part of this release"):
+        fetch()
+
+
+@pytest.mark.parametrize("version", TESTED_VERSIONS)
+def test_the_tested_releases_have_their_digests(version: str) -> None:
+    found = _digests.trusted_digests(version)
+    assert found is not None
+    assert {f"kafka_2.13-{version}.jar", f"kafka-tools-{version}.jar", "slf4j-simple-1.7.36.jar"} <= found.keys()
+    assert len(found) > 40
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in found.values())
+
+
+@java
 def test_two_processes_fetch_once(repository: Repository) -> None:
     code = (
         "from managedconsumer.testing._jars import *\n"
-        f"print(len(kafka_jars(parse_version({VERSION!r}), lambda text: print('fetching'))))"
+        f"print(len(kafka_jars(parse_version({VERSION!r}), lambda text: print(text.split()[0]))))"
     )
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     printed = [process.communicate(timeout=120)[0].split() for process in both]
-    assert sorted(printed) == [["4"], ["fetching", "4"]]
+    assert sorted(printed) == [["4"], ["Apache", "Fetching", "4"]]
 
 
 def test_a_release_that_does_not_exist(repository: Repository) -> None:
-    with pytest.raises(
-        UnknownKafkaVersionError, match=r"Maven Central has no Apache Kafka 4.3.99 \(tested versions: 4.3"
-    ):
+    with pytest.raises(UnknownKafkaVersionError, match=r"has no Apache Kafka 4.3.99 \(tested versions: 4.3") as caught:
         kafka_jars(parse_version("4.3.99"))
+    assert repository.url in str(caught.value), "the repository that was asked is named"
+    assert repository.asked == Counter(), "it is told at once: nothing was fetched"
 
 
+@java
 def test_a_repository_that_cannot_be_reached(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     repository.close()
     with pytest.raises(DownloadError) as caught:
         fetch()
     text = str(caught.value)
-    assert "could not be fetched from Maven Central. Check the network" in text
-    assert "MANAGEDCONSUMER_MAVEN_REPOSITORY" in text
+    assert f"could not be fetched from the mirror {repository.url} (MANAGEDCONSUMER_MAVEN_REPOSITORY)" in text
+    assert "or correct MANAGEDCONSUMER_MAVEN_REPOSITORY" in text
+    assert "Maven Central" not in text
     assert "Connection refused" in text
 
 

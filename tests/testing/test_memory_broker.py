@@ -13,9 +13,8 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer.errors import ConfigurationError, IllegalStateError
-from managedconsumer.testing import MemoryBroker
+from managedconsumer.testing import MemoryBroker, Record
 from managedconsumer.testing.producer import Producer
-from managedconsumer.wire.encode import Record
 
 TOPIC = "orders"
 
@@ -178,6 +177,70 @@ def test_confluents_producer(broker: MemoryBroker) -> None:
     assert producer.flush(10) == 0
     with _consumer(broker) as consumer:
         assert [consumer.consume().value for _ in range(50)] == [b"%d" % n for n in range(50)]
+
+
+def test_what_a_topic_holds_is_read_back(broker: MemoryBroker) -> None:
+    """What the program under test has written is looked at without a consumer."""
+    import confluent_kafka
+
+    broker.produce(TOPIC, [b"a", b"b"], partition=1, key=b"k", timestamp=5, headers=[("trace", b"1"), ("empty", None)])
+    broker.produce(TOPIC, [Record(b"c", headers=[("own", b"2")])], partition=0, headers=[("ignored", b"")])
+    with Producer(broker.bootstrap, codec="gzip") as ours:
+        ours.produce(TOPIC, [Record(b"d", b"x", 7, [("ours", b"3")])], partition=2)
+    theirs = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    theirs.produce(TOPIC, b"e", partition=2, headers=[("theirs", b"4")])
+    assert theirs.flush(10) == 0
+    found = broker.messages(TOPIC)
+    assert [(m.partition_id, m.offset, m.value) for m in found] == [
+        (0, 0, b"c"),
+        (1, 0, b"a"),
+        (1, 1, b"b"),
+        (2, 0, b"d"),
+        (2, 1, b"e"),
+    ]
+    assert [m.headers for m in found] == [
+        [("own", b"2")],
+        [("trace", b"1"), ("empty", None)],
+        [("trace", b"1"), ("empty", None)],
+        [("ours", b"3")],
+        [("theirs", b"4")],
+    ]
+    assert (found[1].partition_key, found[1].timestamp, found[1].topic) == (b"k", 5, TOPIC)
+    broker.delete_records(TOPIC, 1, 1)
+    assert [m.value for m in broker.messages(TOPIC, 1)] == [b"b"]
+    assert broker.messages(TOPIC, 3) == []
+    with pytest.raises(ConfigurationError, match="there is no topic 'none'"):
+        broker.messages("none")
+    with pytest.raises(ConfigurationError, match="there is no partition 9 of topic 'orders'"):
+        broker.messages(TOPIC, 9)
+
+
+def test_librdkafka_lists_topics(broker: MemoryBroker) -> None:
+    """It sends bytes behind the Metadata request that nobody knows the meaning of; Kafka ignores them."""
+    import confluent_kafka
+    from confluent_kafka.admin import AdminClient
+
+    address = {"bootstrap.servers": broker.bootstrap}
+    for client in (
+        confluent_kafka.Producer(address),
+        confluent_kafka.Consumer({**address, "group.id": "g"}),
+        AdminClient(address),
+    ):
+        topics = client.list_topics(timeout=10).topics
+        assert {name: len(topic.partitions) for name, topic in topics.items()} == {TOPIC: 4}
+        assert client.list_topics(TOPIC, timeout=10).topics.keys() == {TOPIC}
+        if isinstance(client, confluent_kafka.Consumer):
+            client.close()
+
+
+def test_a_connection_that_is_closed_for_what_it_said_is_in_the_log(
+    broker: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, port = broker.bootstrap.split(":")
+    with socket.create_connection((host, int(port)), 5) as sock:
+        sock.sendall(bytes.fromhex("0000000c 0003 0009 00000001 ffff 00 7f".replace(" ", "")))
+        assert sock.recv(10) == b""
+    assert "closes a connection, as Kafka would: cannot decode a Metadata request" in caplog.text
 
 
 def test_topics_and_mistakes(broker: MemoryBroker) -> None:

@@ -15,8 +15,8 @@ from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.wire import records
 from managedconsumer.wire.arrow import COLUMNS, DEFAULT_COLUMNS, check_columns, chunk_to_columns, schema
 from managedconsumer.wire.encode import Record, encode_batch, encode_marker, encode_messages
+from tests.wire.logkit import build, implementations, step
 from tests.wire.recordkit import PARTITION, TOPIC, batch, chunk, flip
-from tests.wire.test_records_oracle import build, implementations, step
 
 
 def message_rows(messages: Any) -> list[dict[str, Any]]:
@@ -44,6 +44,7 @@ def rows(table: pa.RecordBatch) -> list[dict[str, Any]]:
     return table.to_pylist()
 
 
+@pytest.mark.spark
 def test_the_schema_is_sparks() -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import (

@@ -84,6 +84,15 @@ def test_frames_one_after_the_other_are_one_text(codec: int) -> None:
     assert bytes(decompress(codec, compress(codec, b"one,") + compress(codec, b"two"))) == b"one,two"
 
 
+def test_lz4_frames_are_read_one_by_one_where_cramjam_stops_behind_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    skippable = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
+    data = compress(LZ4, b"one,") + skippable + compress(LZ4, b"two,") + compress(LZ4, b"three")
+    monkeypatch.setattr(compression, "_reads_all_lz4_frames", lambda: False)
+    assert bytes(decompress(LZ4, data)) == b"one,two,three"
+    with pytest.raises(DecompressionError):
+        decompress(LZ4, data[:-3])
+
+
 def test_frames_as_streaming_writers_make_them() -> None:
     """Without a size in the header, block by block: Java's clients write like that."""
     for codec, module in ((LZ4, cramjam.lz4), (ZSTD, cramjam.zstd)):

@@ -8,7 +8,7 @@ import pytest
 from kio.schema.request_header.v1.header import RequestHeader as KioHeader1
 from kio.schema.request_header.v2.header import RequestHeader as KioHeader2
 
-from managedconsumer.errors import FrameError, MalformedResponseError, ProtocolMismatchError
+from managedconsumer.errors import FrameError, FrameTooLargeError, MalformedResponseError, ProtocolMismatchError
 from managedconsumer.wire import schemas
 from managedconsumer.wire.api import Api
 from managedconsumer.wire.framing import (
@@ -93,8 +93,8 @@ def test_a_response_header_cut_short(frame: bytes) -> None:
         (b"\x80\x00\x00\x00", FrameError, "claims -2147483648 bytes"),
         (b"\x00\x00\x00\x00", FrameError, "claims 0 bytes"),
         (b"\x00\x00\x00\x03", FrameError, "claims 3 bytes"),
-        (b"\x7f\xff\xff\xff", FrameError, "claims 2147483647 bytes and 1048576 are allowed"),
-        (b"\x00\x10\x00\x01", FrameError, "claims 1048577 bytes and 1048576 are allowed"),
+        (b"\x7f\xff\xff\xff", FrameTooLargeError, "claims 2147483647 bytes and 1048576 are allowed"),
+        (b"\x00\x10\x00\x01", FrameTooLargeError, "claims 1048577 bytes and 1048576 are allowed"),
     ],
 )
 def test_what_is_no_kafka_frame_is_named(start: bytes, error: type[FrameError], words: str) -> None:

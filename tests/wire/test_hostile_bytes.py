@@ -74,7 +74,8 @@ def test_a_message_cut_short_or_with_bytes_left_over_is_refused(api: Api, versio
     data = kio_bytes(make(kio_type(api, version, direction), rng)[0])
     for stop in range(len(data)) if len(data) < 600 else rng.sample(range(len(data)), 600):
         assert not attempt(api, version, direction, data[:stop])
-    assert not attempt(api, version, direction, data + b"\0")
+    # Kafka ignores what is left over behind a request, and so does the broker in memory.
+    assert bool(attempt(api, version, direction, data + b"\0")) == (direction == "request")
 
 
 def absurd_claims(api: Api, version: int, direction: str) -> list[bytes]:

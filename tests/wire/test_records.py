@@ -317,6 +317,7 @@ def test_an_inactive_chunk_hands_out_nothing(twin: ModuleType) -> None:
     assert next(records_).offset == 1
 
 
+@pytest.mark.slow
 def test_another_thread_can_end_a_chunk(twin: ModuleType) -> None:
     records_ = chunk(twin, batch(0, 200_000))
     frozen: list[int] = []

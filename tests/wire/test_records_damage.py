@@ -301,6 +301,7 @@ def varint(value: int) -> bytes:
     return bytes([*out, raw])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [compression.GZIP, compression.LZ4, compression.ZSTD])
 def test_a_bomb_is_refused_within_the_limit(twin: ModuleType, codec: int, tmp_path: Path) -> None:
     path = tmp_path / "batches"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.wire.arrow import COLUMNS, chunk_to_columns
 from managedconsumer.wire.encode import Record, encode_batch, encode_messages
+from tests.wire.logkit import build, implementations, step
 from tests.wire.recordkit import batch, chunk, with_crc
-from tests.wire.test_records_oracle import build, implementations, step
 
 STATE = (
     *("position", "next_fetch_offset", "record_count", "nbytes", "needs_bytes", "last_leader_epoch", "corrupt"),

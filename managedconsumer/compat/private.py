@@ -1,0 +1,101 @@
+"""Names of pykafka's consumers that are private, or unused, and that its users' programs read all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from managedconsumer.runtime.engine import Engine
+from managedconsumer.structs import TopicPartition
+
+# How long (seconds) a position that is not known yet is looked up.
+_PATIENCE = 30.0
+
+
+class OwnedPartition:
+    """What pykafka's ``consumer._partitions`` holds for each partition. Thread-safe; its values are always today's."""
+
+    def __init__(self, partition: Any, tp: TopicPartition, engine: Engine) -> None:
+        #: The Partition object.
+        self.partition = partition
+        self._tp = tp
+        self._engine = engine
+
+    @property
+    def last_offset_consumed(self) -> int:
+        """The offset last consumed, -1 where none was; at ``OffsetType.LATEST`` the last one that there is.
+
+        Waits for the broker's answer where the position is not known yet.
+        """
+        return self.next_offset - 1
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next message; 0 where it is not known."""
+        position = self._position()
+        if position is None and not self._engine.closing:
+            self._engine.positions.resolve(_PATIENCE)
+            position = self._position()
+        return position or 0
+
+    @property
+    def message_count(self) -> int:
+        """How many messages of this partition wait in the queue, at most."""
+        with self._engine.lock:
+            queue = self._engine.buffer.queues.get(self._tp)
+            return 0 if queue is None else queue.records
+
+    def _position(self) -> int | None:
+        with self._engine.lock:
+            return self._engine.position(self._tp) if self._engine.subscription.is_assigned(self._tp) else None
+
+    def __repr__(self) -> str:
+        return f"OwnedPartition({self.partition!r}, last_offset_consumed={(self._position() or 0) - 1})"
+
+
+class PykafkaNames:
+    """The part of a consumer that exists for the sake of programs written for pykafka. Thread-safe."""
+
+    _engine: Engine
+    _group: str | None
+
+    @property
+    def consumer_id(self) -> bytes:
+        """The id that the group's coordinator gave this member; empty outside of a group's membership."""
+        return b""
+
+    @property
+    def generation_id(self) -> int:
+        """The group's generation as this member knows it; -1 outside of a group's membership."""
+        return -1
+
+    @property
+    def _consumer_id(self) -> bytes:
+        return self.consumer_id
+
+    @property
+    def _generation_id(self) -> int:
+        return self.generation_id
+
+    @property
+    def _consumer_group(self) -> bytes | None:
+        return None if self._group is None else self._group.encode()
+
+    @property
+    def _running(self) -> bool:
+        return not self._engine.closing and self._engine.error is None
+
+    @property
+    def _partitions(self) -> Any:
+        """pykafka's SimpleConsumer: ``{Partition: OwnedPartition}``."""
+        with self._engine.lock:
+            there = [(queue.context.partition, tp) for tp, queue in sorted(self._engine.buffer.queues.items())]
+        return {partition: OwnedPartition(partition, tp, self._engine) for partition, tp in there}
+
+
+class PykafkaMemberNames(PykafkaNames):
+    """The same for the balanced consumers, where pykafka has other values. Thread-safe."""
+
+    @property
+    def _partitions(self) -> Any:
+        """pykafka's BalancedConsumer: a set of the Partition objects."""
+        return set(super()._partitions)

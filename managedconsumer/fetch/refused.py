@@ -1,0 +1,88 @@
+"""A batch that was not received, as it is larger than an answer may be: in place of the chunk that it would have been.
+
+It behaves as a chunk that begins with damage, so all that holds for damage holds for it: what came before is delivered,
+the error comes in the partition's turn, the position stays before it, ``on_error`` decides, the other partitions go on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from managedconsumer.errors import FrameTooLargeError, RecordTooLargeError
+from managedconsumer.wire import recordformat as fmt
+from managedconsumer.wire.records import Message, PartitionContext
+
+
+class RefusedBatch:
+    """See ``managedconsumer.wire.records`` for what the names mean. Belongs to one thread at a time."""
+
+    __slots__ = (
+        *("_error", "_next_offset", "_raised", "active", "context", "corrupt", "epochs", "exhausted", "fetch_offset"),
+        *("last_leader_epoch", "nbytes", "needs_bytes", "next_fetch_offset", "position", "record_count"),
+    )
+
+    def __init__(
+        self, context: PartitionContext, fetch_offset: int, next_offset: int, error: RecordTooLargeError
+    ) -> None:
+        """``next_offset``: where reading goes on if the batch is skipped."""
+        self.context = context
+        self.fetch_offset = self.position = self.next_fetch_offset = fetch_offset
+        self._next_offset = next_offset
+        self._error = error
+        self._raised = self.exhausted = False
+        self.active = self.corrupt = True
+        self.record_count = self.nbytes = self.needs_bytes = 0
+        self.last_leader_epoch = -1
+        self.epochs: list[tuple[int, int]] = []
+
+    def __iter__(self) -> RefusedBatch:
+        return self
+
+    def __next__(self) -> Message:
+        self._raise()
+        raise StopIteration
+
+    def take(self, n: int, stop_offset: int | None = None, _max_bytes: int | None = None) -> list[Message]:
+        """Raises RecordTooLargeError, unless the batch was skipped or is beyond ``stop_offset``."""
+        if n > 0 and (stop_offset is None or self._error.offset < stop_offset):
+            self._raise()
+        return []
+
+    def _raise(self) -> None:
+        if self.active and not self.exhausted:
+            self._raised = True
+            raise self._error.with_traceback(None)  # or it would grow with every call
+
+    def skip_corrupt(self) -> int:
+        """Move past the batch once it has raised; the new position."""
+        if self._raised:
+            self.exhausted = True
+            self.position = self.next_fetch_offset = max(self.position, self._next_offset)
+        return self.position
+
+    def abandon(self, position: int) -> None:
+        """End the chunk with the position where it was before what got lost."""
+        self.active = False
+        self.position = position
+
+
+def refused_batch(context: PartitionContext, offset: int, error: FrameTooLargeError, option: str) -> RefusedBatch:
+    """What a request for this partition alone has met at ``offset``; ``option`` is what the user can raise."""
+    header = _first_header(context.partition_id, error.answer)
+    first, size, last = offset, error.size, offset
+    if len(header) > fmt.MAGIC_AT:
+        base, length = int.from_bytes(header[:8], "big"), int.from_bytes(header[8 : fmt.PREFIX_BYTES], "big")
+        if fmt.PREFIX_BYTES + length <= error.size:
+            first, size, last = max(base, offset), fmt.PREFIX_BYTES + length, max(base, offset)
+            if header[fmt.MAGIC_AT] == 2 and len(header) == fmt.HEADER_BYTES:
+                last = max(last, base + fmt.HEADER.unpack(header)[6])
+    cause = RecordTooLargeError(context.topic, context.partition_id, first, size, error.limit, option)
+    return RefusedBatch(context, offset, last + 1, cause)
+
+
+def _first_header(partition: int, answer: dict[str, Any] | None) -> bytes:
+    for topic in (answer or {}).get("responses", ()):
+        for part in topic["partitions"]:
+            if part["partition_index"] == partition and part["records"]:
+                return bytes(part["records"][: fmt.HEADER_BYTES])
+    return b""

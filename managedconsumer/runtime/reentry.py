@@ -1,0 +1,31 @@
+"""Is this call made in the middle of our own work? A signal handler, a finalizer or a callback may make it there.
+
+The work that was interrupted may hold locks, and it cannot go on before the call returns: such a call must not wait.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+_PACKAGE = __name__.split(".")[0]
+# What these rooms call is called as by a user; they hold no lock of a consumer.
+_USERS = {"cli", "observe", "spark", "testing", "signals"}
+# A worker's function begins here.
+_WORKERS = {f"{_PACKAGE}.runtime.handlers", f"{_PACKAGE}.runtime.greenlets"}
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name: str = frame.f_globals.get("__name__", "")
+    package, _, rest = name.partition(".")
+    return package == _PACKAGE and rest.split(".")[0] not in _USERS and name not in _WORKERS
+
+
+def in_our_work() -> bool:
+    """True where this package is at work further down this thread's stack, below code of somebody else's."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (documented, and the only way)
+    while frame is not None and _is_ours(frame):  # the call itself
+        frame = frame.f_back
+    while frame is not None and not _is_ours(frame):
+        frame = frame.f_back
+    return frame is not None

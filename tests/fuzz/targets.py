@@ -1,0 +1,27 @@
+"""The targets by name, and each one's share of a run's time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.fuzz import protocol
+from tests.fuzz.kit import Target
+from tests.fuzz.records import Records
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How to make a target, and its share of the time."""
+
+    make: Callable[[], Target]
+    weight: float
+
+
+TARGETS = {
+    "records": Entry(Records, 6),
+    "schemas": Entry(protocol.Schemas, 2),
+    "frames": Entry(protocol.Frames, 0.5),
+    "sasl": Entry(protocol.Sasl, 0.5),
+    "codecs": Entry(protocol.Codecs, 1),
+}

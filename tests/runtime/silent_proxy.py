@@ -1,0 +1,106 @@
+"""A proxy in front of a MemoryBroker whose connections can fall silent: open, acknowledged by TCP, and dead."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from typing import Callable
+
+from managedconsumer.testing import MemoryBroker
+from managedconsumer.wire import schemas
+
+
+class Wire:
+    """One connection through the proxy."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client, self.server = client, server
+        #: The requests that have come over it, by name.
+        self.carried: list[str] = []
+        self.silent = False
+
+
+class SilentProxyBroker(MemoryBroker):
+    """Its clients reach it through the proxy only, as the proxy's port is what it announces.
+
+    ``choose(wire, request name)`` is asked for each request that comes from a client: True makes that connection
+    silent from there on, both ways.
+    """
+
+    def __init__(self, topics: dict[str, int]) -> None:
+        super().__init__(topics)
+        self.choose: Callable[[Wire, str], bool] = lambda _wire, _name: False
+        self.wires: list[Wire] = []
+        self._front = socket.create_server(("127.0.0.1", 0))
+
+    @property
+    def _port(self) -> int:
+        return int(self._front.getsockname()[1])
+
+    def start(self) -> MemoryBroker:
+        super().start()
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def stop(self) -> None:
+        with contextlib.suppress(OSError):
+            self._front.shutdown(socket.SHUT_RDWR)
+        for wire in self.wires:
+            wire.client.close()
+            wire.server.close()
+        super().stop()
+
+    def close(self) -> None:
+        """Stop for good."""
+        self.stop()
+        self._front.close()
+
+    def silence_all(self) -> None:
+        """Every connection that there is falls silent; new ones work."""
+        for wire in list(self.wires):
+            wire.silent = True
+
+    def _accept(self) -> None:
+        names = {api.key: api.name for api in schemas.APIS.values()}
+        while True:
+            try:
+                client, _ = self._front.accept()
+                server = socket.create_connection(("127.0.0.1", self._server.port if self._server else 0))
+            except OSError:
+                return
+            wire = Wire(client, server)
+            self.wires.append(wire)
+            threading.Thread(target=self._up, args=(wire, names), daemon=True).start()
+            threading.Thread(target=self._down, args=(wire,), daemon=True).start()
+
+    def _up(self, wire: Wire, names: dict[int, str]) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                head = _exactly(wire.client, 6)
+                length, key = struct.unpack(">ih", head)
+                frame = head + _exactly(wire.client, length - 2)
+                wire.carried.append(names[key])
+                wire.silent = wire.silent or self.choose(wire, names[key])
+                if not wire.silent:
+                    wire.server.sendall(frame)
+        wire.server.close()
+
+    def _down(self, wire: Wire) -> None:
+        with contextlib.suppress(OSError):
+            while data := wire.server.recv(65536):
+                if not wire.silent:
+                    wire.client.sendall(data)
+        if not wire.silent:
+            wire.client.close()
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = sock.recv(count - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data

@@ -1,0 +1,72 @@
+"""A range whose broker sends nothing: never taken for the end, while real gaps in the log cost no time."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from typing import Any
+
+import pytest
+
+from managedconsumer import errors as err
+from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
+from managedconsumer.runtime.handlers import ThreadingHandler
+from tests.logserver import TOPIC, LogServer
+from tests.spoiled import SpoiledBroker, partitions_of
+from tests.test_damage import sound
+
+
+def read(address: str, start: int, stop: int, on_lost: Any = None, **limits: Any) -> list[int]:
+    cluster = Cluster(parse_bootstrap(address), ThreadingHandler())
+    chunks = fetch_range(cluster, TOPIC, 0, start, stop, RangeLimits(**limits), on_lost=on_lost)
+    try:
+        return [message.offset for chunk in chunks for message in chunk.take(10_000, stop)]
+    finally:
+        cluster.close()
+
+
+def silent(answer: dict[str, Any]) -> None:
+    """What Kafka answers when a read from tiered storage is not done in time."""
+    for part in partitions_of(answer):
+        part["records"] = b""
+
+
+def test_a_broker_that_is_slow_to_read_is_asked_again() -> None:
+    with SpoiledBroker({TOPIC: 1}) as broker:
+        broker.produce(TOPIC, [b"%d" % n for n in range(100)])
+        left = [4]
+
+        def silent_at_first(answer: dict[str, Any]) -> None:
+            if left[0]:
+                left[0] -= 1
+                silent(answer)
+
+        broker.spoil["Fetch"] = silent_at_first
+        assert read(broker.bootstrap, 0, 100, max_wait_ms=1) == list(range(100))
+
+
+@pytest.mark.parametrize("loss_is_allowed", [False, True])
+def test_one_that_never_sends_them_is_an_error_that_says_what_to_do(loss_is_allowed: bool) -> None:
+    lost: list[Any] = []
+    with SpoiledBroker({TOPIC: 1}) as broker:
+        broker.produce(TOPIC, [b"a", b"b", b"c"])
+        broker.spoil["Fetch"] = silent
+        on_lost = (lambda *gone: lost.append(gone)) if loss_is_allowed else None
+        with pytest.raises(err.RecordsNotSentError) as caught:
+            read(broker.bootstrap, 1, 3, on_lost, patience=0.3, max_wait_ms=1)
+    assert not lost, "the records are there"
+    text = str(pickle.loads(pickle.dumps(caught.value)))  # executors send it to the driver
+    assert "orders-0" in text
+    assert "from offset 1 on" in text
+    assert "ends at 3" in text
+    assert "remote.fetch.max.wait.ms" in text
+
+
+@pytest.mark.parametrize(("start", "stop", "found"), [(3, 10, [3, 4]), (5, 10, []), (5, 20, []), (5, 21, [20])])
+def test_gaps_cost_no_time(start: int, stop: int, found: list[int]) -> None:
+    with LogServer([[sound(0, 5), sound(20, 5)]]) as server:
+        began = time.monotonic()
+        assert read(server.address, start, stop, max_wait_ms=2000) == found
+        assert time.monotonic() - began < 1.5
+        assert len(server.fetches) <= 2

@@ -1,0 +1,237 @@
+"""Connections that die without a word (a firewall that lost its table, a proxy that hangs): a member is soon back."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from managedconsumer import KafkaClient, ManagedBalancedConsumer
+from managedconsumer import errors as err
+from managedconsumer.coordinator.requests import MembershipConfig, heartbeat, join, sync
+from managedconsumer.runtime import net
+from managedconsumer.runtime.cluster import Cluster
+from managedconsumer.runtime.connection import ConnectionSettings
+from managedconsumer.runtime.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.handlers import Handler
+from managedconsumer.structs import NO_GENERATION
+from managedconsumer.wire import schemas
+from tests.runtime.silent_proxy import SilentProxyBroker, Wire
+
+TOPIC = "orders"
+# The time-outs of these tests (ms); with the defaults each is a hundred times as long.
+TIMEOUT, SESSION = 300, 450
+
+
+@pytest.fixture
+def broker() -> Iterator[SilentProxyBroker]:
+    broker = SilentProxyBroker({TOPIC: 2})
+    broker.start()
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def member(broker: SilentProxyBroker) -> Iterator[Callable[..., ManagedBalancedConsumer]]:
+    made: list[Any] = []
+
+    def make(**options: Any) -> ManagedBalancedConsumer:
+        client = KafkaClient(broker.bootstrap, socket_timeout_ms=TIMEOUT)
+        made.append(client)
+        given = {
+            "consumer_timeout_ms": 5000,
+            "auto_offset_reset": "earliest",
+            "session_timeout_ms": SESSION,
+            "heartbeat_interval_ms": 50,
+            "rebalance_timeout_ms": 60000,
+            **options,
+        }
+        made.append(ManagedBalancedConsumer(TOPIC, client.cluster, "billing", **given))
+        return made[-1]
+
+    yield make
+    broker.choose = lambda _wire, _name: False
+    for each in reversed(made):
+        each.stop() if hasattr(each, "stop") else each.close()
+
+
+def _once(name: str) -> Callable[[Wire, str], bool]:
+    armed = [True]
+
+    def choose(_wire: Wire, request: str) -> bool:
+        return request == name and bool(armed) and armed.pop()
+
+    return choose
+
+
+def _until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.005)
+
+
+def test_nobody_waits_longer_than_a_request_for_one_answer_of_the_group() -> None:
+    """At the defaults 30 s for a join (which is repeated), a sync and a heartbeat, whatever the rebalance timeout."""
+    config = MembershipConfig("billing")
+    waits = [
+        join(config, NO_GENERATION, [("range", b"")], None)[2],
+        sync(config, NO_GENERATION, {})[2],
+        heartbeat(config, NO_GENERATION)[2],
+    ]
+    assert waits == [30.0, 30.0, 30.0]
+
+
+@pytest.mark.parametrize("request_name", ["JoinGroup", "SyncGroup"])
+def test_start_is_not_stopped_by_a_connection_that_dies_in_the_middle(
+    broker: SilentProxyBroker, member: Callable[..., ManagedBalancedConsumer], request_name: str
+) -> None:
+    broker.choose = _once(request_name)
+    broker.produce(TOPIC, [b"a"])
+    began = time.monotonic()
+    consumer = member()
+    assert consumer.consume().value == b"a"
+    assert time.monotonic() - began < 5.0  # and not the rebalance timeout of a minute
+    assert sum(wire.silent for wire in broker.wires) == 1
+
+
+def test_an_idle_connection_that_has_died_is_not_joined_over(
+    broker: SilentProxyBroker, member: Callable[..., ManagedBalancedConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("managedconsumer.runtime.member._TRUSTED_IDLE", 0.0)
+    first = member()
+    broker.choose = lambda wire, name: name == "JoinGroup" and wire is joined_over
+    joined_over = next(wire for wire in broker.wires if "JoinGroup" in wire.carried)
+    began = time.monotonic()
+    second = member()
+    _until(lambda: [(c.consume(block=False) and None) or len(c.partitions) for c in (first, second)] == [1, 1])
+    assert time.monotonic() - began < SESSION / 1000.0
+    assert not joined_over.silent
+
+
+def test_all_connections_die_and_the_member_is_back(
+    broker: SilentProxyBroker, member: Callable[..., ManagedBalancedConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("managedconsumer.runtime.fetch_pool._ANSWER_GRACE_MS", TIMEOUT)
+    consumer = member()
+    broker.produce(TOPIC, [b"a"], partition=0)
+    assert consumer.consume().value == b"a"
+    old = list(broker.wires)
+    broker.silence_all()
+    silent_since = time.monotonic()
+    broker.produce(TOPIC, [b"b"], partition=0)
+    values = set()
+    while b"b" not in values:
+        message = consumer.consume()
+        assert message is not None, consumer.health()
+        values.add(message.value)
+    assert time.monotonic() - silent_since < 4.0
+    _until(lambda: consumer.health()["state"] == "stable" and consumer.health()["trouble"] is None)
+    busy = [wire for wire in broker.wires if wire not in old and {"Heartbeat", "JoinGroup"} & set(wire.carried)]
+    assert busy, "the group is reached over new connections"
+
+
+def test_health_and_the_log_say_what_a_join_waits_for(
+    broker: SilentProxyBroker,
+    member: Callable[..., ManagedBalancedConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("managedconsumer.runtime.member._TELL_AFTER", 0.05)
+    monkeypatch.setattr("managedconsumer.runtime.member._LONGEST_NAP", 0.05)
+    ghost = member(session_timeout_ms=5000, heartbeat_interval_ms=4000, auto_start=False)
+    ghost.start()
+    # It never joins again: as a process that has ended without leaving the group.
+    ghost._member.machine.request_rejoin = lambda _reason: None  # type: ignore[union-attr, method-assign]
+    late = member(auto_start=False)
+    starting = threading.Thread(target=late.start, daemon=True)
+    starting.start()
+    _until(lambda: "JoinGroup" in (late.health()["trouble"] or ""))
+    text = late.health()["trouble"]
+    assert "waits until the group's other members have joined again" in text
+    assert "one that has gone without leaving until its session is over" in text
+    assert [record for record in caplog.records if record.levelname == "WARNING" and text in record.message]
+    broker.evict("billing", ghost.consumer_id.decode())
+    starting.join(10)
+    assert not starting.is_alive()
+    _until(lambda: late.health()["trouble"] is None)
+
+
+class TestTheLink:
+    @pytest.fixture
+    def link(self, broker: SilentProxyBroker, handler: Handler) -> Iterator[CoordinatorLink]:
+        cluster = Cluster([("127.0.0.1", broker._port)], handler, ConnectionSettings(request_timeout_ms=TIMEOUT))
+        link = CoordinatorLink(cluster, "billing")
+        yield link
+        link.close()
+        cluster.close()
+
+    def _ask(self, link: CoordinatorLink, purpose: str, **more: Any) -> dict[str, Any]:
+        body = {"group_id": "billing", "generation_id": 1, "member_id": "x", "group_instance_id": None}
+        return link.request(purpose, schemas.HEARTBEAT, body, TIMEOUT, **more)
+
+    def test_no_connection_of_a_lost_coordinator_is_used_again(
+        self, link: CoordinatorLink, broker: SilentProxyBroker
+    ) -> None:
+        for purpose in ("heartbeat", "membership", "commit"):
+            self._ask(link, purpose)
+        broker.silence_all()
+        with pytest.raises(err.RequestTimedOut):
+            self._ask(link, "heartbeat")
+        began = time.monotonic()
+        for purpose in ("membership", "commit", "heartbeat"):
+            assert self._ask(link, purpose)["error_code"] == 25
+        # The control connection is silent, too: it costs a request's time-out once, the others nothing.
+        assert time.monotonic() - began < 2.5 * TIMEOUT / 1000.0
+
+    def test_a_late_word_of_a_loss_does_not_concern_the_new_coordinator(self, link: CoordinatorLink) -> None:
+        self._ask(link, "heartbeat")
+        era = link.era
+        link.lost("the first to notice", era)
+        self._ask(link, "heartbeat")
+        link.lost("another who asked before that", era)
+        assert link.broker is not None
+        assert link._connections["heartbeat"].connected
+
+    def test_a_waiting_request_ends_when_the_coordinator_is_lost(
+        self, link: CoordinatorLink, broker: SilentProxyBroker, handler: Handler
+    ) -> None:
+        self._ask(link, "membership")
+        broker.silence_all()
+        ended = handler.Event()
+
+        def wait() -> None:
+            body = {"group_id": "billing", "generation_id": 1, "member_id": "x", "group_instance_id": None}
+            with pytest.raises(err.SocketDisconnectedError):
+                link.request("membership", schemas.HEARTBEAT, body, 60000)
+            ended.set()
+
+        handler.spawn("waiting", wait)
+        carried = next(wire for wire in broker.wires if "Heartbeat" in wire.carried).carried
+        deadline = handler.now() + 5
+        while carried.count("Heartbeat") < 2:
+            assert handler.now() < deadline
+            handler.sleep(0.005)
+        link.lost("somebody else has found out")
+        assert ended.wait(5)
+
+    def test_a_connection_that_was_idle_is_replaced_when_asked_to(
+        self, link: CoordinatorLink, broker: SilentProxyBroker
+    ) -> None:
+        self._ask(link, "membership", idle_s=60.0)
+        before = len(broker.wires)
+        self._ask(link, "membership", idle_s=60.0)
+        assert len(broker.wires) == before
+        self._ask(link, "membership", idle_s=0.0)
+        assert len(broker.wires) == before + 1
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this platform has no TCP_USER_TIMEOUT")
+def test_the_kernel_gives_up_what_nobody_acknowledges(broker: SilentProxyBroker, handler: Handler) -> None:
+    sock = net.dial(handler, "127.0.0.1", broker._port, 5.0)
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == net.USER_TIMEOUT_MS == 20_000
+    sock.close()

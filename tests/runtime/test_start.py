@@ -1,0 +1,200 @@
+"""``start()``: what it waits for, for how long, what the log says meanwhile, and what is raised at once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
+from managedconsumer import errors as err
+from managedconsumer.runtime.starting import StartPatience, pykafka_seconds
+from managedconsumer.testing import MemoryBroker
+from managedconsumer.testing.simulate_group import join_error
+from managedconsumer.wire import schemas
+
+TOPIC = "orders"
+_NOT_AVAILABLE = 15
+
+
+def _refusal(api: schemas.Api, code: int) -> dict[str, Any]:
+    if api is schemas.FIND_COORDINATOR:
+        return {"error_code": code, "node_id": -1, "host": "", "port": -1}
+    return {"protocol_type": "consumer", **join_error(code, "")}
+
+
+class MoodyBroker(MemoryBroker):
+    """Answers the first requests of one kind with an error code."""
+
+    def __init__(self) -> None:
+        super().__init__({TOPIC: 2})
+        self.refused: dict[int, list[int]] = {}
+
+    def refuse(self, api: schemas.Api, code: int, times: int) -> None:
+        self.refused[api.key] = [code] * times
+
+    def _handle(self, header: Any, body: dict[str, Any], answer: Any) -> None:
+        codes = self.refused.get(header.api.key)
+        if codes:
+            answer(_refusal(header.api, codes.pop()))
+        else:
+            super()._handle(header, body, answer)
+
+
+@pytest.fixture
+def broker() -> Iterator[MoodyBroker]:
+    broker = MoodyBroker()
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+def _managed(cluster: Any, **options: Any) -> ManagedBalancedConsumer:
+    given = {"auto_start": False, "consumer_timeout_ms": 5000, "auto_offset_reset": "earliest", **options}
+    return ManagedBalancedConsumer(TOPIC, cluster, "billing", **given)
+
+
+def _simple(cluster: Any, **options: Any) -> SimpleConsumer:
+    return SimpleConsumer(TOPIC, cluster, **{"auto_start": False, "consumer_timeout_ms": 5000, **options})
+
+
+both = pytest.mark.parametrize("make", [_managed, _simple])
+
+
+class Beside:
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def over(self, seconds: float = 10.0) -> bool:
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+
+def _until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("greenlets", [False, True], ids=["threads", "gevent"])
+def test_start_returns_after_the_fall_back_to_the_classic_protocol(broker: MoodyBroker, greenlets: bool) -> None:
+    """The broker does not know KIP-848, and there is no listener that would end the wait early."""
+    broker.produce(TOPIC, [b"a"], partition=0)
+    got: list[Any] = []
+
+    def use() -> None:
+        consumer = _managed(broker.bootstrap, group_protocol="consumer", use_greenlets=greenlets)
+        consumer.start()
+        got.append((consumer.health()["state"], consumer.consume().value))
+        consumer.stop()
+
+    assert Beside(use).over(), "start() does not return"
+    assert got == [("stable", b"a")]
+
+
+def test_a_consumer_that_fell_back_starts_and_stops_again(broker: MoodyBroker) -> None:
+    consumer = _managed(broker.bootstrap, group_protocol="consumer")
+    for _ in range(2):
+        assert Beside(consumer.start).over(), "start() does not return"
+        assert sorted(consumer.held_offsets or ()) == [0, 1]
+        assert broker.members("billing") == [consumer.consumer_id.decode()]
+        consumer.stop()
+        assert broker.members("billing") == []
+
+
+@both
+def test_an_address_where_nothing_listens_is_told_at_once(make: Callable[..., Any], broker: MoodyBroker) -> None:
+    address = broker.bootstrap
+    broker.stop()
+    start = time.monotonic()
+    with pytest.raises(err.NoBrokersAvailableError, match=f"cannot connect to {address}.*Nothing listens there"):
+        make(address).start()
+    assert time.monotonic() - start < 2.0
+
+
+@both
+def test_a_cluster_that_restarts_is_waited_for(
+    make: Callable[..., Any], broker: MoodyBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with KafkaClient(broker.bootstrap) as client:
+        broker.produce(TOPIC, [b"a"], partition=0)
+        consumer = make(client)
+        broker.stop()
+        starting = Beside(consumer.start)
+        _until(lambda: "start() has waited for 0 s" in caplog.text)
+        broker.start()
+        assert starting.over()
+        assert starting.error is None
+        assert consumer.consume().value == b"a"
+        consumer.stop()
+    lines = [record.message for record in caplog.records if "start() has waited" in record.message]
+    assert len(lines) == 1
+    assert "Nothing listens there" in lines[0]  # it names what is being waited for
+
+
+def test_a_coordinator_that_is_not_there_yet_is_waited_for(broker: MoodyBroker) -> None:
+    """More attempts than rebalance_max_retries fail: it is the time that counts, as in pykafka."""
+    broker.refuse(schemas.FIND_COORDINATOR, _NOT_AVAILABLE, 8)
+    consumer = _managed(broker.bootstrap, rebalance_max_retries=7, rebalance_backoff_ms=100)
+    consumer.start()
+    assert not broker.refused[schemas.FIND_COORDINATOR.key]
+    consumer.stop()
+
+
+def test_trouble_that_lasts_is_raised(broker: MoodyBroker) -> None:
+    broker.refuse(schemas.FIND_COORDINATOR, _NOT_AVAILABLE, 1000)
+    consumer = _managed(broker.bootstrap, rebalance_max_retries=2, rebalance_backoff_ms=100)
+    with pytest.raises(err.GroupCoordinatorNotAvailable):
+        consumer.start()
+    assert not broker.members("billing")
+
+
+@both
+def test_a_start_that_waits_is_ended_by_stop(make: Callable[..., Any], broker: MoodyBroker) -> None:
+    with KafkaClient(broker.bootstrap) as client:
+        consumer = make(client)
+        broker.stop()
+        starting = Beside(consumer.start)
+        _until(lambda: consumer._starting)
+        consumer.stop()
+        assert starting.over(5.0)
+        assert isinstance(starting.error, err.ConsumerStoppedException)
+
+
+def test_pykafkas_patience() -> None:
+    assert pykafka_seconds(5, 2000) == 20.0  # the defaults
+    assert [pykafka_seconds(n, 1000) for n in (0, 1, 2, 3)] == [0.0, 0.0, 1.0, 3.0]
+
+
+def test_the_log_says_what_is_waited_for_once_and_then_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
+    clock = SimpleNamespace(time=100.0)
+    cluster: Any = SimpleNamespace(handler=SimpleNamespace(now=lambda: clock.time))
+    patience = StartPatience("billing", cluster, 20.0)
+    problem = err.GroupLoadInProgress()
+    with caplog.at_level(logging.WARNING):
+        while not patience.outlasted(problem):
+            clock.time += 0.25
+    assert clock.time == 120.0
+    texts = [record.message for record in caplog.records]
+    assert [text.split(" s ")[0] for text in texts] == [
+        f"billing: start() has waited for {n}" for n in ("0", "5", "10", "15")
+    ]
+    assert all("COORDINATOR_LOAD_IN_PROGRESS" in text for text in texts)
+    assert not patience.outlasted(None)  # a success: what follows has the whole time again
+    assert not patience.outlasted(problem)

@@ -1,0 +1,198 @@
+"""A batch that is larger than an answer may be: an error for its partition, and no standstill for the others."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
+from managedconsumer import errors as err
+from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
+from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.testing import MemoryBroker
+from managedconsumer.wire.encode import Record, encode_batch
+
+TOPIC = "orders"
+LIMIT = 200_000
+Open = Callable[..., Any]
+
+every_kind = pytest.mark.parametrize("kind", ["simple", "managed"])
+every_handler = pytest.mark.parametrize("greenlets", [False, True], ids=["threads", "gevent"])
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    """Partition 0: a small record, a batch of three (offsets 1 to 3) that is too large, a small one; 1 and 2: small."""
+    with MemoryBroker({TOPIC: 3}) as made:
+        made.produce(TOPIC, [b"small"], partition=0)
+        made._do(lambda: made._topics.log(TOPIC, 0).append(encode_batch([Record(bytes(LIMIT // 2))] * 3)))
+        made.produce(TOPIC, [b"after"], partition=0)
+        for number in (1, 2):
+            made.produce(TOPIC, [b"other"] * 3, partition=number)
+        yield made
+
+
+@pytest.fixture
+def opened(broker: MemoryBroker) -> Iterator[Open]:
+    made: list[Any] = []
+
+    def open_one(kind: str = "simple", **options: Any) -> Any:
+        options = {"consumer_timeout_ms": 5000, "auto_start": False, "fetch_message_max_bytes": 1000, **options}
+        make = SimpleConsumer if kind == "simple" else ManagedBalancedConsumer
+        consumer = make(TOPIC, broker.bootstrap, consumer_group="g", **options)
+        made.append(consumer)
+        cluster = consumer._engine.cluster
+        cluster.settings = replace(cluster.settings, max_frame_bytes=LIMIT)  # the real one is 65 MiB
+        consumer.start()
+        return consumer
+
+    yield open_one
+    for consumer in made:
+        consumer.stop()
+
+
+def drain(consumer: Any, until: int = 8) -> tuple[list[tuple[int, int]], list[err.RecordTooLargeError]]:
+    """Partition and offset of each message, and the errors, until so many of both have come."""
+    got, raised = [], []
+    while len(got) + len(raised) < until:
+        try:
+            message = consumer.consume()
+        except err.RecordTooLargeError as error:
+            raised.append(error)
+        else:
+            assert message is not None, f"a standstill after {got} and {raised}"
+            got.append((message.partition_id, message.offset))
+    return got, raised
+
+
+@every_handler
+@every_kind
+def test_it_is_raised_for_its_partition_and_the_others_go_on(
+    broker: MemoryBroker, opened: Open, kind: str, greenlets: bool
+) -> None:
+    consumer = opened(kind, use_greenlets=greenlets)
+    got, raised = drain(consumer)
+    assert sorted(got) == [(0, 0), *[(p, n) for p in (1, 2) for n in range(3)]]
+    error = pickle.loads(pickle.dumps(raised[0]))
+    assert (error.topic, error.partition, error.offset, error.limit) == (TOPIC, 0, 1, LIMIT)
+    assert 3 * (LIMIT // 2) < error.size < 3 * (LIMIT // 2) + 200
+    assert f"raise fetch_message_max_bytes to {error.size}, or skip" in str(error)
+    broker.produce(TOPIC, [b"new"], partition=1)
+    got, raised = drain(consumer, 2)
+    assert got == [(1, 3)] or not got, "both take turns"
+    assert consumer.position(0) == 1, "the position stays before it"
+    assert "orders-0" in str(raised[0])
+
+
+@every_handler
+@every_kind
+def test_skip(broker: MemoryBroker, opened: Open, kind: str, greenlets: bool, caplog: pytest.LogCaptureFixture) -> None:
+    consumer = opened(kind, use_greenlets=greenlets, on_error="skip")
+    got, _ = drain(consumer)
+    assert sorted(got) == [(0, 0), (0, 4), *[(p, n) for p in (1, 2) for n in range(3)]]
+    assert "skipped: " in caplog.text
+    consumer.commit_offsets()
+    assert broker.committed("g") == broker.end_offsets()
+
+
+def test_a_seek_passes_it(opened: Open) -> None:
+    consumer = opened()
+    consumer.pause(1, 2)
+    drain(consumer, 2)
+    consumer.seek(0, 4)
+    assert consumer.consume().value == b"after"
+
+
+def test_batches_end_before_it(opened: Open) -> None:
+    consumer = opened()
+    consumer.pause(1, 2)
+    assert [m.offset for m in consumer.consume_batch()] == [0]
+    for _ in range(2):
+        with pytest.raises(err.RecordTooLargeError):
+            consumer.consume_batch()
+
+
+def test_arrow(opened: Open) -> None:
+    consumer = opened(on_error="skip")
+    consumer.pause(1, 2)
+    rows: list[int] = []
+    while len(rows) < 2:
+        rows += consumer.consume_arrow(5000).column("offset").to_pylist()
+    assert rows == [0, 4]
+
+
+def test_on_an_event_loop(opened: Open) -> None:
+    async def read(consumer: Any) -> list[int]:
+        return [m.offset async for m in consumer]
+
+    consumer = opened(on_error="skip", consumer_timeout_ms=500)
+    consumer.pause(1, 2)
+    assert asyncio.run(read(consumer)) == [0, 4]
+
+
+def test_a_larger_limit_delivers_it(broker: MemoryBroker, opened: Open) -> None:
+    consumer = opened()
+    _, raised = drain(consumer)
+    consumer.stop()
+    size = raised[0].size
+    larger = SimpleConsumer(TOPIC, broker.bootstrap, fetch_message_max_bytes=size, auto_start=False)
+    assert larger._engine.cluster.settings.max_frame_bytes > size
+    with larger:
+        larger.pause(1, 2)
+        assert [larger.consume().offset for _ in range(5)] == list(range(5))
+
+
+class TestRange:
+    """Spark's reader."""
+
+    @staticmethod
+    def chunks(broker: MemoryBroker, **limits: Any) -> tuple[Cluster, Any]:
+        cluster = Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler())
+        cluster.settings = replace(cluster.settings, max_frame_bytes=LIMIT)
+        made = RangeLimits(**{"partition_max_bytes": 1000, "size_option": "some.option", **limits})
+        return cluster, fetch_range(cluster, TOPIC, 0, 0, 5, made)
+
+    def test_it_is_raised_and_may_be_skipped(self, broker: MemoryBroker) -> None:
+        cluster, chunks = self.chunks(broker)
+        found = []
+        for chunk in chunks:
+            try:
+                found += [message.offset for message in chunk.take(10, 5)]
+            except err.RecordTooLargeError as error:
+                assert "raise some.option to" in str(error)
+                assert chunk.skip_corrupt() == 4
+        assert found == [0, 4]
+        cluster.close()
+
+    def test_who_does_not_look_hears_of_it(self, broker: MemoryBroker) -> None:
+        cluster, chunks = self.chunks(broker)
+        with pytest.raises(err.RecordTooLargeError):
+            list(chunks)
+        cluster.close()
+
+    def test_a_larger_limit_delivers_it(self, broker: MemoryBroker) -> None:
+        cluster, chunks = self.chunks(broker, partition_max_bytes=2 * LIMIT)
+        assert [message.offset for chunk in chunks for message in chunk.take(10, 5)] == list(range(5))
+        cluster.close()
+
+
+def test_a_range_that_ends_before_it(broker: MemoryBroker) -> None:
+    cluster = Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler())
+    cluster.settings = replace(cluster.settings, max_frame_bytes=LIMIT)
+    limits = RangeLimits(partition_max_bytes=1000)
+    assert [m.offset for chunk in fetch_range(cluster, TOPIC, 0, 0, 1, limits) for m in chunk.take(9, 1)] == [0]
+    cluster.close()
+
+
+def test_what_it_says() -> None:
+    error = err.RecordTooLargeError("t", 1, 2, 300, 200, "an.option")
+    assert str(error) == (
+        "the batch of t-1 at offset 2 is too large: it takes 300 bytes, and an answer may have 200: raise an.option to "
+        "300, or skip the batch"
+    )
