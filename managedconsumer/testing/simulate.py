@@ -6,35 +6,43 @@ broken connections, brokers that die, coordinators that move, members that are f
 again, slow and raising callbacks, new partitions. What must hold is checked at every step
 (:mod:`managedconsumer.testing.simulate_checks`).
 
-    python -m managedconsumer.testing.simulate 1 20000     # these seeds, on all processors
-    python -m managedconsumer.testing.simulate 4711        # one seed, with its whole story
+    python -m managedconsumer.testing.simulate 1 20000               # these seeds, in two processes
+    python -m managedconsumer.testing.simulate 4711                  # one seed, with its whole story
+    python -m managedconsumer.testing.simulate 1 20000 --without damage --without latest
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import logging
 import random
-import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, Iterator
+from typing import Any, Callable, Collection, Iterable, Iterator
 
+from managedconsumer.fetch import buffer, collect
+from managedconsumer.fetch import plan as fetch_plan
+from managedconsumer.runtime import engine
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.simulate_broker import Brokers
 from managedconsumer.testing.simulate_checks import Witness
-from managedconsumer.testing.simulate_kernel import START, Kernel, Process
+from managedconsumer.testing.simulate_incidents import Incidents
+from managedconsumer.testing.simulate_kernel import START, Kernel, Livelock, Process
 from managedconsumer.testing.simulate_member import Program
-from managedconsumer.testing.simulate_network import NO_FAULT, Fault, Network
-from managedconsumer.testing.simulate_plan import Plan, make_plan
-from managedconsumer.wire import schemas
+from managedconsumer.testing.simulate_network import NO_FAULT, Call, Fault, Network
+from managedconsumer.testing.simulate_plan import KINDS, Plan, make_plan
+from managedconsumer.wire import compression, records, schemas
 
 #: How long (virtual seconds) a group may take to settle once nothing goes wrong any more: the longest wait is that for
 #: the answer of a join that was lost (request timeout), then a session and a rebalance.
 SETTLE_SECONDS = 150.0
 
-#: Incidents that do not need a member.
-_TO_BROKERS = frozenset({"coordinator", "leaders", "node", "partitions", "topic"})
+#: Where the decoder's classes are used.
+_DECODERS = ((fetch_plan, "RecordChunk"), (buffer, "PartitionContext"), (engine, "Lane"), (collect, "Lane"))
+#: A fetcher's longest nap (seconds) while it has nothing to do.
+_LONGEST_NAP = 5.0
+_SUMS = ("events", "handed_out", "repeated", "commits", "faults", "zombie_handouts", "disturbances")
 # A finished simulation is one large cycle. To collect many at once is quicker, as long as they fit into the caches.
 _COLLECT_EVERY = 20
 
@@ -54,6 +62,7 @@ class Trace:
     commits: int = 0
     zombie_handouts: int = 0
     faults: int = 0
+    disturbances: int = 0
 
     @property
     def ok(self) -> bool:
@@ -82,14 +91,17 @@ class World:
         self.network = Network(self.kernel, self.brokers)
         self.network.latency = plan.latency
         self.network.choose = self._choose
-        self.witness = Witness(self.brokers, self.report)
+        self.network.on_request = self._requested
+        self.witness = Witness(self.brokers, self.report, plan)
         self._record = record
         if record:
             self.brokers.note = lambda text: self.note("brokers", text)
             self.network.note = lambda process, text: self.note(process.name, text)
         self._faults_until = START + plan.duration
         self._numbers = self._ids = 0
-        self._to_come = 0
+        self.incidents = Incidents(self)
+        #: How often the users' own code was disturbed: readers that died, signals, exceptions from nowhere.
+        self.disturbances = 0
 
     def note(self, who: str, text: str) -> None:
         """A line of the trace."""
@@ -108,7 +120,7 @@ class World:
         self.kernel.stopped = True
 
     def _choose(self, process: Process, api: schemas.Api) -> Fault:
-        if self.kernel.now >= self._faults_until:
+        if self.calm:
             return NO_FAULT
         fault = self.plan.fault(self.kernel.random, api)
         if fault.kind:
@@ -117,7 +129,19 @@ class World:
                 for program in self.witness.programs:
                     if program.process is process:
                         program.injected.add(fault.code)
+                        if fault.ending:
+                            program.may_end_by.add(fault.code)
         return fault
+
+    @property
+    def calm(self) -> bool:
+        """True when nothing goes wrong any more."""
+        return self.kernel.now >= self._faults_until
+
+    def _requested(self, call: Call) -> None:
+        """A fetcher whose longest nap has ended finds nothing to fetch, or somebody has not woken it."""
+        if call.api is schemas.FETCH and call.task.woken_by_time() >= _LONGEST_NAP:
+            self.report(f"{call.task.process.name}: {call.task.name} had something to fetch, but nobody woke it")
 
     def start_program(self, instance: str | None = None) -> Program:
         """One more process of the group."""
@@ -128,111 +152,60 @@ class World:
         self.witness.programs.append(program)
         return program
 
-    # -- what goes wrong ------------------------------------------------------------------------------
-
-    def _incident(self, kind: str, number: int) -> None:
-        live = [program for program in self.witness.programs if program.running]
-        if kind == "start" or (not live and kind not in _TO_BROKERS):
-            if len(live) < 5:
-                self.start_program()
-            return
-        target = live[number % len(live)] if live else None
-        later = self.kernel.random.uniform(0.2, 2.5) * self.plan.session
-        self.note("world", f"{kind} {target.name if target else ''}")
-        if kind == "coordinator":
-            self.brokers.move_coordinator(self.kernel.random.choice((0.0, 0.5)))
-        elif kind == "leaders":
-            self.brokers.move_leaders()
-        elif kind == "node":
-            node = self.brokers.nodes[number % len(self.brokers.nodes)]
-            self.network.node_down(node)
-            self._later(later, self.network.node_up, node)
-        elif kind == "partitions":
-            self._add_partition(number)
-        elif kind == "topic":
-            self.brokers.add_partitions(f"t{number + 10}", 1)
-            self._later(0.5, self.brokers.append, TopicPartition(f"t{number + 10}", 0), 3)
-        elif target is not None:
-            self._happen_to(target, kind, later)
-
-    def _happen_to(self, target: Program, kind: str, later: float) -> None:
-        if kind in ("stop", "restart"):
-            target.stop_asked = target.stop_asked or kind
-        elif kind == "stop elsewhere":
-            target.stop_elsewhere()
-        elif kind == "kill":
-            target.kill()
-            if self.kernel.random.random() < 0.7:
-                self._later(later, self.start_program, target.instance)
-        elif kind == "freeze":
-            target.process.freeze()
-            self._later(later, target.process.thaw)
-        elif kind == "twin":
-            self.start_program(target.instance)
-        elif kind == "reset connections":
-            for connection in [c for c in self.network.connections if c.process is target.process]:
-                connection.close()
-
-    def _add_partition(self, number: int) -> None:
-        topic = sorted(self.plan.topics)[number % len(self.plan.topics)]
-        self.brokers.add_partitions(topic, 1)
-        added = [tp for tp in self.brokers.logs if tp.topic == topic][-1]
-        self._later(0.5, self.brokers.append, added, 3)
-
-    def _later(self, delay: float, call: Callable[..., Any], *args: Any) -> None:
-        """Do it in a while; the group counts as settled after that only."""
-        self._to_come += 1
-
-        def happen() -> None:
-            self._to_come -= 1
-            call(*args)
-
-        self.kernel.after(delay, happen)
-
     # -- the run --------------------------------------------------------------------------------------
 
     def run(self) -> Trace:
         """All of it."""
         for number in range(self.plan.members):
-            self._later(number * self.kernel.random.choice((0.0, 0.0, 0.7)), self.start_program)
+            self.incidents.later(number * self.kernel.random.choice((0.0, 0.0, 0.7)), self.start_program)
         for when, topic, number, count in self.plan.batches:
-            self.kernel.at(START + when, self.brokers.append, TopicPartition(topic, number), count)
+            self.kernel.at(START + when, self.incidents.produce, TopicPartition(topic, number), count)
         for when, kind, target in self.plan.incidents:
-            self.kernel.at(START + when, self._incident, kind, target)
-        self.kernel.run(self._faults_until)
-        self._settle()
+            self.kernel.at(START + when, self.incidents.happen, kind, target)
+        try:
+            self.kernel.run(self._faults_until)
+            self._settle()
+            self._ask_to_end()
+        except Livelock as error:
+            self.report(str(error))
         self._end()
         trace, witness = self.trace, self.witness
         trace.events, trace.virtual_seconds = self.kernel.events, self.kernel.now - START
         trace.handed_out, trace.repeated, trace.commits = witness.handed_out, witness.repeated, witness.commits
-        trace.zombie_handouts = witness.zombie_handouts
+        trace.zombie_handouts, trace.disturbances = witness.zombie_handouts, self.disturbances
         return trace
 
     def _settle(self) -> None:
         """No more faults: those who ended are started again, and the group has to find itself."""
         self.note("world", "no more faults")
         deadline = self._faults_until + SETTLE_SECONDS
+        for program in self.witness.programs:
+            if program.dead_hands:  # nobody finishes those messages as long as this consumer lives
+                program.ask("restart")
         while not self.kernel.stopped:
             if not any(program.running for program in self.witness.programs):
                 self.start_program()
             self.kernel.run(self.kernel.now + 0.5)
             # Thaws, restarts and nodes that come back may still be on their way.
-            problem = "not everything is back yet" if self._to_come else self.witness.unsettled()
+            problem = "not everything is back yet" if self.incidents.to_come else self.witness.unsettled()
             if not problem:
                 self.note("world", "settled")
                 return
             if self.kernel.now > deadline and not self.kernel.stopped:
                 self.report(f"the group has not settled {SETTLE_SECONDS} s after the last fault: {problem}")
 
-    def _end(self) -> None:
+    def _ask_to_end(self) -> None:
         """Everybody stops."""
         for program in self.witness.programs:
-            program.stop_asked = program.stop_asked if program.stop_asked == "elsewhere" else "stop"
+            program.ask_to_end()
         if not self.kernel.stopped:
             self.kernel.run(self.kernel.now + 60.0, lambda: not any(p.running for p in self.witness.programs))
         for program in self.witness.programs:
             if program.running and not self.kernel.stopped:
                 self.report(f"{program.name} has not ended 60 s after it was told to stop")
+
+    def _end(self) -> None:
+        """Nothing of it stays."""
         self.kernel.stopped = True
         for program in self.witness.programs:
             program.discard()
@@ -253,6 +226,20 @@ class _LogToTrace(logging.Handler):
         self._world.note(who, f"[{record.levelname.lower()}] {record.getMessage()}")
 
 
+def _use_decoder(twin: bool) -> Callable[[], None]:
+    """Let new consumers decode with the Python twin (or with what this process uses); gives the way back."""
+    module = records.load("python" if twin else records.__impl__)
+    before = [(where, name, getattr(where, name)) for where, name in _DECODERS]
+    for where, name in _DECODERS:
+        setattr(where, name, getattr(module, name))
+
+    def back() -> None:
+        for where, name, value in before:
+            setattr(where, name, value)
+
+    return back
+
+
 @contextmanager
 def _quiet(world: World, record: bool) -> Iterator[None]:
     """For a while ``random`` and the collector are the simulation's, and the log goes into the trace or nowhere."""
@@ -265,9 +252,12 @@ def _quiet(world: World, record: bool) -> Iterator[None]:
     logger.setLevel(logging.INFO if record else logging.CRITICAL + 1)
     collecting = gc.isenabled()
     gc.disable()
+    offload, use_own_decoder = compression.offload, _use_decoder(world.plan.twin)
     try:
         yield
     finally:
+        use_own_decoder()
+        compression.offload = offload  # a handler of greenlets, as ours is one, has set it
         logger.setLevel(before[0])
         logger.propagate, logger.handlers = before[1], before[2]
         random.setstate(state)
@@ -275,27 +265,28 @@ def _quiet(world: World, record: bool) -> Iterator[None]:
             gc.enable()
 
 
-def simulate(seed: int, *, record: bool = False, plan: Plan | None = None) -> Trace:
+def simulate(seed: int, *, record: bool = False, plan: Plan | None = None, without: Collection[str] = ()) -> Trace:
     """Run the schedule that ``seed`` stands for (or a ``plan`` of one's own, under that seed's chances).
 
-    ``record`` keeps the whole story in ``Trace.lines``, the consumers' log included. Raises nothing for what went
-    wrong in the simulation: look at ``Trace.violations``.
+    ``record`` keeps the whole story in ``Trace.lines``, the consumers' log included; ``without`` switches kinds of
+    :data:`~managedconsumer.testing.simulate_plan.KINDS` off. Raises nothing for what went wrong in the simulation: look
+    at ``Trace.violations``.
     """
-    world = World(plan or make_plan(seed), record)
+    world = World(plan or make_plan(seed, without), record)
     with _quiet(world, record):
         return world.run()
 
 
-def simulate_many(seeds: Iterable[int]) -> tuple[int, list[Trace], dict[str, int]]:
+def simulate_many(seeds: Iterable[int], without: Collection[str] = ()) -> tuple[int, list[Trace], dict[str, int]]:
     """Run many: how many, those that violated something, and sums of what happened."""
     count, bad = 0, []
     collecting = gc.isenabled()
     gc.disable()
     gc.collect()
     gc.freeze()  # what is there already is no garbage of the simulations, and need not be looked at each time
-    sums = dict.fromkeys(("events", "handed_out", "repeated", "commits", "faults", "zombie_handouts"), 0)
+    sums = dict.fromkeys(_SUMS, 0)
     for seed in seeds:
-        trace = simulate(seed)
+        trace = simulate(seed, without=without)
         count += 1
         if count % _COLLECT_EVERY == 0:
             gc.collect()
@@ -309,35 +300,45 @@ def simulate_many(seeds: Iterable[int]) -> tuple[int, list[Trace], dict[str, int
     return count, bad, sums
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command line; see the module's text."""
-    given = [int(text) for text in (sys.argv[1:] if arguments is None else arguments)]
-    if len(given) == 1:
-        trace = simulate(given[0], record=True)
-        print(trace)  # noqa: T201 (a command)
-        return 0 if trace.ok else 1
-    count, bad, sums = run_parallel(range(given[0], given[1] + 1), *given[2:])
-    for trace in bad:
-        print(f"seed {trace.seed}: {trace.violations[0]}")  # noqa: T201
-    print(f"{count} schedules, {len(bad)} violated something; {sums}")  # noqa: T201
-    return 1 if bad else 0
-
-
-def run_parallel(seeds: range, processes: int = 2) -> tuple[int, list[Trace], dict[str, int]]:
+def run_parallel(
+    seeds: range, processes: int = 2, without: Collection[str] = ()
+) -> tuple[int, list[Trace], dict[str, int]]:
     """:func:`simulate_many` in several processes."""
     from concurrent.futures import ProcessPoolExecutor
+    from functools import partial
 
     chunk = max(1, min(500, len(seeds) // (4 * processes) or 1))
     parts = [seeds[at : at + chunk] for at in range(0, len(seeds), chunk)]
     total, bad = 0, []
     sums: dict[str, Any] = {}
     with ProcessPoolExecutor(processes) as pool:
-        for count, failed, some in pool.map(simulate_many, parts):
+        for count, failed, some in pool.map(partial(simulate_many, without=tuple(without)), parts):
             total += count
             bad += failed
             for name, value in some.items():
                 sums[name] = sums.get(name, 0) + value
     return total, bad, sums
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; see the module's text."""
+    parser = argparse.ArgumentParser(description="Consumer groups in virtual time.")
+    parser.add_argument("first", type=int, help="a seed: its whole story is printed")
+    parser.add_argument("last", type=int, nargs="?", help="the last of many seeds: what they violate is printed")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--without", action="append", default=[], choices=KINDS, help="switch a kind of schedules off")
+    parser.add_argument("--only", action="append", default=[], choices=KINDS, help="switch all other kinds off")
+    given = parser.parse_args(arguments)
+    without = [*given.without, *(set(KINDS) - set(given.only) if given.only else ())]
+    if given.last is None:
+        trace = simulate(given.first, record=True, without=without)
+        print(trace)  # noqa: T201 (a command)
+        return 0 if trace.ok else 1
+    count, bad, sums = run_parallel(range(given.first, given.last + 1), given.processes, without)
+    for trace in bad:
+        print(f"seed {trace.seed}: {trace.violations[0]}")  # noqa: T201
+    print(f"{count} schedules, {len(bad)} violated something; {sums}")  # noqa: T201
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, Callable, Mapping
 
 from managedconsumer.structs import TopicPartition
@@ -17,10 +16,9 @@ from managedconsumer.testing.simulate_groupmember import (
     join_error,
 )
 from managedconsumer.testing.simulate_kernel import Kernel
+from managedconsumer.testing.simulate_log import Log
 from managedconsumer.wire import schemas
-from managedconsumer.wire.encode import Record, encode_batch
 
-_BATCHES_PER_FETCH = 2
 OUT_OF_RANGE, NOT_LEADER, LOADING = 1, 6, 14
 GROUP_APIS = frozenset(
     api.key
@@ -42,31 +40,6 @@ _CLASSIC_ONLY = frozenset(
 )
 
 
-@cache
-def _batch(base_offset: int, count: int) -> bytes:
-    return encode_batch([Record(b"v", b"k", 0)] * count, base_offset=base_offset)
-
-
-class Log:
-    """One partition: batches, their ends, who leads it."""
-
-    __slots__ = ("batches", "end", "leader")
-
-    def __init__(self, leader: int) -> None:
-        self.leader = leader
-        self.end = 0
-        self.batches: list[tuple[int, int, bytes]] = []
-
-    def append(self, count: int) -> None:
-        """``count`` records in one batch."""
-        self.batches.append((self.end, self.end + count, _batch(self.end, count)))
-        self.end += count
-
-    def read(self, offset: int) -> bytes:
-        """Some batches, from the one that ``offset`` is in."""
-        return b"".join([data for _, end, data in self.batches if end > offset][:_BATCHES_PER_FETCH])
-
-
 class Brokers:
     """All brokers of the cluster as one object; each request names the node that it was sent to."""
 
@@ -83,6 +56,8 @@ class Brokers:
         self.note: Callable[[str], None] = lambda _text: None
         #: Told of every commit with the code of its answer, before it counts. The invariants listen here.
         self.on_commit: Callable[[Body, int], None] = lambda _body, _code: None
+        #: Told of every end of a log that a leader tells.
+        self.on_end_told: Callable[[TopicPartition, int], None] = lambda _tp, _offset: None
         self.logs: dict[TopicPartition, Log] = {}
         self.group: ClassicGroup | ModernGroup
         if modern:
@@ -99,7 +74,7 @@ class Brokers:
     def forget(self) -> None:
         """The simulation is over: lead nowhere any more."""
         self._fetches.clear()
-        del self.on_commit, self.note
+        del self.on_commit, self.on_end_told, self.note
 
     def add_partitions(self, topic: str, count: int) -> None:
         """More partitions for a topic."""
@@ -109,7 +84,11 @@ class Brokers:
 
     def append(self, tp: TopicPartition, count: int) -> None:
         """Produce; wakes the fetches that wait for it."""
-        self.logs[tp].append(count)
+        self.change(tp, lambda log: log.append(count))
+
+    def change(self, tp: TopicPartition, how: Callable[[Log], None]) -> None:
+        """Let a log grow in any way; wakes the fetches that wait for it."""
+        how(self.logs[tp])
         waiting, self._fetches = self._fetches, []
         for entry in waiting:
             self._fetch(*entry, final=False)
@@ -207,6 +186,10 @@ class Brokers:
                     for topic in body["topics"]
                 ]
             }
+        if api is schemas.FETCH:
+            return self._fetch_refused(body, code)
+        if api is schemas.LIST_OFFSETS:
+            return self._list_offsets(-1, body, code)
         if api is schemas.OFFSET_FETCH:
             return {"groups": [{"group_id": body["group_id"], "topics": [], "error_code": code}]}
         if api is schemas.FIND_COORDINATOR:
@@ -264,24 +247,44 @@ class Brokers:
             ],
         }
 
-    def _list_offsets(self, node: int, body: Body) -> dict[str, Any]:
+    def _list_offsets(self, node: int, body: Body, code: int = 0) -> dict[str, Any]:
         topics = []
         for topic in body["topics"]:
             parts = []
             for part in topic["partitions"]:
-                log = self.logs[TopicPartition(topic["name"], part["partition_index"])]
+                tp = TopicPartition(topic["name"], part["partition_index"])
+                log = self.logs[tp]
+                problem = code or (0 if log.leader == node else NOT_LEADER)
                 answer = {"partition_index": part["partition_index"], "timestamp": -1, "leader_epoch": 0}
-                offset = 0 if part["timestamp"] == -2 else log.end
-                parts.append({**answer, "offset": offset, "error_code": 0 if log.leader == node else NOT_LEADER})
+                offset = 0 if part["timestamp"] == -2 else log.stable(body["isolation_level"] == 1)
+                if not problem:
+                    self.on_end_told(tp, offset)
+                parts.append({**answer, "offset": -1 if problem else offset, "error_code": problem})
             topics.append({"name": topic["name"], "partitions": parts})
         return {"topics": topics}
 
+    @staticmethod
+    def _fetch_refused(body: Body, code: int) -> dict[str, Any]:
+        nothing = {"high_watermark": -1, "last_stable_offset": -1, "log_start_offset": -1, "records": None}
+        answer = {**nothing, "aborted_transactions": None, "preferred_read_replica": -1, "error_code": code}
+        responses = [
+            {
+                "topic": "" if any(topic["topic_id"]) else topic["topic"],
+                "topic_id": topic["topic_id"],
+                "partitions": [{**answer, "partition_index": part["partition"]} for part in topic["partitions"]],
+            }
+            for topic in body["topics"]
+        ]
+        return {"error_code": 0, "session_id": 0, "responses": responses}
+
     def _fetch(self, node: int, body: Body, reply: Reply, *, final: bool) -> None:
         responses, something = [], final
+        committed_only = body["isolation_level"] == 1
         for topic in body["topics"]:
             parts = []
             for part in topic["partitions"]:
-                answer = self._read(node, TopicPartition(topic["topic"], part["partition"]), part["fetch_offset"])
+                tp = TopicPartition(topic["topic"], part["partition"])
+                answer = self._read(node, tp, part["fetch_offset"], committed_only)
                 something = something or bool(answer["error_code"] or answer["records"])
                 parts.append(answer)
             name = "" if any(topic["topic_id"]) else topic["topic"]
@@ -298,16 +301,17 @@ class Brokers:
             self._fetches = [other for other in self._fetches if other is not entry]
             self._fetch(*entry, final=True)
 
-    def _read(self, node: int, tp: TopicPartition, offset: int) -> dict[str, Any]:
+    def _read(self, node: int, tp: TopicPartition, offset: int, committed_only: bool) -> dict[str, Any]:
         log = self.logs[tp]
         code = NOT_LEADER if log.leader != node else OUT_OF_RANGE if offset > log.end else 0
+        records, aborted = (b"", None) if code else log.read(offset, committed_only)
         return {
             "partition_index": tp.partition,
             "error_code": code,
             "high_watermark": log.end,
-            "last_stable_offset": log.end,
+            "last_stable_offset": log.stable(True),
             "log_start_offset": 0,
-            "aborted_transactions": None,
+            "aborted_transactions": aborted,
             "preferred_read_replica": -1,
-            "records": b"" if code else log.read(offset),
+            "records": records,
         }

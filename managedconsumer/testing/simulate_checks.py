@@ -1,44 +1,75 @@
 """What must hold in every simulation, checked at every step (SCENARIOS.md, RELIABILITY.md O1 to O7).
 
 * nothing lost: a commit never covers a record that nobody has finished; at the end every record was finished;
-* order: within one ownership offsets follow one another; an ownership starts at what is committed;
-* nothing is handed out by a member that knows of its loss, before the assigned-callback or after the revoked-callback;
+* order: within one ownership offsets follow one another; an ownership starts at what is committed; what a call did not
+  give to the user because it was interrupted comes again;
+* ``LATEST``: what is produced after ``start()`` or the assigned-callback is delivered;
+* nothing is handed out by a member that knows of its loss, before the assigned-callback or after the revoked-callback,
+  or while the partition is paused; nor what was aborted (with ``read_committed``) or cannot be read;
 * at most one owner whose commits would be accepted;
 * nobody counts as lost what the coordinator keeps;
 * the callbacks' contract (``SPEC`` 2);
 * a commit that was reported as done was done, and none is made outside of a generation;
-* the group settles when the faults stop; stopping leaves no worker behind.
+* a reader that waits is woken, and does not find its message only because its nap was over; the same for fetchers;
+* the group settles when the faults stop; stopping leaves no worker and no lock behind.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from managedconsumer.structs import TopicPartition
 
 if TYPE_CHECKING:
     from managedconsumer.testing.simulate_broker import Brokers
     from managedconsumer.testing.simulate_member import Program
+    from managedconsumer.testing.simulate_plan import Plan
 
 
 class Witness:
     """Sees everything that happens and remembers what was wrong."""
 
-    def __init__(self, brokers: Brokers, report: Callable[[str], None]) -> None:
+    def __init__(self, brokers: Brokers, report: Callable[[str], None], plan: Plan) -> None:
         self.brokers = brokers
         self.report = report
         self.programs: list[Program] = []
-        #: Everything below this offset was finished by somebody.
+        self._committed_only = plan.isolation == "read_committed"
+        self._latest = plan.reset == "latest"
+        self._skips_damage = plan.on_error == "skip"
+        #: Everything below this offset was finished by somebody, or is for nobody.
         self.prefix: dict[TopicPartition, int] = {}
         self._beyond: dict[TopicPartition, set[int]] = {}
+        #: What the users have given up because it cannot be read.
+        self._given_up: dict[TopicPartition, set[int]] = {}
+        #: Under LATEST: where a partition's log ended when somebody was told that it is read from now on.
+        self._floor: dict[TopicPartition, int] = {}
+        #: Under LATEST: the ends that the brokers have told.
+        self._told: dict[TopicPartition, set[int]] = {}
         #: The highest offset whose commit was ever accepted.
         self.highest: dict[TopicPartition, int] = {}
         self._last: dict[TopicPartition, tuple[str, int]] = {}
         self._promised: dict[TopicPartition, int] = {}
         self.handed_out = self.repeated = self.commits = self.zombie_handouts = 0
         brokers.on_commit = self.commit_arrived
+        brokers.on_end_told = self.end_told
 
     # -- messages -------------------------------------------------------------------------------------
+
+    def visible(self, tp: TopicPartition, offset: int) -> int:
+        """The first offset at or after ``offset`` that a reader has to get: not a marker, not aborted, not given up."""
+        log, given_up = self.brokers.logs[tp], self._given_up.get(tp, ())
+        skipped = log.damaged if self._skips_damage else given_up
+        if log.markers or skipped or log.reverted:
+            while offset in skipped or log.never_seen(offset, self._committed_only):
+                offset += 1
+        return offset
+
+    def reach(self, tp: TopicPartition) -> int:
+        """Everything below was finished, or is for nobody."""
+        prefix = self.prefix.get(tp, 0)
+        if self._latest and tp not in self.highest:
+            prefix = max(prefix, self._floor.get(tp, 0))
+        return self.visible(tp, prefix)
 
     def handing_out(self, program: Program, tp: TopicPartition, offset: int, state: Any) -> None:
         """A message leaves the consumer for the user's thread (its lock is held)."""
@@ -47,6 +78,10 @@ class Witness:
             self.report(f"{program.name} hands out {tp}@{offset} although it knows that its membership is lost")
         if program.contract is not None and tp not in program.contract.owned:
             self.report(f"{program.name} hands out {tp}@{offset}, which is not between its assigned and its revoked")
+        if program.paused.get(tp) is state is not None:
+            self.report(f"{program.name} hands out {tp}@{offset}, which is paused")
+        if self.visible(tp, offset) != offset or offset in self.brokers.logs[tp].damaged:
+            self.report(f"{program.name} hands out {tp}@{offset}, which is aborted, a marker or damaged")
         self._check_order(program, tp, offset, state)
         if not program.unfenced():
             self.zombie_handouts += 1
@@ -60,18 +95,49 @@ class Witness:
 
     def _check_order(self, program: Program, tp: TopicPartition, offset: int, state: Any) -> None:
         before = program.expected.get(tp)
-        if before is not None and before[0] is state:
-            if offset != before[1]:
-                self.report(f"{program.name} hands out {tp}@{offset} after {before[1] - 1}")
-        elif offset > self.prefix.get(tp, 0):
-            self.report(
-                f"{program.name} starts {tp} at {offset}, but nobody has finished {self.prefix.get(tp, 0)}: lost"
-            )
+        if before is None or before[0] is not state:
+            program.undelivered.pop(tp, None)
+            program.repeats.pop(tp, None)
+            self._check_start(program, tp, offset)
+        else:
+            back = program.undelivered.get(tp)
+            expected = self.visible(tp, before[1])
+            if back and offset > min(back):
+                self.report(f"{program.name} hands out {tp}@{offset}, but {min(back)} never came to the user: lost")
+            elif back:
+                back.discard(offset)
+                program.expected[tp] = (state, before[1])
+                return
+            elif program.repeats.get(tp, expected) <= offset < expected:
+                return  # fetched once more, with others that had come to the user
+            elif offset != expected:
+                self.report(f"{program.name} hands out {tp}@{offset}, not {expected}")
         program.expected[tp] = (state, offset + 1)
+
+    def _check_start(self, program: Program, tp: TopicPartition, offset: int) -> None:
+        if self._latest and tp not in self.highest:
+            floor = self._floor.pop(tp, None)
+            if floor is not None and offset > self.visible(tp, floor):
+                self.report(f"{program.name} starts {tp} at {offset}, though it was read from {floor} on: lost")
+            self.prefix[tp] = max(offset, self.prefix.get(tp, 0))
+        elif offset > self.reach(tp):
+            self.report(f"{program.name} starts {tp} at {offset}, but nobody has finished {self.reach(tp)}: lost")
+
+    def undelivered(self, program: Program, tp: TopicPartition, offset: int) -> None:
+        """A call that had this message ended by an exception: it has to come again."""
+        program.undelivered.setdefault(tp, set()).add(offset)
+        program.repeats[tp] = min(offset, program.repeats.get(tp, offset))
+
+    def moved(self, program: Program, tp: TopicPartition, to: int, state: Any) -> None:
+        """The user goes on at ``to``: what is damaged before it is given up."""
+        damaged = self.brokers.logs[tp].damaged
+        self._given_up.setdefault(tp, set()).update(offset for offset in damaged if offset < to)
+        program.expected[tp] = (state, to)
+        program.undelivered.pop(tp, None)
 
     def finished(self, tp: TopicPartition, offset: int) -> None:
         """The user's code is done with a message."""
-        prefix = self.prefix.get(tp, 0)
+        prefix = self.reach(tp)
         if offset < prefix:
             self.repeated += 1
             return
@@ -81,8 +147,20 @@ class Witness:
         beyond.add(offset)
         while prefix in beyond:
             beyond.discard(prefix)
-            prefix += 1
+            prefix = self.visible(tp, prefix + 1)
         self.prefix[tp] = prefix
+
+    # -- LATEST ---------------------------------------------------------------------------------------
+
+    def end_told(self, tp: TopicPartition, offset: int) -> None:
+        """A broker tells where the log ends."""
+        if self._latest:
+            self._told.setdefault(tp, set()).add(offset)
+
+    def promise(self, tp: TopicPartition) -> None:
+        """Somebody has been told that ``tp`` is read from now on."""
+        if self._latest and tp not in self.highest:
+            self._floor[tp] = self.brokers.logs[tp].stable(self._committed_only)
 
     # -- commits --------------------------------------------------------------------------------------
 
@@ -99,12 +177,14 @@ class Witness:
                 tp = TopicPartition(topic["name"], part["partition_index"])
                 offset = part["committed_offset"]
                 self._check_not_back(who, tp, offset)
+                if self._latest and tp not in self.highest and offset in self._told.get(tp, ()):
+                    self.prefix[tp] = max(offset, self.prefix.get(tp, 0))
+                elif offset > self.reach(tp):
+                    self.report(f"{who} commits {tp}@{offset}, but nobody has finished {self.reach(tp)}")
                 self.highest[tp] = max(self.highest.get(tp, 0), offset)
-                if offset > self.prefix.get(tp, 0):
-                    self.report(f"{who} commits {tp}@{offset}, but nobody has finished {self.prefix.get(tp, 0)}")
 
     def _check_not_back(self, who: str, tp: TopicPartition, offset: int) -> None:
-        """Nobody here seeks, so a commit never undoes one that somebody relies on.
+        """Nobody here seeks back, so a commit never undoes one that somebody relies on.
 
         A member may go behind a commit of its own whose answer it has not got: it will be tried again.
         """
@@ -113,12 +193,13 @@ class Witness:
             self.report(f"{who} commits {tp}@{offset}, back from {before} by {by}")
         self._last[tp] = (who, offset)
 
-    def commit_returned(self, program: Program, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_returned(self, program: Program, offsets: Mapping[TopicPartition, int], what: str) -> None:
         """``commit_offsets()`` came back without an exception."""
         for tp, offset in offsets.items():
-            self._promised[tp] = max(offset, self._promised.get(tp, 0))
             if self.highest.get(tp, 0) < offset:
-                self.report(f"{program.name}: commit_offsets() returned, but {tp}@{offset} was never committed")
+                self.report(f"{program.name}: commit_offsets() returned, but {what} {tp}@{offset} was never committed")
+            else:
+                self._promised[tp] = max(offset, self._promised.get(tp, 0))
 
     # -- the end --------------------------------------------------------------------------------------
 
@@ -132,69 +213,13 @@ class Witness:
         if assigned != sorted(self.brokers.logs):
             return f"assigned are {[f'{tp.topic}-{tp.partition}' for tp in assigned]}"
         for tp, log in self.brokers.logs.items():
-            if self.prefix.get(tp, 0) < log.end:
-                return f"{tp.topic}-{tp.partition}: {self.prefix.get(tp, 0)} of {log.end} finished"
-            if self.brokers.group.committed.get(tp, (0, ""))[0] < log.end:
-                return f"{tp.topic}-{tp.partition}: {self.brokers.group.committed.get(tp)} of {log.end} committed"
+            if self._latest and tp not in self.highest and tp not in self.prefix and tp not in self._floor:
+                continue  # nobody was told anything about it
+            reach, committed = self.reach(tp), self.brokers.group.committed.get(tp, (0, ""))[0]
+            if reach < self.visible(tp, log.end):
+                return f"{tp.topic}-{tp.partition}: {reach} of {log.end} finished"
+            if self._latest and tp not in self.highest and tp not in self.prefix:
+                continue  # nothing has come since
+            if self.visible(tp, committed) < log.end:
+                return f"{tp.topic}-{tp.partition}: {committed} of {log.end} committed"
         return ""
-
-
-class Contract:
-    """The callbacks of one listener, as a user may rely on them."""
-
-    def __init__(self, program: Program, report: Callable[[str], None]) -> None:
-        self._program = program
-        self._report = report
-        self.owned: set[TopicPartition] = set()
-        self._assigned_in: Any = None
-
-    def _wrong(self, text: str) -> None:
-        self._report(f"{self._program.name}: {text} (owned before: {_short(self.owned)})")
-
-    def revoked(self, tps: Collection[TopicPartition]) -> None:
-        """``on_partitions_revoked`` begins."""
-        given = set(tps)
-        if self._program.knows_loss:
-            self._wrong(f"revoked({_short(given)}) though the membership is lost")
-        if self._program.cooperative and not given:
-            self._wrong("revoked with nothing under a cooperative assignor")
-        if not given <= self.owned or (given != self.owned and not self._program.cooperative):
-            self._wrong(f"revoked({_short(given)})")
-        self.owned -= given
-
-    def lost(self, tps: Collection[TopicPartition]) -> None:
-        """``on_partitions_lost`` begins."""
-        given = set(tps)
-        if not self._program.loses:
-            self._wrong(f"lost({_short(given)}) though nothing was lost")
-        if not given or given != self.owned:
-            self._wrong(f"lost({_short(given)})")
-        self.owned -= given
-
-    def assigned(self, tps: Collection[TopicPartition]) -> None:
-        """``on_partitions_assigned`` begins."""
-        given, generation = set(tps), self._program.generation()
-        if self.owned and not self._program.cooperative:
-            self._wrong(f"assigned({_short(given)}) before everything was revoked")
-        if given & self.owned:
-            self._wrong(f"assigned({_short(given)}) again")
-        # Under KIP-848 an epoch brings what others give up bit by bit.
-        if generation.joined and generation == self._assigned_in and not self._program.modern:
-            self._wrong(f"assigned twice in generation {generation.id}")
-        if generation.joined:
-            self._assigned_in = generation
-        self.owned |= given
-
-    def fenced(self) -> None:
-        """The membership is lost; the coordinator may take the member back into the same generation."""
-        self._assigned_in = None
-
-    def stopped(self) -> None:
-        """``stop()`` has returned."""
-        if self.owned:
-            self._wrong("stopped without revoked or lost")
-        self.owned.clear()
-
-
-def _short(tps: Collection[TopicPartition]) -> str:
-    return "{" + ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(tps)) + "}"

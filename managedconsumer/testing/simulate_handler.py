@@ -60,6 +60,11 @@ class VirtualLock:
         self._owner, self._depth = me, 1
         return True
 
+    @property
+    def taken(self) -> bool:
+        """True while somebody has it."""
+        return self._owner is not None
+
     def release(self) -> None:
         """Give it back."""
         me = self._kernel.current
@@ -96,11 +101,12 @@ class VirtualLock:
 class VirtualCondition:
     """A condition around a lock."""
 
-    __slots__ = ("_lock", "_process", "_waiters", "acquire", "release")
+    __slots__ = ("_lock", "_notified", "_process", "_waiters", "acquire", "release")
 
     def __init__(self, process: Process, lock: VirtualLock) -> None:
         self._process = process
         self._lock = lock
+        self._notified = 0
         self._waiters: list[Task] = []
         self.acquire = lock.acquire
         self.release = lock.release
@@ -116,23 +122,30 @@ class VirtualCondition:
         me = self._process.kernel.current
         if me is None or self._process.dead:
             raise Killed
-        depth = self._lock.give_up()
+        depth, woken = self._lock.give_up(), True
+        notified = self._notified
         self._waiters.append(me)
         try:
-            return me.park(timeout)
+            woken = me.park(timeout)
+            return woken
         finally:
             if me in self._waiters:
                 self._waiters.remove(me)
             self._lock.restore(depth)
+            # Whoever notifies while the waiter is on its way has not forgotten it, though it does not wait any more.
+            in_vain = timeout is not None and not woken
+            me.missed_wake_up = (timeout, lambda: self._notified == notified) if in_vain else None
 
     def notify(self, n: int = 1) -> None:
         """Wake ``n`` waiters."""
+        self._notified += 1
         woken, self._waiters = self._waiters[:n], self._waiters[n:]
         for task in woken:
             task.wake()
 
     def notify_all(self) -> None:
         """Wake everybody."""
+        self._notified += 1
         if self._waiters:
             self.notify(len(self._waiters))
 
@@ -254,15 +267,21 @@ class VirtualHandler(Handler):
     def __init__(self, process: Process) -> None:
         self.process = process
         self.kernel = process.kernel
+        #: All locks that the program has asked for.
+        self.locks: list[VirtualLock] = []
 
     def Event(self) -> primitives.Event:
         return VirtualEvent(self.process)
 
     def Lock(self) -> primitives.Lock:
-        return VirtualLock(self.process, reentrant=False)
+        return self._lock(reentrant=False)
 
     def RLock(self) -> primitives.Lock:
-        return VirtualLock(self.process, reentrant=True)
+        return self._lock(reentrant=True)
+
+    def _lock(self, reentrant: bool) -> VirtualLock:
+        self.locks.append(VirtualLock(self.process, reentrant))
+        return self.locks[-1]
 
     def Condition(self, lock: Any = None) -> primitives.Condition:
         return VirtualCondition(self.process, lock or VirtualLock(self.process, reentrant=True))

@@ -30,6 +30,14 @@ START = 1000.0
 Killed: type[BaseException] = greenlet.GreenletExit
 
 
+#: So many things never happen at the same time, unless somebody waits in a circle.
+_LONGEST_STANDSTILL = 20_000
+
+
+class Livelock(Exception):
+    """Workers keep each other busy for ever, and no time passes."""
+
+
 class Kernel:
     """The scheduler. ``random`` is the only source of chance in a simulation."""
 
@@ -49,6 +57,7 @@ class Kernel:
         self._chance = self.random.random
         self._pushed = 0
         self._tasks = 0
+        self._standing = 0
 
     def at(self, when: float, call: Callable[..., Any], *args: Any) -> None:
         """Call ``call(*args)`` at ``when``; the order of what happens at the same time is chance."""
@@ -71,7 +80,11 @@ class Kernel:
             when, _, _, call, args = heappop(heap)
             if when > self.now:
                 self.now = when
+                self._standing = 0
             self.events += 1
+            self._standing += 1
+            if self._standing > _LONGEST_STANDSTILL:
+                raise Livelock(f"{_LONGEST_STANDSTILL} things happened at once, and time stands still")
             call(*args)
             if done is not None and done():
                 return
@@ -143,17 +156,29 @@ class Task:
         "_token",
         "exception",
         "kernel",
+        "missed_wake_up",
         "name",
         "number",
+        "on_leave",
+        "on_return",
         "process",
     )
 
-    def __init__(self, process: Process, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def __init__(
+        self, process: Process, name: str, fn: Callable[..., Any], args: tuple[Any, ...], number: int | None = None
+    ) -> None:
+        """``number``: that of a worker which has ended, as the system gives idents of dead threads to new ones."""
         self.process = process
         self.kernel = process.kernel
         self.name = name
-        self.number = process.kernel.next_task_number()
+        self.number = process.kernel.next_task_number() if number is None else number
         self.exception: BaseException | None = None
+        #: If the seconds of its last wait on a condition ran out: those, and how to ask whether it still was in vain.
+        self.missed_wake_up: tuple[float, Callable[[], bool]] | None = None
+        #: Called when it gives way to the others and when it comes back: what belongs to this worker alone (a trace
+        #: function, the running event loop) is the operating system thread's, which all of them share.
+        self.on_leave: Callable[[], None] | None = None
+        self.on_return: Callable[[], None] | None = None
         self._fn, self._args = fn, args
         self._token = 0
         self._joining: list[Task] = []
@@ -173,7 +198,8 @@ class Task:
         finally:
             del self._fn, self._args
             self._done = True
-            self.process.tasks.pop(self.number, None)
+            if self.process.tasks.get(self.number) is self:
+                del self.process.tasks[self.number]
             if not self.process.dead:
                 for task in self._joining:
                     task.wake()
@@ -203,8 +229,20 @@ class Task:
             raise Killed
         if timeout is not None:
             kernel.resume_at(kernel.now + (timeout if timeout > 0.0 else 0.0), self, self._token, False)
-        woken: bool = kernel.hub.switch()
+        leave, come_back = self.on_leave, self.on_return
+        if leave is not None:
+            leave()
+        try:
+            woken: bool = kernel.hub.switch()
+        finally:
+            if come_back is not None:
+                come_back()
         return woken
+
+    def woken_by_time(self) -> float:
+        """How long it has waited on a condition that nobody has notified since; 0.0: it has not, or it was asked."""
+        missed, self.missed_wake_up = self.missed_wake_up, None
+        return missed[0] if missed is not None and missed[1]() else 0.0
 
     def wake(self) -> None:
         """Let the task run as soon as it is its turn."""

@@ -14,10 +14,11 @@ from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.structs import NO_GENERATION, Generation, TopicPartition
-from managedconsumer.testing.simulate_checks import Contract
+from managedconsumer.testing.simulate_contract import Contract
 from managedconsumer.testing.simulate_handler import VirtualHandler
-from managedconsumer.testing.simulate_kernel import Process
+from managedconsumer.testing.simulate_kernel import Process, Task
 from managedconsumer.testing.simulate_network import SimulatedCluster
+from managedconsumer.testing.simulate_reader import PATIENCE_MS, Item, Reader, ReaderDied, SimulatedError, arrow_items
 
 if TYPE_CHECKING:
     from managedconsumer.testing.simulate import World
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 #: How long ``stop()`` may take (seconds): its own default timeout for each of the things that it waits for.
 _LONGEST_STOP = 25.0
 _ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _FENCED, _FENCED_EPOCH, _UNRELEASED = 22, 25, 82, 110, 111
-
-
-class SimulatedError(Exception):
-    """Raised by a callback of the simulated user."""
 
 
 class _Listener(ConsumerRebalanceListener):
@@ -43,6 +40,7 @@ class _Listener(ConsumerRebalanceListener):
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         self._program.note(f"assigned {names(assigned)}")
         self._contract.assigned(assigned)
+        self._program.told_to_read(assigned)
         self._program.in_callback()
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
@@ -75,13 +73,27 @@ class Program:
         self.handler = VirtualHandler(self.process)
         self.knows_loss = False
         self.expected: dict[TopicPartition, tuple[Any, int]] = {}
+        #: Messages that were handed out in calls that raised, and from where on others may come again for it.
+        self.undelivered: dict[TopicPartition, set[int]] = {}
+        self.repeats: dict[TopicPartition, int] = {}
+        #: Which partitions the user has paused, in which ownership.
+        self.paused: dict[TopicPartition, Any] = {}
         self.contract = Contract(self, world.report) if world.plan.listener else None
+        #: Error codes that it has been sent, and those of them that may end it.
         self.injected: set[int] = set()
+        self.may_end_by: set[int] = set()
         self.ended = False
         self.stop_asked: str = ""
+        self.over = False
+        self.signal_due = self.dead_hands = False
         self.unsurfaced = 0
-        self._seen: Any = None
+        #: By simulated thread or asyncio task, and all of them: the dead ones have their messages in hand for ever.
+        self.readers: dict[Any, Reader] = {}
+        self.everybody: list[Reader] = []
+        self._threads: list[Task] = []
+        self._loop: Any = None
         self.consumer: _Consumer | None = None
+        self._told = self.handler.Event()
         self.handler.spawn(name, self._main)
 
     # -- what others ask -------------------------------------------------------------------------------
@@ -184,33 +196,52 @@ class Program:
             self.world.report(f"{self.name} counts generation {lost.id} as lost ({event.error}), and it is not")
 
     def _watch_engine(self, engine: Engine) -> None:
-        dispenser, witness = engine.dispenser, self.world.witness
-        take, take_many = dispenser.take, dispenser.take_many
+        dispenser = engine.dispenser
+        take, take_many, take_columns = dispenser.take, dispenser.take_many, dispenser.take_columns
 
-        def taking(who: int) -> Any:
-            message = take(who)
-            if message is not None:
-                self._seen = message
-                tp = TopicPartition(message.topic, message.partition_id)
-                witness.handing_out(self, tp, message.offset, engine.subscription.assignment.get(tp))
+        def taking(*args: Any) -> Any:
+            message = take(*args)
+            self._seen([] if message is None else [_place(message)])
             return message
 
-        def taking_many(who: int, limit: int) -> Any:
-            messages = take_many(who, limit)
-            for message in messages:
-                tp = TopicPartition(message.topic, message.partition_id)
-                witness.handing_out(self, tp, message.offset, engine.subscription.assignment.get(tp))
+        def taking_many(*args: Any) -> Any:
+            messages = take_many(*args)
+            self._seen([_place(message) for message in messages])
             return messages
+
+        def taking_columns(*args: Any) -> Any:
+            found = take_columns(*args)
+            self._seen([] if found is None else arrow_items(found[0]))
+            return found
 
         dispenser.take = taking  # type: ignore[method-assign]
         dispenser.take_many = taking_many  # type: ignore[method-assign]
+        dispenser.take_columns = taking_columns  # type: ignore[method-assign]
 
-    def _watch_lane(self, consumer: _Consumer, message: Any) -> None:
-        """A message that came past the lock: nothing happened between its hand-out and this."""
-        if message is not self._seen:
-            tp = TopicPartition(message.topic, message.partition_id)
-            state = consumer._engine.subscription.assignment.get(tp)  # noqa: SLF001
-            self.world.witness.handing_out(self, tp, message.offset, state)
+    def _seen(self, items: list[Item]) -> None:
+        """The consumer has looked into its buffer for the calling reader, and found these."""
+        task = self.world.kernel.current
+        slept = 0.0 if task is None else task.woken_by_time()
+        if slept and items:
+            self.world.report(f"{self.name}: {items[0]} was there, but nobody woke the reader, who slept {slept} s")
+        reader = self._reader_here()
+        for tp, offset in items:
+            self.handing_out(tp, offset)
+            if reader is not None:
+                reader.pending.append((tp, offset))
+
+    def handing_out(self, tp: TopicPartition, offset: int) -> None:
+        """A message is on its way to one of the readers."""
+        engine = self._engine
+        state = None if engine is None else engine.subscription.assignment.get(tp)
+        self.world.witness.handing_out(self, tp, offset, state)
+
+    def _reader_here(self) -> Reader | None:
+        if self._loop is None:
+            return self.readers.get(self.world.kernel.current)
+        import asyncio
+
+        return self.readers.get(asyncio.current_task(self._loop))
 
     # -- the user's code ------------------------------------------------------------------------------
 
@@ -225,7 +256,10 @@ class Program:
             auto_commit_interval_ms=int(1000 * (plan.auto_commit or 1.0)),
             queued_max_messages=plan.queued_messages,
             fetch_wait_max_ms=3000,
-            consumer_timeout_ms=900,
+            consumer_timeout_ms=PATIENCE_MS,
+            auto_offset_reset=plan.reset,
+            isolation_level=plan.isolation,
+            on_error=plan.on_error,
             heartbeat_interval_ms=int(plan.session * 333),
             session_timeout_ms=int(plan.session * 1000),
             rebalance_timeout_ms=int(plan.rebalance * 1000),
@@ -243,15 +277,83 @@ class Program:
         self.consumer = consumer = self._make()
         self._watch_engine(consumer._engine)  # noqa: SLF001
         while self._start(consumer):
-            self._consume_until_told(consumer)
-            self._stop(consumer)
+            self._read(consumer)
             if self.stop_asked != "restart":
                 break
-            self.stop_asked = ""
+            self.stop_asked, self.over = "", False
+            self._told.clear()
             self.handler.sleep(self.world.kernel.random.uniform(0.0, 2.0))
         self.handler.sleep(0.2)  # what stop() has closed may need a moment to end
-        self._check_workers()
+        self._check_nothing_left()
         self.ended = True
+
+    def _read(self, consumer: _Consumer) -> None:
+        """All readers until the consumer has stopped."""
+        plan = self.world.plan
+        self.readers.clear()
+        self.everybody.clear()
+        self._threads.clear()
+        if plan.tasks:
+            self._run_tasks(plan.readers)
+            self._stop(consumer)
+        elif plan.readers == 1 and not plan.dying:
+            reader = Reader(self)
+            self.readers[self.world.kernel.current] = reader
+            self.everybody.append(reader)
+            reader.run()
+            self._stop(consumer)
+        else:
+            for _ in range(plan.readers):
+                self._start_reader(None)
+            while not self.stop_asked and not self.over:
+                self._told.wait(1.0)
+            self._stop(consumer)  # while they are reading
+            for thread in self._threads:
+                thread.join()
+
+    def _run_tasks(self, count: int) -> None:
+        from managedconsumer.testing.simulate_loop import VirtualLoop
+
+        self._loop = VirtualLoop(self.handler)
+        try:
+            while not self.stop_asked and not self.over:  # dead tasks are followed by others
+                readers = [Reader(self) for _ in range(count)]
+                self.everybody += readers
+                for error in self._loop.run([reader.run_async() for reader in readers]):
+                    if not isinstance(error, ReaderDied):
+                        self.world.report(f"{self.name}: a task ended by {error!r}")
+                if not self.stop_asked and not self.over:
+                    self._loop = VirtualLoop(self.handler)
+        finally:
+            self._loop = None
+
+    def _start_reader(self, number: int | None) -> None:
+        reader = Reader(self)
+        self.everybody.append(reader)
+        task = Task(self.process, _READER, self._run_reader, (reader,), number)
+        self.readers[task] = reader
+        self._threads.append(task)
+
+    def _run_reader(self, reader: Reader) -> None:
+        me = self.world.kernel.current
+        try:
+            reader.run()
+        except Exception as error:  # noqa: BLE001 (nothing else may come up in a user's thread)
+            if not isinstance(error, ReaderDied):
+                self.world.report(f"{self.name}: a reader ended by {error!r}")
+            if not self.stop_asked and not self.over and me is not None:
+                # Its ident is free from now on, and the system may give it to the next thread.
+                self._start_reader(me.number if self.world.plan.same_idents else None)
+
+    def reader_died(self, reader: Reader) -> None:
+        """A reader ends with messages in hand: they are unfinished for good in this life of the consumer."""
+        self.dead_hands = self.dead_hands or bool(reader.hand)
+
+    def running_consumer(self) -> _Consumer:
+        """The consumer of the readers."""
+        if self.consumer is None:
+            raise RuntimeError("there is no consumer yet")
+        return self.consumer
 
     def _start(self, consumer: _Consumer) -> bool:
         """True when the consumer runs; False if the program is to end."""
@@ -259,68 +361,44 @@ class Program:
             try:
                 consumer.start()
                 self.note("started")
+                self._started(consumer)
                 return True
             except err.KafkaException as error:
                 self.note(f"start() raised {error!r}")
-                self._check_error(error, starting=True)
+                self.check_error(error, starting=True)
                 self.handler.sleep(0.5)
         return False
 
-    def _consume_until_told(self, consumer: _Consumer) -> None:
-        while not self.stop_asked:
-            try:
-                if self.world.plan.batch:
-                    messages = consumer.consume_batch(self.world.plan.batch, 900)
-                else:
-                    message = consumer.consume()
-                    messages = [] if message is None else [message]
-                    if message is not None:
-                        self._watch_lane(consumer, message)
-                for one in messages:
-                    self._process(one)
-                self._maybe_commit(consumer, bool(messages))
-            except SimulatedError:
-                self.unsurfaced -= 1
-                if self.unsurfaced < 0:
-                    self.world.report(f"{self.name}: an exception of a callback surfaced twice")
-            except err.ConsumerStoppedException as error:
-                self._check_stopped(error)
-                return
-            except err.KafkaException as error:
-                self.note(f"consume() raised {error!r}")
-                self._check_error(error)
-                return
+    def _started(self, consumer: _Consumer) -> None:
+        """``start()`` has returned: what it holds is read from now on, unless a listener has to be told first."""
+        self.dead_hands = False
+        if self.contract is None:
+            self.told_to_read(consumer._engine.subscription.assignment)  # noqa: SLF001
 
-    def _process(self, message: Any) -> None:
-        plan, random = self.world.plan, self.world.kernel.random
-        if plan.slow_processing and random.random() < plan.slow_processing:
-            self.note("takes its time with a message")
-            self.handler.sleep(random.uniform(0.5, 1.5) * plan.rebalance)
-        elif plan.processing:
-            self.handler.sleep(plan.processing * random.random())
-        tp = TopicPartition(message.topic, message.partition_id)
-        self.note(f"finished {tp.topic}-{tp.partition}@{message.offset}")
-        self.world.witness.finished(tp, message.offset)
+    def told_to_read(self, tps: Collection[TopicPartition]) -> None:
+        """The program knows that it reads ``tps``: this is the worst moment for a message to be produced."""
+        for tp in sorted(tps):
+            self.world.witness.promise(tp)
+            if self.world.plan.reset == "latest" and not self.world.calm:
+                self.world.brokers.append(tp, 1)
 
-    def _maybe_commit(self, consumer: _Consumer, worked: bool) -> None:
-        plan = self.world.plan
-        chance = plan.explicit_commit if worked or plan.auto_commit else 1.0
-        if not chance or self.world.kernel.random.random() >= chance:
-            return
-        engine = consumer._engine  # noqa: SLF001
-        positions = {tp: state.position for tp, state in engine.subscription.assignment.items()}
-        try:
-            consumer.commit_offsets()
-        except err.KafkaException as error:
-            self.note(f"commit_offsets() raised {error!r}")
-            return
-        states = engine.subscription.assignment
-        expected = {tp: p for tp, p in positions.items() if p and tp in states and states[tp].position == p}
-        self.world.witness.commit_returned(self, expected)
+    def finish(self, tp: TopicPartition, offset: int) -> None:
+        """The user's code is done with a message."""
+        self.note(f"finished {tp.topic}-{tp.partition}@{offset}")
+        self.world.witness.finished(tp, offset)
+
+    def callback_surfaced(self) -> None:
+        """An exception of a callback came out of a call."""
+        self.unsurfaced -= 1
+        if self.unsurfaced < 0:
+            self.world.report(f"{self.name}: an exception of a callback surfaced twice")
 
     def in_callback(self) -> None:
         """What the user's callbacks do besides."""
         plan, random = self.world.plan, self.world.kernel.random
+        task = self.world.kernel.current
+        if task is not None:
+            task.missed_wake_up = None
         if plan.slow_callback and random.random() < plan.slow_callback:
             self.note("takes its time in a callback")
             self.handler.sleep(random.uniform(0.5, 2.0) * plan.session)
@@ -343,34 +421,81 @@ class Program:
             self.contract.stopped()
         self.knows_loss = False
         self.unsurfaced = 0
+        self.paused.clear()
 
-    def _check_error(self, error: BaseException, starting: bool = False) -> None:
+    def check_error(self, error: BaseException, starting: bool = False) -> None:
         """The consumer has ended: only for a reason that was put into its way."""
         code = getattr(error, "ERROR_CODE", None)
-        if code in self.injected or (code in (_FENCED, _UNRELEASED) and self.instance is not None):
+        if code in (self.injected if starting else self.may_end_by) or (code in (_FENCED, _UNRELEASED) and self.instance is not None):
+            self.over = self.over or not starting
+            self._told.set()
             self.ended = self.ended or not starting or not getattr(error, "retriable", False)
         elif not starting:
-            self.ended = True
+            self.ended = self.over = True
             self.world.report(f"{self.name}: the consumer ended: {error!r}")
         elif isinstance(error, err.IllegalStateError):
             self.world.report(f"{self.name}: start() raised {error!r}")
 
-    def _check_stopped(self, error: BaseException) -> None:
+    def check_stopped(self, error: BaseException) -> None:
         """``consume()`` says that the consumer was stopped: somebody else in the program must have done it."""
-        if self.stop_asked != "elsewhere":
-            self._check_error(error)
+        self.over = True
+        if not self.stop_asked:
+            self.check_error(error)
 
-    def _check_workers(self) -> None:
+    def _check_nothing_left(self) -> None:
         mine = self.world.kernel.current
         left = sorted(task.name for task in self.process.tasks.values() if task is not mine and task.name not in _OURS)
         if left:
             self.world.report(f"{self.name}: these workers are still there after stop(): {left}")
+        held = sum(lock.taken for lock in self.handler.locks)
+        if held and not left:
+            self.world.report(f"{self.name}: {held} locks are still taken after stop()")
 
     # -- what is done to it ---------------------------------------------------------------------------
 
+    def ask(self, what: str) -> None:
+        """The program is to "stop", to "restart", or is being stopped "elsewhere"."""
+        self.stop_asked = self.stop_asked or what
+        self._told.set()
+
+    def ask_to_end(self) -> None:
+        """The simulation is over: stop, whatever else had been asked."""
+        self.stop_asked = self.stop_asked if self.stop_asked == "elsewhere" else "stop"
+        self._told.set()
+
+    def pause(self, seconds: float) -> None:
+        """Another thread of the program pauses partitions, for a while."""
+        self.handler.spawn("pauser", self._pause, seconds)
+
+    def _pause(self, seconds: float) -> None:
+        consumer, engine = self.consumer, self._engine
+        if consumer is None or engine is None:
+            return
+        chosen = [tp for tp in self.assigned() if self.world.kernel.random.random() < 0.7]
+        if not chosen:
+            return
+        try:
+            with engine.lock:
+                consumer.pause(*chosen)
+                self.paused.update({tp: engine.subscription.assignment[tp] for tp in chosen})
+        except (err.KafkaException, LookupError) as error:
+            self.note(f"pause() raised {error!r}")
+            return
+        self.note(f"paused {names(chosen)}")
+        self.handler.sleep(seconds)
+        try:
+            with engine.lock:
+                mine = [tp for tp, state in self.paused.items() if engine.subscription.assignment.get(tp) is state]
+                self.paused.clear()
+                if mine and not engine.closing:
+                    consumer.resume(*mine)
+                    self.note(f"resumed {names(mine)}")
+        except err.KafkaException as error:
+            self.note(f"resume() raised {error!r}")
+
     def stop_elsewhere(self) -> None:
         """Another thread of the program calls ``stop()``."""
-        self.stop_asked = "elsewhere"
+        self.ask("elsewhere")
         if self.consumer is not None:
             self.handler.spawn("signal", self.consumer.stop)
 
@@ -386,7 +511,12 @@ class Program:
 
 
 #: Workers of the simulated program itself.
-_OURS = frozenset({"managedconsumer.signal"})
+_READER = "managedconsumer.reader"
+_OURS = frozenset({"managedconsumer.signal", "managedconsumer.pauser", _READER})
+
+
+def _place(message: Any) -> Item:
+    return TopicPartition(message.topic, message.partition_id), message.offset
 
 
 def names(tps: Collection[TopicPartition]) -> str:

@@ -18,13 +18,15 @@ _DEFAULT_TIMEOUT = 30.0
 class Fault:
     """What happens to one request: see :class:`Network`."""
 
-    __slots__ = ("code", "kind", "seconds")
+    __slots__ = ("code", "ending", "kind", "seconds")
 
-    def __init__(self, kind: str = "", code: int = 0, seconds: float = 0.0) -> None:
+    def __init__(self, kind: str = "", code: int = 0, seconds: float = 0.0, ending: bool = False) -> None:
         #: "" none, "code" refused, "lost request", "lost answer" (silence), "reset before", "reset after", "late".
         self.kind = kind
         self.code = code
         self.seconds = seconds
+        #: Whether the consumer may end by it.
+        self.ending = ending
 
 
 NO_FAULT = Fault()
@@ -38,6 +40,8 @@ class Network:
         self.brokers = brokers
         self.choose: Callable[[Process, schemas.Api], Fault] = lambda _process, _api: NO_FAULT
         self.note: Callable[[Process, str], None] = lambda _process, _text: None
+        #: Told of every request that a worker makes.
+        self.on_request: Callable[[Call], None] = lambda _call: None
         self.latency = 0.002
         self.connections: list[SimulatedConnection] = []
 
@@ -45,7 +49,7 @@ class Network:
         """The simulation is over: lead nowhere any more."""
         self.connections.clear()
         self.brokers.forget()
-        del self.choose, self.note
+        del self.choose, self.note, self.on_request
 
     def delay(self) -> float:
         """One way through the network."""
@@ -53,6 +57,9 @@ class Network:
 
     def send(self, connection: SimulatedConnection, call: Call) -> None:
         """Take a request on its way."""
+        self.on_request(call)
+        if connection.silent:
+            return
         fault = self.choose(connection.process, call.api)
         if fault.kind:
             text = f"code {fault.code}" if fault.kind == "code" else fault.kind
@@ -123,6 +130,8 @@ class SimulatedConnection:
         self.node_id: int | None = node
         self.address = f"node{node}:9092"
         self.connected = True
+        #: Nothing comes through any more, and neither side has been told.
+        self.silent = False
         self._call: Call | None = None
 
     def version(self, api: schemas.Api) -> int:
@@ -151,7 +160,7 @@ class SimulatedConnection:
 
     def deliver(self, call: Call, answer: dict[str, Any]) -> None:
         """An answer arrives."""
-        if self.connected and call is self._call:
+        if self.connected and call is self._call and not self.silent:
             call.answer = answer
             call.task.wake()
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
+from typing import Callable, Collection
 
 from managedconsumer.testing.simulate_network import NO_FAULT, Fault
 from managedconsumer.wire import schemas
 
-#: Error codes by API: those that heal, and those that end a member. 99 is a code that no Kafka knows.
+#: Error codes by API: those that heal, and those that end a member. 99 and 250 are codes that no Kafka knows.
 HEALING: dict[int, tuple[int, ...]] = {
-    schemas.JOIN_GROUP.key: (14, 15, 16, 22, 25, 27, 79, -1, 7, 99),
-    schemas.SYNC_GROUP.key: (14, 15, 16, 22, 25, 27, -1, 7, 99),
-    schemas.HEARTBEAT.key: (14, 15, 16, 22, 25, 27, -1, 7, 99),
-    schemas.LEAVE_GROUP.key: (14, 15, 16, 25, -1, 99),
-    schemas.OFFSET_COMMIT.key: (14, 15, 16, 22, 25, 27, 3, 7, -1, 99),
-    schemas.OFFSET_FETCH.key: (14, 15, 16, 88, 7, -1, 99),
-    schemas.FIND_COORDINATOR.key: (14, 15, -1, 99),
+    schemas.JOIN_GROUP.key: (14, 15, 16, 22, 25, 27, 79, -1, 7, 250),
+    schemas.SYNC_GROUP.key: (14, 15, 16, 22, 25, 27, -1, 7, 250),
+    schemas.HEARTBEAT.key: (14, 15, 16, 22, 25, 27, -1, 7, 250),
+    schemas.LEAVE_GROUP.key: (14, 15, 16, 25, -1, 250),
+    schemas.OFFSET_COMMIT.key: (14, 15, 16, 22, 25, 27, 3, 7, -1, 250),
+    schemas.OFFSET_FETCH.key: (14, 15, 16, 88, 7, -1, 250),
+    schemas.FIND_COORDINATOR.key: (14, 15, -1, 250),
     schemas.DESCRIBE_GROUPS.key: (14, 15, 16, -1),
-    schemas.CONSUMER_GROUP_HEARTBEAT.key: (7, 14, 15, 16, 25, 110, -1, 99),
+    schemas.CONSUMER_GROUP_HEARTBEAT.key: (7, 14, 15, 16, 25, 110, -1, 250),
+    schemas.FETCH.key: (3, 5, 6, 7, 9, 74, 75, 100, -1, 250),
+    schemas.LIST_OFFSETS.key: (3, 5, 6, 7, 74, 75, -1, 250),
 }
 ENDING: dict[int, tuple[int, ...]] = {
     schemas.JOIN_GROUP.key: (23, 24, 26, 30, 35, 42, 81, 82),
@@ -30,6 +33,7 @@ ENDING: dict[int, tuple[int, ...]] = {
     schemas.FIND_COORDINATOR.key: (24, 30),
     schemas.CONSUMER_GROUP_HEARTBEAT.key: (24, 30, 42, 81, 82, 111, 112),
 }
+_OF_LEADERS = frozenset({schemas.FETCH.key, schemas.LIST_OFFSETS.key})
 # Silence is rare: it costs a request timeout of 30 s and more, in which everybody else goes on.
 _KINDS = (
     *("code",) * 20,
@@ -73,6 +77,27 @@ class Plan:
     duration: float = 12.0
     batches: list[tuple[float, str, int, int]] = field(default_factory=list)
     incidents: list[tuple[float, str, int]] = field(default_factory=list)
+    #: How the user's code reads: "consume", "iterate", "batch", "arrow"; of several, one by chance each time.
+    reading: tuple[str, ...] = ("consume",)
+    #: Threads (with ``tasks``: asyncio tasks of one event loop) that read from one consumer.
+    readers: int = 1
+    tasks: bool = False
+    #: How often a reader dies with what it has in hand, and whether its successor gets its ident.
+    dying: float = 0.0
+    same_idents: bool = False
+    reset: str = "earliest"
+    #: How much of what is produced is damaged, and what the user has decided about that.
+    damage: float = 0.0
+    on_error: str = "raise"
+    transactions: float = 0.0
+    isolation: str = "read_uncommitted"
+    #: How often an exception comes up in the middle of a call that reads.
+    interruptions: float = 0.0
+    #: How often a signal's handler calls the consumer in the middle of a call of the user's.
+    signals: float = 0.0
+    #: Refusals of Fetch and ListOffsets too.
+    fetch_codes: bool = False
+    twin: bool = False
 
     @property
     def slow_seconds(self) -> float:
@@ -87,10 +112,10 @@ class Plan:
             return NO_FAULT
         kind = random.choice(_KINDS)
         if kind == "code":
-            if api.key not in HEALING:
+            if api.key not in HEALING or (api.key in _OF_LEADERS and not self.fetch_codes):
                 return NO_FAULT
             ending = random.random() < self.ending_rate and api.key in ENDING
-            return Fault(kind, random.choice((ENDING if ending else HEALING)[api.key]))
+            return Fault(kind, random.choice((ENDING if ending else HEALING)[api.key]), ending=ending)
         return Fault(kind, 0, random.uniform(0.1, 1.5 * self.session) if kind == "late" else 0.0)
 
 
@@ -110,11 +135,23 @@ INCIDENTS = {
     "topic": 3,
     "reset connections": 2,
 }
+#: Those that come with kinds of schedules (:data:`KINDS`).
+MORE_INCIDENTS = ("silence", "pause")
 
 
-def make_plan(seed: int) -> Plan:
-    """The plan that ``seed`` stands for."""
+def make_plan(seed: int, without: Collection[str] = ()) -> Plan:
+    """The plan that ``seed`` stands for; ``without`` some of :data:`KINDS`, which changes nothing else of it."""
     random = Random(seed)
+    plan = _make_group(seed, random)
+    for kind, decide in KINDS.items():
+        if kind not in without:
+            decide(plan, Random(f"{seed} {kind}"))
+    plan.incidents.sort()
+    return plan
+
+
+def _make_group(seed: int, random: Random) -> Plan:
+    """Who is in it, what is produced, and what goes wrong with members, brokers and the network."""
     plan = Plan(seed, members=random.choice((1, 2, 2, 2, 2, 3, 3, 4)))
     plan.topics = {f"t{n}": random.randint(1, 4) for n in range(random.choice((1, 1, 2)))}
     plan.nodes = random.choice((1, 2, 2, 3))
@@ -152,5 +189,96 @@ def make_plan(seed: int) -> Plan:
     kinds = [kind for kind, weight in INCIDENTS.items() if kind not in avoided for _ in range(weight)]
     for _ in range(random.randint(0, 4)):
         plan.incidents.append((random.uniform(0.3, plan.duration), random.choice(kinds), random.randrange(100)))
-    plan.incidents.sort()
     return plan
+
+
+# -- kinds of schedules, each with its own chances: one that is switched off leaves the others as they are ---------
+
+
+def _reading(plan: Plan, random: Random) -> None:
+    """How messages come out of the consumer."""
+    plan.reading = ("batch",) if plan.batch else ("consume",)
+    if random.random() < 0.3:
+        plan.reading = random.choice((("iterate",), ("batch",), ("arrow",), ("consume", "batch", "arrow")))
+        plan.batch = random.choice((1, 2, 3, 100))
+
+
+def _readers(plan: Plan, random: Random) -> None:
+    """Several threads, or asyncio tasks, share one consumer, and may die."""
+    chance = random.random()
+    if chance < 0.25:
+        plan.readers = random.choice((1, 2, 3))
+        plan.tasks = chance < 0.08
+        plan.dying = random.choice((0.0, 0.1))
+        plan.same_idents = random.random() < 0.5
+
+
+def _latest(plan: Plan, random: Random) -> None:
+    """Nothing of before the start, and everything from the moment that the user may count on."""
+    if random.random() < 0.12:
+        plan.reset = "latest"
+
+
+def _damage(plan: Plan, random: Random) -> None:
+    """Batches that cannot be read, or only in part."""
+    if random.random() < 0.12:
+        plan.damage = 0.3
+        # A user who moves one thread's position moves those of the others: that is for one reader alone.
+        plan.on_error = random.choice(("raise", "skip")) if plan.readers == 1 and not plan.dying else "skip"
+
+
+def _transactions(plan: Plan, random: Random) -> None:
+    """Producers with transactions, of which some are aborted."""
+    if random.random() < 0.12:
+        plan.transactions = 0.5
+        plan.isolation = random.choice(("read_committed", "read_committed", "read_uncommitted"))
+
+
+def _interruptions(plan: Plan, random: Random) -> None:
+    """Exceptions in the middle of a call, which the user survives."""
+    if random.random() < 0.12:
+        plan.interruptions = 0.2
+
+
+def _signals(plan: Plan, random: Random) -> None:
+    """Handlers of signals that call ``stop()`` and other methods."""
+    if random.random() < 0.12 and plan.readers == 1 and not plan.tasks and not plan.dying:
+        plan.signals = 0.05
+
+
+def _pauses(plan: Plan, random: Random) -> None:
+    """Partitions that are paused and resumed."""
+    for _ in range(random.randint(1, 3) if random.random() < 0.15 else 0):
+        plan.incidents.append((random.uniform(0.3, plan.duration), "pause", random.randrange(100)))
+
+
+def _silence(plan: Plan, random: Random) -> None:
+    """Connections that die without a word: nothing comes through, and nobody says so."""
+    if random.random() < 0.08:
+        plan.incidents.append((random.uniform(0.3, plan.duration), "silence", random.randrange(100)))
+
+
+def _fetch_codes(plan: Plan, random: Random) -> None:
+    """Leaders that refuse."""
+    plan.fetch_codes = random.random() < 0.3
+
+
+def _twin(plan: Plan, random: Random) -> None:
+    """The decoder in Python in the accelerator's place."""
+    plan.twin = random.random() < 0.3
+
+
+#: What a schedule may have besides its group; each can be switched off.
+KINDS: dict[str, Callable[[Plan, Random], None]] = {
+    "reading": _reading,
+    "readers": _readers,
+    "latest": _latest,
+    "damage": _damage,
+    "transactions": _transactions,
+    "interruptions": _interruptions,
+    "signals": _signals,
+    "pauses": _pauses,
+    "silence": _silence,
+    "fetch codes": _fetch_codes,
+    "twin": _twin,
+}
