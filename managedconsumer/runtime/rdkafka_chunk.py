@@ -74,7 +74,7 @@ class RdkafkaChunk:
         return message
 
     def _convert_more(self) -> bool:
-        """Twice as many each time: who wants a single one gets no more."""
+        """Convert 1, 2, 4 ... messages ahead, so that a caller who takes one pays for one."""
         lot = [self._convert(message) for message in self._messages[self._index : self._index + self._ahead]]
         lot.reverse()
         self._ahead = min(2 * self._ahead, _MOST_AHEAD)
