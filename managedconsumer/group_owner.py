@@ -187,8 +187,8 @@ class GroupOwner:
         self._engine.drain(set(held), self._drain)
         if self._engine.options.auto_commit_enable:
             # In a worker of its own: a broker that is silent must not keep stop() waiting.
-            spawn, commit = self._engine.handler.spawn, self._consumer._committer.commit_finished
-            spawn("last-commit", commit, _LAST_COMMIT_PATIENCE, "stop").join(_LAST_COMMIT_PATIENCE)
+            run, commit = self._engine.handler.run_beside, self._consumer._committer.commit_finished
+            run("last-commit", _LAST_COMMIT_PATIENCE, commit, _LAST_COMMIT_PATIENCE, "stop")
         # Asked after the commit, which may have learnt that the membership is lost.
         joined = self.member.generation.joined and self.member.state is not MemberState.LOSING
         told = self.told

@@ -333,7 +333,7 @@ class GroupMember:
                 request.api, request.body, min(timeout, request.timeout), request.stamp, request.generation
             )
             # In a worker of its own: looking for a coordinator that has just moved may take longer than that.
-            self._handler.spawn("leave", self._leave_once, request, bounded).join(timeout)
+            self._handler.run_beside("leave", timeout, self._leave_once, request, bounded)
         self._link.interrupt(HEARTBEAT)
         if self._beat_worker is not None:
             self._beat_worker.join(timeout)
