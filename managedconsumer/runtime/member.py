@@ -34,6 +34,8 @@ _LONGEST_NAP = 5.0
 _TRUSTED_IDLE = 3.0
 # After so long (seconds) without an answer the log and health() say what is being waited for.
 _TELL_AFTER = 5.0
+# No era of a link.
+_KNOWN = -1
 # How long (seconds) the interpreter's end may wait for the coordinator.
 _EXIT_SECONDS = 1.0
 
@@ -224,7 +226,7 @@ class GroupMember:
         except err.KafkaException as error:
             with self._lock:
                 events = self.machine.failed(request, error, self._handler.now())
-            self._dispatch(events, era)
+            self._dispatch(events, _KNOWN)
             return False
         finally:
             self._answered(purpose)
@@ -269,7 +271,10 @@ class GroupMember:
         self._dispatch(events)
 
     def _dispatch(self, events: list[ev.Event], era: int | None = None) -> None:
-        """Deliver what the machine said; never under the lock. ``era``: the link's, when this was asked for."""
+        """Deliver what the machine said; never under the lock.
+
+        ``era``: the link's, when this was asked for; ``_KNOWN``: the link has met the failure itself.
+        """
         for event in events:
             self._owner.observe(event)
             if isinstance(event, ev.CoordinatorLost):
@@ -354,10 +359,10 @@ class GroupMember:
             farewell = self.machine.farewell("the interpreter ends")
             self._lock.notify_all()
         log.info("group %s: the interpreter ends without stop(): the member leaves", self.machine.group_id)
-        # A daemon thread that still consumes gets nothing more.
-        self._owner.fence(ev.MembershipLost("the interpreter ends", None, generation))
         self._link.interrupt(HEARTBEAT)
         self.before_exit()
+        # A daemon thread that still consumes gets nothing more.
+        self._owner.fence(ev.MembershipLost("the interpreter ends", None, generation))
         if farewell is not None:
             self._link.interrupt(MEMBERSHIP)
             self._link.request(MEMBERSHIP, farewell.api, farewell.body, int(_EXIT_SECONDS * 1000))
