@@ -254,18 +254,17 @@ def test_the_shipped_loop_through_a_row_of_deployments() -> None:
         for life in range(3):
             broker.produce("orders", [b""] * 4000)  # more than a pipe takes: it is in the middle of one when it is told
             arguments = ["--bootstrap", broker.bootstrap, "--topic", "orders", "--group", "g"]
-            process = subprocess.Popen(
+            with subprocess.Popen(
                 [sys.executable, str(ROOT / "examples" / "consume_loop.py"), *arguments],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-            )
-            assert process.stdout is not None and process.stderr is not None
-            mine = [process.stdout.readline() for _ in range(11 + 7 * life)]
-            process.send_signal(signal.SIGTERM)
-            *more, last = process.stdout.readlines()
-            errors = process.stderr.read()
-            assert (process.wait(30), errors) == (0, "")
+            ) as process:
+                assert process.stdout is not None and process.stderr is not None
+                mine = [process.stdout.readline() for _ in range(11 + 7 * life)]
+                process.send_signal(signal.SIGTERM)
+                *more, last = process.stdout.readlines()
+                assert (process.wait(30), process.stderr.read()) == (0, "")
             seen += mine + more
             assert last == f"{len(mine + more)} messages\n"
             assert broker.members("g") == []
