@@ -140,3 +140,11 @@ def test_forgotten_consumers_leave_nothing(broker: MemoryBroker) -> None:
 @pytest.mark.soak
 def test_a_thousand_forgotten_consumers_leave_nothing(broker: MemoryBroker) -> None:
     forget(broker, 1000)
+
+
+@pytest.mark.parametrize("kind", [SimpleConsumer, ManagedBalancedConsumer])
+@pytest.mark.parametrize("method", ["__enter__", "__aenter__"])
+def test_with_keeps_the_type(kind: Any, method: str) -> None:
+    """What ``as`` names has the methods of the consumer for a type checker, too."""
+    entered = getattr(kind, method).__annotations__
+    assert entered["self"] == entered["return"] == "Me"
