@@ -123,7 +123,8 @@ def live(kind, group):
         current.append(consumer)
         consumer.start()
         for _ in range(300):
-            consumer.consume()
+            if consumer.consume() is None:
+                break
         consumer.commit_offsets()
         consumer.stop()
 
@@ -151,6 +152,36 @@ for thread in threads:
     assert not thread.is_alive()
 """,
         impl=impl,
+    )
+
+
+@pytest.mark.parametrize("impl", ["own", "rdkafka"])
+def test_a_child_that_ends_as_a_program_does(impl: str) -> None:
+    """Its interpreter shuts down with its parent's consumers in it."""
+    run(
+        FORK
+        + """
+broker = Watched({"orders": 1}).start()
+broker.produce("orders", [b"%d" % n for n in range(100)])
+rdkafka = sys.argv[1] == "rdkafka"
+consumer = ManagedBalancedConsumer("orders", broker.bootstrap, "g", auto_commit_enable=True, use_rdkafka=rdkafka)
+assert consumer.consume().offset == 0
+faulthandler.cancel_dump_traceback_later()
+pid = os.fork()
+if pid:
+    end = time.monotonic() + 20
+    while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+            raise SystemExit("the child hangs at its end")
+        time.sleep(0.01)
+    assert ended[1] == 0
+    assert "LeaveGroup" not in broker.seen and "OffsetCommit" not in broker.seen
+    assert consumer.consume().offset == 1
+    consumer.stop()
+    assert broker.committed("g") == {P0: 1}
+""",
+        impl,
     )
 
 
