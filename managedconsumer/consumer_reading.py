@@ -218,7 +218,7 @@ class ReadingAPI:
         if self._decide(error, None) != "skip":
             raise error
         log.warning("skipped: %s", error)
-        self._engine.skip_corrupt(TopicPartition(error.topic, error.partition))
+        self._engine.skip_corrupt(TopicPartition(error.topic, error.partition), error.offset)
 
     def _decide(self, error: BaseException, message: Message | None) -> str:
         policy = self._options.on_error

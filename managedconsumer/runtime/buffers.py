@@ -14,9 +14,9 @@ _LARGE_PAGE = 2 * 1024 * 1024
 class BufferPool:
     """Buffers of one fetch worker; used by that worker only.
 
-    A buffer is free again when nobody has a view of it any more: the chunks of an answer hold views of it until they are
-    read to their end, wherever that happens. The buffer itself knows how many views there are. References say nothing:
-    how many a local variable or an argument adds differs between interpreters.
+    A buffer is free again when nobody has a view of it any more: the chunks of an answer hold views of it until they
+    are read to their end, wherever that happens. The buffer itself knows how many views there are. References say
+    nothing: how many a local variable or an argument adds differs between interpreters.
     """
 
     def __init__(self, most: int = 4) -> None:

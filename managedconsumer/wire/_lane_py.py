@@ -11,6 +11,8 @@ ready; how many were taken, and so which was the last, follows from how many are
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import Any, Callable, Iterator
 
 from managedconsumer.errors import CorruptRecordError
@@ -30,6 +32,7 @@ class Lane:
         self._chunk: Any = None
         self._owner: Any = None
         self._pop: Callable[[], Message] = _nothing
+        self._rest: list[Message] = []  # gets what nobody has taken
         # What was ready when somebody last looked: how many, the offset of the next, and all of them if there are gaps.
         self._left = 0
         self._next = 0
@@ -43,8 +46,9 @@ class Lane:
         if self._lock is not None and self._current is not None:
             if not hasattr(chunk, "_ready"):
                 return  # the accelerator's: under use_rdkafka both kinds come
-            self._chunk = chunk
             self._note_ready(chunk)
+            self._rest = []
+            self._chunk = chunk
             self._owner = self._current()
 
     def _note_ready(self, chunk: Any) -> None:
@@ -61,12 +65,12 @@ class Lane:
         """``left`` messages of those that were ready are still there."""
         taken = self._left - left
         if taken > 0:  # below 0: a signal came in between when there were new ones
-            self.count += taken
             self.last_offset = self._next + taken - 1 if self._offsets is None else self._offsets[left]
             chunk.position = self.last_offset + 1
+            self.count, self._left = self.count + taken, left
 
     def detach(self) -> None:
-        """From here on nothing is taken."""
+        """From here on nothing is taken. A signal may interrupt it at any line: the next call goes on with it."""
         if self._lock is None:
             return
         with self._lock:
@@ -74,15 +78,14 @@ class Lane:
             if chunk is None:
                 return
             self._owner, self._pop = None, _nothing
-            ready, left = chunk._ready, []  # noqa: SLF001
-            # The thread may be about to take one more: from the other end, one by one, what is left has no holes.
-            try:
-                while True:
-                    left.append(ready.pop(0))
-            except IndexError:
-                pass
-            chunk._ready = left  # noqa: SLF001
-            self._note_taken(chunk, len(left))
+            ready, rest = chunk._ready, self._rest  # noqa: SLF001
+            if ready is not rest:
+                # The thread may be about to take one more: from the other end, one by one, what is left has no holes.
+                # One call, so that no signal comes in while a message is in neither list.
+                with suppress(IndexError):
+                    rest.extend(iter(partial(ready.pop, 0), None))
+                self._note_taken(chunk, len(rest))
+                chunk._ready = rest  # noqa: SLF001
             self._chunk = self._offsets = None
 
     def cut(self) -> None:
@@ -113,16 +116,20 @@ class Lane:
             if chunk is None:
                 return None
             self._note_taken(chunk, 0)
-            self._left = 0
+            before = self.count, self.last_offset, chunk.position
             try:
                 message: Message | None = next(chunk, None)
-            except CorruptRecordError:
-                return None  # the long way meets it again, and raises it
-            if message is not None:
-                self.count += 1
-                self.last_offset = message.offset
-                self._note_ready(chunk)
-            return message
+                if message is not None:
+                    self.last_offset = message.offset
+                    self._note_ready(chunk)
+                    self.count += 1
+                return message
+            except BaseException as error:
+                self.count, self.last_offset, self._left = *before[:2], 0
+                if isinstance(error, CorruptRecordError):
+                    return None  # the long way meets it again, and raises it
+                chunk.rewind(before[2])  # nobody has got anything
+                raise
 
     def iterate(self, slow: Callable[[], Message | None]) -> Iterator[Message]:
         """An iterator that calls ``slow`` where the short way ends, and ends where that gives None."""

@@ -41,13 +41,13 @@ cdef extern from "_slots.h":
 
 from datetime import datetime, timedelta
 
-from managedconsumer.errors import CorruptRecordError
+from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.wire import compression
 from managedconsumer.wire import recordformat as fmt
 from managedconsumer.wire.arrow import constant
 from managedconsumer.wire.legacy import BadMessageError, decode_entry
 
-INTERFACE = 2
+INTERFACE = 3
 IMPLEMENTATION = "cython"
 
 mc_crc_init()
@@ -67,5 +67,6 @@ def crc32c(const uint8_t[::1] data not None, uint32_t value=0, bint portable=Fal
 include "_message.pxi"
 include "_batches.pxi"
 include "_chunk.pxi"
+include "_oddbatches.pxi"
 include "_columns.pxi"
 include "_lane.pxi"
