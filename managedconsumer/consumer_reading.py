@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 # How often a consume() that was given an event to watch looks at it (seconds).
 _EVENT_SLICE = 0.02
+# What an on_error function may return.
+_DECISIONS = ("raise", "skip")
 
 
 class ReadingAPI:
@@ -187,16 +189,21 @@ class ReadingAPI:
             raise
 
     def _apply_deserializer(self, message: Message) -> bool:
+        """Raising leaves the message as it was."""
         deserializer = self._options.deserializer
         if deserializer is None:
             return True
+        raw = message.value, message.partition_key
         try:
-            message.value, message.partition_key = deserializer(message.value, message.partition_key)
-        except Exception as error:
-            if self._decide(error, message) == "skip":
-                return False
+            message.value, message.partition_key = deserializer(*raw)
+            return True
+        except BaseException as error:
+            message.value, message.partition_key = raw  # a signal may come when it is through; it is applied again
+            if isinstance(error, Exception):
+                if self._decide(error, message) == "skip":
+                    return False
+                _say_where(error, "the deserializer", message)
             raise
-        return True
 
     def _deserialize_all(self, messages: list[Message]) -> list[Message]:
         """What comes before the first that cannot be used; raises where that is nothing."""
@@ -220,6 +227,27 @@ class ReadingAPI:
         log.warning("skipped: %s", error)
         self._engine.skip_corrupt(TopicPartition(error.topic, error.partition), error.offset)
 
-    def _decide(self, error: BaseException, message: Message | None) -> str:
+    def _decide(self, error: Exception, message: Message | None) -> str:
+        """What to do about a message that cannot be read: "raise" or "skip"."""
         policy = self._options.on_error
-        return policy(error, message) if callable(policy) else policy
+        if not callable(policy):
+            return policy
+        try:
+            decision = policy(error, message)
+        except Exception as failure:
+            _say_where(failure, "on_error", error if message is None else message)
+            raise
+        if decision not in _DECISIONS:
+            problem = err.ConfigurationError(f"on_error returned {decision!r}; it must return 'raise' or 'skip'")
+            _say_where(problem, "on_error", error if message is None else message)
+            raise problem from error
+        return decision
+
+
+def _say_where(error: Exception, what: str, place: Any) -> None:
+    """Name the record (a message or a CorruptRecordError) at which code of the user's raised ``error``."""
+    partition = place.partition_id if isinstance(place, Message) else place.partition
+    text = f"{what} raised this for offset {place.offset} of {place.topic}-{partition}"
+    if hasattr(error, "add_note") and text not in getattr(error, "__notes__", ()):  # from Python 3.11 on
+        error.add_note(text)
+    log.warning("%s: %s: %s", text, type(error).__name__, error)
