@@ -182,37 +182,37 @@ class ReadingAPI:
 
     def _deserialize(self, message: Message) -> bool:
         """Apply the deserializer; False: skip the message. Raising leaves the position before it."""
+        raw = message.value, message.partition_key
         try:
             return self._apply_deserializer(message)
         except BaseException:
+            message.value, message.partition_key = raw  # a signal may come when it is through: it is applied again
             self._engine.push_back([message])
             raise
 
     def _apply_deserializer(self, message: Message) -> bool:
-        """Raising leaves the message as it was."""
         deserializer = self._options.deserializer
         if deserializer is None:
             return True
-        raw = message.value, message.partition_key
         try:
-            message.value, message.partition_key = deserializer(*raw)
-            return True
-        except BaseException as error:
-            message.value, message.partition_key = raw  # a signal may come when it is through; it is applied again
-            if isinstance(error, Exception):
-                if self._decide(error, message) == "skip":
-                    return False
-                _say_where(error, "the deserializer", message)
+            message.value, message.partition_key = deserializer(message.value, message.partition_key)
+        except Exception as error:
+            if self._decide(error, message) == "skip":
+                return False
+            _say_where(error, "the deserializer", message)
             raise
+        return True
 
     def _deserialize_all(self, messages: list[Message]) -> list[Message]:
         """What comes before the first that cannot be used; raises where that is nothing."""
         good = []
         for index, message in enumerate(messages):
+            raw = message.value, message.partition_key
             try:
                 if self._apply_deserializer(message):
                     good.append(message)
             except BaseException as error:
+                message.value, message.partition_key = raw
                 self._engine.push_back(messages[index:])
                 if not good:
                     raise
