@@ -40,7 +40,7 @@ class Dispenser:
         self._lane_seen = 0
         self._queue: PartitionQueue | None = None
         self._chunk: RecordChunk | None = None
-        #: Where the open chunk was before it was read last.
+        #: Where the open chunk goes back to when the call that reads it is interrupted.
         self._mark = 0
         #: What each thread has in hand: the lowest offset by partition.
         self._hands: dict[int, Hand] = {}
@@ -54,11 +54,11 @@ class Dispenser:
         Raises CorruptRecordError when the next thing in turn cannot be read; the position stays before it.
         """
         self._look(who)
-        taken: list[Message] = []
+        taken: tuple[Message, ...] = ()
         try:
             if self._pushed and (pushed := self._next_pushed()) is not None:
                 queue, message = pushed
-                taken.append(message)
+                taken = (message,)
                 self._hands[who] = ((queue, message.offset),)
                 self._take_pushed(queue, taken)
                 self.handed_out += 1
@@ -95,7 +95,7 @@ class Dispenser:
                     lowest[queue] = more[0].offset
                     self._hands[who] = tuple(lowest.items())
                 if fresh:
-                    queue.state.position = more[-1].offset + 1
+                    queue.state.position = self._mark = more[-1].offset + 1
                 else:
                     self._take_pushed(queue, more)
             self.handed_out += len(taken)
@@ -151,7 +151,6 @@ class Dispenser:
                 if not self._open_chunk():
                     return None
                 continue
-            self._mark = chunk.position
             try:
                 got = read(chunk)
             except CorruptRecordError:
