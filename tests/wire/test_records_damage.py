@@ -352,14 +352,14 @@ def test_damaged_old_messages(twin: ModuleType, magic: int) -> None:
 def test_arrow_says_what_messages_say(twin: ModuleType, headers: bool) -> None:
     """An offset out of order behind good records, where the reading takes two passes."""
     pytest.importorskip("pyarrow")
-    from managedconsumer.wire.arrow import chunk_to_columns
+    from managedconsumer.wire.arrow import COLUMNS, chunk_to_columns
 
     made = [Record(b"v", headers=[("h", b"x")] if headers else [], offset_delta=n) for n in (0, 1, 5)]
     data = header(encode_batch(made), last_delta=3)
     told = []
     for rows in (False, True):
         records_ = chunk(twin, data)
-        assert (chunk_to_columns(records_).num_rows if rows else len(records_.take(9))) == 2
+        assert (chunk_to_columns(records_, columns=COLUMNS).num_rows if rows else len(records_.take(9))) == 2
         with pytest.raises(CorruptRecordError) as caught:
             next(records_)
         told.append(str(caught.value))
