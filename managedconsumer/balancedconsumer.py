@@ -273,7 +273,7 @@ class BalancedConsumer(ConsumerAPI):
         engine, member = self._engine, self._member
         if not engine.in_own_process():
             return
-        until = engine.handler.now() + timeout
+        engine.stop_by = engine.handler.now() + timeout
         with engine.lock:
             engine.stopping = True
             engine.call_user()
@@ -283,10 +283,10 @@ class BalancedConsumer(ConsumerAPI):
             self._worker.join(timeout)
             self._worker = None
         if member is not None and self._owner is not None:
-            self._owner.say_goodbye(0.6 * max(timeout / 4, until - engine.handler.now()))
+            self._owner.say_goodbye(0.6 * max(timeout / 4, engine.stop_by - engine.handler.now()))
         self._last_held = self._held(self._assigned())
         if member is not None:
-            member.leave(reason, max(timeout / 4, until - engine.handler.now()))
+            member.leave(reason, max(timeout / 4, engine.stop_by - engine.handler.now()))
         self._consumer._close(timeout)
         self._member = None
 

@@ -82,6 +82,8 @@ class Engine(AssignmentPart):
         self.partition_object: Callable[[TopicPartition], Any] = lambda tp: tp
         self.closing = True
         self.stopping = self.stop_wanted = False
+        #: When (handler's clock) the stop that goes on should be over.
+        self.stop_by = 0.0
         #: Threads that are inside ``consume()`` or a callback of it: a ``stop()`` there waits until they are out.
         self.inside: set[int] = set()
         self._draining = 0

@@ -445,3 +445,27 @@ def test_a_stop_takes_its_time_and_no_more_when_the_broker_is_silent(
     consumer.stop(timeout=0.5)
     assert time.monotonic() - began < 1.2
     assert "auto-commit (stop) did not happen" in caplog.text
+
+
+def test_a_commit_in_a_callback_of_the_stop_has_the_stops_time(broker: Broker, make: Callable[..., Any]) -> None:
+    """``on_partitions_revoked`` is where many programs commit; a silent broker must not keep ``stop()`` for 30 s."""
+    raised: list[BaseException] = []
+
+    class Listener(ConsumerRebalanceListener):
+        def on_partitions_assigned(self, assigned: Any) -> None: ...
+
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            if broker.silent:
+                try:
+                    consumer.commit_offsets()
+                except err.CommitFailedError as error:
+                    raised.append(error)
+
+    consumer = make(listener=Listener())
+    while consumer.consume() is None:
+        pass
+    broker.silent = {"*"}
+    began = time.monotonic()
+    consumer.stop(timeout=0.6)
+    assert time.monotonic() - began < 1.6
+    assert len(raised) == 1
