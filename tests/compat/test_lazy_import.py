@@ -10,6 +10,7 @@ import managedconsumer
 CONTRACT = {
     "AsyncConsumerRebalanceListener",
     "BalancedConsumer",
+    "Commit",
     "ConsumerRebalanceListener",
     "KafkaClient",
     "ManagedBalancedConsumer",
