@@ -370,6 +370,20 @@ def test_a_silent_coordinator_stops_no_consumption(broker: Broker, make: Callabl
         assert time.monotonic() - began < 0.5
 
 
+def test_a_rebalance_waits_for_its_commit_no_longer_than_it_may(broker: Broker, make: Callable[..., Any]) -> None:
+    """30 % of the time for a rebalance: the partitions are on hold meanwhile."""
+    consumer = make(auto_commit_enable=True, auto_commit_interval_ms=20, rebalance_timeout_ms=1000)
+    for _ in range(3):
+        consumer.consume()
+    broker.silent = {"OffsetCommit"}
+    consumer.consume()
+    generation, began = consumer.generation_id, time.monotonic()
+    consumer._member.request_rejoin("test")
+    until(lambda: consumer.generation_id > generation and consumer.health()["state"] == "stable")
+    assert time.monotonic() - began < 2.0
+    assert consumer.consume() is not None
+
+
 def test_a_commit_that_waits_ends_with_the_membership(broker: Broker, make: Callable[..., Any]) -> None:
     lost: list[float] = []
 
