@@ -346,6 +346,7 @@ class SimpleConsumer(ConsumerAPI):
     def _wind_down(self, timeout: float) -> None:
         engine = self._engine
         tps = self._assigned()
+        engine.stop_by = engine.handler.now() + timeout
         with engine.lock:
             engine.stopping = True
             engine.call_user()

@@ -86,6 +86,8 @@ class Engine(AssignmentPart, forks.OwnProcess):
         self.stopping = self.stop_wanted = self._opened = False
         #: True when no more messages are wanted: consuming calls finish what is in hand and give nothing.
         self.ending = False
+        #: When (handler's clock) the stop that goes on should be over.
+        self.stop_by = 0.0
         #: Threads that are inside ``consume()`` or a callback of it: a ``stop()`` there waits until they are out.
         self.inside: set[int] = set()
         self._draining = 0
