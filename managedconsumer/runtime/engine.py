@@ -86,6 +86,8 @@ class Engine(AssignmentPart, forks.OwnProcess):
         self.stopping = self.stop_wanted = self._opened = False
         #: True when no more messages are wanted: consuming calls finish what is in hand and give nothing.
         self.ending = False
+        #: When (handler's clock) the stop that goes on should be over.
+        self.stop_by = 0.0
         #: Threads that are inside ``consume()`` or a callback of it: a ``stop()`` there waits until they are out.
         self.inside: set[int] = set()
         self._draining = 0
@@ -305,6 +307,7 @@ class Engine(AssignmentPart, forks.OwnProcess):
         while True:
             if self._patience is not None:
                 self._patience.give_turn()
+            taken = task = None
             self.inside.add(who)
             try:
                 with self.lock:
@@ -317,6 +320,11 @@ class Engine(AssignmentPart, forks.OwnProcess):
                             return None
                         remaining = deadline.remaining(self.handler.now())
                         self.lock.wait(_LONGEST_NAP if remaining is None else min(remaining, _LONGEST_NAP))
+            except BaseException:
+                if taken:
+                    with self.lock:
+                        self.dispenser.take_back(who)
+                raise
             finally:
                 self.inside.discard(who)
             if task is not None:
@@ -333,14 +341,22 @@ class Engine(AssignmentPart, forks.OwnProcess):
             self.inside.discard(who)
 
     def _take(self, take: Callable[[int], T | None], who: int) -> T | None:
-        queued = self.buffer.pops
+        queued, taken = self.buffer.pops, None
         try:
-            return take(who) if self._patience is None else self._patience.call(take, who)
-        finally:
-            if self.buffer.pops != queued:
-                self.room.notify_all()
-            if self._draining:
-                self.lock.notify_all()
+            taken = take(who) if self._patience is None else self._patience.call(take, who)
+            self._tell_of_taking(queued)
+        except BaseException:
+            if taken is not None:
+                self.dispenser.take_back(who)
+            self._tell_of_taking(queued)
+            raise
+        return taken
+
+    def _tell_of_taking(self, queued: int) -> None:
+        if self.buffer.pops != queued:
+            self.room.notify_all()
+        if self._draining:
+            self.lock.notify_all()
 
     def _on_return(self, who: int) -> None:
         """The thread came back without getting a message: what it had is finished."""
@@ -383,10 +399,10 @@ class Engine(AssignmentPart, forks.OwnProcess):
             self.lock.notify_all()
             self.room.notify_all()
 
-    def skip_corrupt(self, tp: TopicPartition) -> None:
-        """Go on behind a batch that cannot be read."""
+    def skip_corrupt(self, tp: TopicPartition, offset: int) -> None:
+        """Go on behind a batch that cannot be read, at which the error named ``offset``."""
         with self.lock:
-            self.dispenser.skip_corrupt(tp)
+            self.dispenser.skip_corrupt(tp, offset)
 
     def position(self, tp: TopicPartition) -> int | None:
         """The *next* offset of ``tp``; None while it is not known. Raises PartitionNotAssignedError."""

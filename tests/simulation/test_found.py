@@ -73,6 +73,7 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
         ),
         group_id="g",
         closing=False,
+        stopping=False,
     )
     committer = Committer(engine)
     newer: list[Any] = []
