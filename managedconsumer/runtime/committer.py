@@ -76,6 +76,8 @@ class Committer:
                 if state.position is not None:
                     elsewhere = engine.dispenser.lowest_in_hand(tp, but=me)
                     offset = state.position if elsewhere is None else min(state.position, elsewhere)
+                    # Another thread may have committed what it still has in hand: that is not taken back.
+                    offset = max(offset, state.finished or 0)
                     result[tp] = OffsetAndMetadata(offset, metadata, state.epoch_before(offset))
         return result
 

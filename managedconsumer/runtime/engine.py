@@ -326,13 +326,14 @@ class Engine(AssignmentPart, forks.OwnProcess):
             self.inside.discard(who)
 
     def _take(self, take: Callable[[int], T | None], who: int) -> T | None:
-        queued = self.buffer.pops
+        queued, had = self.buffer.pops, self._draining and self.dispenser.has_hand(who)
         try:
             return take(who) if self._patience is None else self._patience.call(take, who)
         finally:
             if self.buffer.pops != queued:
                 self.room.notify_all()
-            if self._draining:
+            # Only where something was given back: otherwise threads that wait here would wake each other all the time.
+            if had:
                 self.lock.notify_all()
 
     def _on_return(self, who: int) -> None:

@@ -66,7 +66,7 @@ class Reader:
                 self.received(items)
                 self._work(items)
                 self._maybe_commit(bool(items))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 (looked at there)
                 self._failed(error)
             except SimulatedInterrupt as error:
                 self._failed(error)
@@ -90,10 +90,11 @@ class Reader:
                     self._maybe_commit(True)
                     if program.stop_asked:
                         break
+                self._maybe_commit(False)
             except ReaderDied:
                 program.reader_died(self)
                 raise
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 (looked at there)
                 self._failed(error)
 
     def _failed(self, error: BaseException) -> None:
@@ -218,13 +219,13 @@ class Reader:
             return
         with engine.lock:
             state = engine.subscription.assignment.get(tp)
-            before = program.expected.get(tp)
-            position = None if state is None else state.position
-            if position is None or (before is not None and before[0] is state and program.undelivered.get(tp)):
+            log, before = self.world.brokers.logs[tp], program.expected.get(tp)
+            lost = before is not None and before[0] is state and program.undelivered.get(tp)
+            if state is None or state.position is None or lost or error.offset not in log.damaged:
                 return
-            behind = next((end for start, end, _ in self.world.brokers.logs[tp].batches if start <= position < end), 0)
-            if position in self.world.brokers.logs[tp].damaged:
-                program.note(f"gives up {tp.topic}-{tp.partition}@{position} to {behind}")
+            if self.world.witness.visible(tp, state.position) == error.offset:  # still there
+                behind = next(end for start, end, _ in log.batches if start <= error.offset < end)
+                program.note(f"gives up {tp.topic}-{tp.partition}@{error.offset} to {behind}")
                 program.running_consumer().seek(tp, behind)
                 self.world.witness.moved(program, tp, behind, state)
 
