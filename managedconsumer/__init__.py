@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer as ManagedBalancedConsumer
     from managedconsumer.partition_state import TopicPartitionState as TopicPartitionState
     from managedconsumer.signals import stop_on_signals as stop_on_signals
+    from managedconsumer.runtime.pending import Commit as Commit
     from managedconsumer.simpleconsumer import SimpleConsumer as SimpleConsumer
     from managedconsumer.structs import OffsetAndMetadata as OffsetAndMetadata
     from managedconsumer.structs import OffsetResetStrategy as OffsetResetStrategy
@@ -41,6 +42,7 @@ _HOMES = {
     "Broker": "compat.parts",
     "Cluster": "compat.cluster",
     "CompressionType": "compat.values",
+    "Commit": "runtime.pending",
     "ConsumerRebalanceListener": "listeners",
     "KafkaClient": "compat.client",
     "ManagedBalancedConsumer": "managedbalancedconsumer",

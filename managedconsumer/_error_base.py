@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Final, cast
+from typing import Any, Final, Mapping, cast
 
 _PUBLIC_MODULE: Final = "managedconsumer.errors"
 _PYKAFKA_EXCEPTIONS: Final = "pykafka.exceptions"
 _LAST_NAME_PYKAFKA_DEFINES: Final = "RdKafkaStoppedException"
 
 
-class _Root(Exception):
-    """Gives :class:`KafkaException` a base that Python lets us exchange; only heap types may swap their bases."""
+class Root(Exception):
+    """Gives all exceptions a base that Python lets us exchange; only heap types may swap their bases."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Root:
+        # At creation, not at import: pykafka may be imported after us, and importing it ourselves costs 0.2 s.
+        adopt_pykafka_bases()
+        return super().__new__(cls, *args, **kwargs)
 
 
-class KafkaException(_Root):
+class KafkaException(Root):
     """Base of all exceptions of this package (pykafka's name).
 
     ``retriable``: the same operation may succeed later without anybody's intervention.  ``refresh_metadata``: the
@@ -26,11 +31,6 @@ class KafkaException(_Root):
 
     retriable: bool = False
     refresh_metadata: bool = False
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> KafkaException:
-        # At creation, not at import: pykafka may be imported after us, and importing it ourselves costs 0.2 s.
-        adopt_pykafka_bases()
-        return super().__new__(cls, *args, **kwargs)
 
 
 class ProtocolClientError(KafkaException):
@@ -52,6 +52,23 @@ class ProtocolClientError(KafkaException):
 
 class SaslAuthenticationError(KafkaException):
     """The broker, or we, refused the other's credentials.  Secrets are never part of the text."""
+
+
+class CommitFailedError(KafkaException):
+    """Offsets were not committed; the text says which, which were, and why. The cause is the ``__cause__``.
+
+    ``committed`` and ``not_committed``: next offsets by TopicPartition. ``retriable``: the same call may succeed later
+    (the coordinator was away); otherwise the partitions are others' now, who read the messages again.
+    """
+
+    committed: Mapping[Any, int] = {}
+    not_committed: Mapping[Any, int] = {}
+
+
+class CommitPendingError(KafkaException, TimeoutError):
+    """``Commit.result()`` waited as long as it was told to, and the commit is still under way."""
+
+    retriable = True
 
 
 ERROR_CODES: dict[int, type[ProtocolClientError]] = {}
@@ -126,14 +143,14 @@ def adopt_pykafka_bases() -> None:
     twins = vars(sys.modules.get(_PYKAFKA_EXCEPTIONS, object))
     if _LAST_NAME_PYKAFKA_DEFINES not in twins:  # not imported, or still being imported
         return
-    for ours in sorted(_descendants(KafkaException), key=lambda cls: len(cls.__mro__)):  # parents first
+    for ours in sorted(_descendants(Root), key=lambda cls: len(cls.__mro__)):  # parents first
         twin = twins.get(ours.__name__)
         if isinstance(twin, type) and ours.__module__ == _PUBLIC_MODULE and twin not in ours.__bases__:
             ours.__bases__ = (*ours.__bases__, twin)
     _adopted = True
 
 
-def _descendants(root: type[KafkaException]) -> set[type[KafkaException]]:
+def _descendants(root: type[Root]) -> set[type[Root]]:
     found, todo = {root}, [root]
     while todo:
         for child in todo.pop().__subclasses__():
@@ -143,5 +160,12 @@ def _descendants(root: type[KafkaException]) -> set[type[KafkaException]]:
     return found
 
 
-for _cls in (KafkaException, ProtocolClientError, SaslAuthenticationError, UnknownErrorCode):
+for _cls in (
+    KafkaException,
+    ProtocolClientError,
+    SaslAuthenticationError,
+    CommitFailedError,
+    CommitPendingError,
+    UnknownErrorCode,
+):
     _cls.__module__ = _PUBLIC_MODULE

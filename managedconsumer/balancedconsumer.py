@@ -39,6 +39,8 @@ from managedconsumer.structs import NO_GENERATION, Generation, OffsetType
 log = logging.getLogger(__name__)
 
 _STOP_TIMEOUT = 5.0
+# How long (seconds) the last commit may take when the interpreter ends without stop().
+_EXIT_PATIENCE = 1.0
 # How long (seconds) the membership worker goes without looking at the watchdog.
 _TICK = 0.5
 
@@ -222,6 +224,9 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         life = GroupLife(self._protocol, engine, self._group_options, negotiation, assignor, owner)
         member = life.member
         self._metrics.joined_as(life.machine)
+        if self._options.auto_commit_enable:
+            committer = self._committer
+            member.before_exit = lambda: committer.commit_finished(_EXIT_PATIENCE, "exit")
         self._committer.identity = lambda: member.generation
         self._committer.on_expelled = member.fence
         self._committer.instance_id = self._group_options.group_instance_id
@@ -242,6 +247,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
 
     def _wind_down(self, timeout: float, reason: str) -> None:
         engine = self._engine
+        until = engine.handler.now() + timeout
         with engine.lock:
             engine.stopping = True  # from here on no other life takes the place of this one
             life = self._group_life
@@ -250,10 +256,10 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
             life.member.interrupt()
             if life.worker is not None:
                 life.worker.join(timeout)
-            life.owner.say_goodbye()
+            life.owner.say_goodbye(0.6 * max(timeout / 4, until - engine.handler.now()))
         self._last_held = self._held(self._assigned())
         if life is not None:
-            life.member.leave(reason, timeout)
+            life.member.leave(reason, max(timeout / 4, until - engine.handler.now()))
         self._consumer._close(timeout)
         self._metrics.ended()
         self._group_life = None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Iterable, Mapping, NamedTuple
+from typing import Any, Iterable, Literal, Mapping, NamedTuple, overload
 
 from managedconsumer import errors as err
 from managedconsumer.compat.accept import TopicChoice, accept_partition
 from managedconsumer.compat.private import PykafkaNames
 from managedconsumer.consumer_reading import ReadingAPI
+from managedconsumer.coordinator.committing import explicit_patience
 from managedconsumer.offset_convention import held_from_position, next_offset_of, target_of
 from managedconsumer.runtime.committer import Committer
+from managedconsumer.runtime.pending import Commit
 from managedconsumer.structs import OffsetAndMetadata, OffsetResetStrategy, OffsetType, TopicPartition
 from managedconsumer.subscription_state import PartitionNotAssignedError
 from managedconsumer.wire.records import __impl__
@@ -79,24 +81,41 @@ class ConsumerAPI(ReadingAPI, PykafkaNames):
 
     # -- commits --------------------------------------------------------------------------------------
 
-    def commit_offsets(self, partition_offsets: Any = None) -> None:
-        """Commit now, and raise if it did not happen.
+    @overload
+    def commit_offsets(self, partition_offsets: Any = None, *, wait: Literal[True] = True) -> None: ...
+
+    @overload
+    def commit_offsets(self, partition_offsets: Any = None, *, wait: Literal[False]) -> Commit: ...
+
+    def commit_offsets(self, partition_offsets: Any = None, *, wait: bool = True) -> Commit | None:
+        """Commit now; returns when all of it is committed, and raises when it is not. Thread-safe.
 
         ``None``: what was handed out, this thread's message in hand included. Otherwise ``[(partition, next), ...]`` or
-        ``{partition: next}`` with the *next* offset of each. Raises CommitFailedError when the group has moved on.
+        ``{partition: next}`` with the *next* offset of each. A coordinator that is away is waited for: 30 s with the
+        default ``offsets_commit_max_retries`` and ``offsets_channel_backoff_ms``.
+
+        Raises CommitFailedError (``retriable``: the same call may succeed later; otherwise partitions were taken away
+        by a rebalance, at once), the broker's typed error when it refuses, PartitionNotAssignedError for a named
+        partition that is not held. The text says what was committed and what was not.
+
+        ``wait=False``: do not wait, never block, and return a :class:`~managedconsumer.Commit` that tells the result.
+        Commits happen in the order of the calls.
         """
         if self._group is None:
             raise err.IllegalStateError("consumer_group is not set: there is no group to commit offsets to")
         self._require_running()
+        offsets: Mapping[TopicPartition, OffsetAndMetadata] | None
         if partition_offsets is None:
-            offsets: Mapping[TopicPartition, OffsetAndMetadata] = self._committer.held()
+            offsets = None
         else:
             pairs = self._pairs("commit_offsets", partition_offsets)
             offsets = {tp: next_offset_of(value, f"commit_offsets, {tp.topic}-{tp.partition}") for tp, value in pairs}
-        if offsets:
-            self._committer.commit(
-                offsets, self._options.offsets_commit_max_retries, self._options.offsets_channel_backoff_ms
-            )
+        options = self._options
+        patience = explicit_patience(options.offsets_commit_max_retries, options.offsets_channel_backoff_ms)
+        if not wait:
+            return self._committer.submit(offsets, patience)
+        self._committer.commit(offsets, patience)
+        return None
 
     def _pairs(self, what: str, partition_offsets: Any) -> list[tuple[TopicPartition, Any]]:
         items = partition_offsets.items() if isinstance(partition_offsets, Mapping) else partition_offsets

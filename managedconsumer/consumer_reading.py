@@ -7,8 +7,9 @@ from typing import Any, Iterator, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.aio import AsyncReader
-from managedconsumer.config import ConsumerOptions, check_int
+from managedconsumer.config import ConsumerOptions, check_int, wrong_value
 from managedconsumer.consumer_life import LifeAPI
+from managedconsumer.runtime.user_code import blame
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire import arrow
 from managedconsumer.wire.records import Message, ShortWay
@@ -157,6 +158,8 @@ class ReadingAPI(LifeAPI, ShortWay):
         except Exception as error:
             if self._decide(error, message) == "skip":
                 return False
+            where = f"{message.topic}-{message.partition_id} at offset {message.offset}"
+            blame(error, f"raised by the deserializer for {where}")
             raise
         return True
 
@@ -184,4 +187,9 @@ class ReadingAPI(LifeAPI, ShortWay):
 
     def _decide(self, error: BaseException, message: Message | None) -> str:
         policy = self._options.on_error
-        return policy(error, message) if callable(policy) else policy
+        if not callable(policy):
+            return policy
+        answer = policy(error, message)
+        if answer not in ("raise", "skip"):
+            raise wrong_value("what on_error returns", answer, "'raise' or 'skip'") from error
+        return answer

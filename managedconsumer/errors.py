@@ -9,7 +9,9 @@ All of them can be pickled (Spark sends them from executors to the driver) and n
 from __future__ import annotations
 
 from managedconsumer._error_base import ERROR_CODES as ERROR_CODES
-from managedconsumer._error_base import REFRESH, RETRY, code_class
+from managedconsumer._error_base import REFRESH, RETRY, Root, code_class
+from managedconsumer._error_base import CommitFailedError as CommitFailedError
+from managedconsumer._error_base import CommitPendingError as CommitPendingError
 from managedconsumer._error_base import KafkaException as KafkaException
 from managedconsumer._error_base import ProtocolClientError as ProtocolClientError
 from managedconsumer._error_base import SaslAuthenticationError as SaslAuthenticationError
@@ -21,20 +23,20 @@ from managedconsumer._error_logs import RecordsNotSentError as RecordsNotSentErr
 # --- pykafka's exceptions that are no error codes ---
 
 
-class UnicodeException(Exception):
+class UnicodeException(Root):
     """A string could not be encoded or decoded.  Outside the tree, as in pykafka."""
 
 
 class NoBrokersAvailableError(KafkaException):
     """No broker could be reached; the text lists each address that was tried and what happened there.
 
-    ``definite``: every address gave a clear answer (nothing listens there, the name does not exist, the peer hung up);
-    False where one fell silent or its name could not be looked up at the moment.
+    ``refused``: nothing listens at any of the addresses. ``definite``: every address gave a clear answer (nothing listens
+    there, the name does not exist, the peer hung up), none fell silent.
     """
 
     retriable = True
     refresh_metadata = True
-    definite = False
+    refused = definite = False
 
 
 class LeaderNotFoundError(KafkaException):
@@ -113,10 +115,6 @@ class MissingPackageError(KafkaException, ImportError):
 
 class NoOffsetForPartitionError(KafkaException):
     """A partition has no committed offset, and the reset policy is to raise."""
-
-
-class CommitFailedError(KafkaException):
-    """Offsets were not committed, as the group has moved on; the next owner reads the messages again."""
 
 
 class ForkedProcessError(KafkaException):

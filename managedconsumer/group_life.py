@@ -12,12 +12,16 @@ from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.group_machine import build_machine
 from managedconsumer.group_owner import GroupOwner
 from managedconsumer.runtime.engine import Engine
-from managedconsumer.runtime.member import GroupMember
+from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
 from managedconsumer.runtime.primitives import Worker
 from managedconsumer.runtime.starting import StartPatience
 from managedconsumer.runtime.watchdog import ProcessingWatchdog
+from managedconsumer.wire import schemas
 
 log = logging.getLogger(__name__)
+
+# How long (ms) the coordinator may take to say what the group uses.
+_DESCRIBE_MS = 2000
 
 
 class GroupLife:
@@ -73,6 +77,25 @@ def wait_for_first_assignment(current: Callable[[], GroupLife | None], engine: E
             engine.lock.wait(0.2)
 
 
+def _with_what_the_group_has(error: BaseException, engine: Engine) -> BaseException:
+    """Where members do not agree on an assignor: what the others use, if the coordinator tells."""
+    if not isinstance(error, err.InconsistentGroupProtocol) or engine.link is None:
+        return error
+    try:
+        described = engine.link.request(
+            MEMBERSHIP, schemas.DESCRIBE_GROUPS, {"groups": [engine.group_id]}, _DESCRIBE_MS
+        )
+        group = described["groups"][0]
+    except (err.KafkaException, LookupError) as problem:
+        log.debug("group %s: what the group uses could not be asked for: %s", engine.group_id, problem)
+        return error
+    kind, assignor = group["protocol_type"], group["protocol_data"]
+    if not kind:
+        return error
+    text = f"{error.args[0]}. The group has protocol type {kind!r}" + (f", assignor {assignor!r}" if assignor else "")
+    return err.InconsistentGroupProtocol(text)
+
+
 def _end_forgotten(life: GroupLife) -> None:
     """Without this the heartbeats would keep partitions that nobody reads."""
     log.warning("group %s: a consumer was deleted without stop(): its member leaves", life.engine.group_id)
@@ -94,6 +117,6 @@ def _work(me: weakref.ref[Any], life: GroupLife) -> None:
                 return
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             if consumer._group_life is life:  # noqa: SLF001
-                life.engine.fail(error)
+                life.engine.fail(_with_what_the_group_has(error, life.engine))
             return
         del consumer

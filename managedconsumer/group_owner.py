@@ -12,6 +12,7 @@ from typing import Any, Callable, Collection, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator import events as ev
+from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.negotiation import Negotiation, assigned_in_group
 from managedconsumer.coordinator.requests import waiting_text
 from managedconsumer.coordinator.states import MemberState
@@ -156,7 +157,7 @@ class GroupOwner:
         except err.KafkaException as error:
             if not self._current(generation):
                 return None
-            if not getattr(error, "retriable", False):
+            if classify(error) is Verdict.FATAL:
                 raise
             engine.troubles.note(GROUP, f"committed offsets cannot be had yet: {error}")
             return "committed offsets could not be fetched"
@@ -188,16 +189,18 @@ class GroupOwner:
         self._note("lost", event.generation, self._consumer._assigned(), event.reason)
         self._engine.drop(self._consumer._assigned())
 
-    def say_goodbye(self) -> None:
-        """Drain, commit, tell the listener: in the thread that calls ``stop()``, when the worker has ended."""
+    def say_goodbye(self, seconds: float) -> None:
+        """Drain, commit, tell the listener: in the thread that calls ``stop()``, when the worker has ended.
+
+        A silent broker keeps it for about ``seconds`` at most.
+        """
         generation, held = self.member.generation, self._consumer._assigned()
         self._engine.hold(held)
         self._note("held", generation, held)
-        self._engine.drain(set(held), self._drain)
-        if self._engine.options.auto_commit_enable:
-            # In a worker of its own: a broker that is silent must not keep stop() waiting.
-            spawn, commit = self._engine.handler.spawn, self._consumer._committer.commit_finished
-            spawn("last-commit", commit, _LAST_COMMIT_PATIENCE, "stop").join(_LAST_COMMIT_PATIENCE)
+        until = self._engine.handler.now() + seconds
+        self._engine.drain(set(held), min(self._drain, seconds))
+        patience = min(_LAST_COMMIT_PATIENCE, max(0.0, until - self._engine.handler.now()))
+        self._consumer._committer.drain(patience, auto=self._engine.options.auto_commit_enable)
         # Asked after the commit, which may have learnt that the membership is lost.
         joined = self.member.generation.joined and self.member.state is not MemberState.LOSING
         told = self.told
@@ -213,6 +216,7 @@ class GroupOwner:
         """At once: nothing of the lost partitions is handed out from here on."""
         held = self._consumer._assigned()
         self._engine.hold(held)
+        self._consumer._committer.fenced(event.error)
         self._note("held", event.generation, held, event.reason)
 
     def observe(self, event: ev.Event) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Callable, Mapping
 
 from managedconsumer.consumer_api import ConsumerAPI
 from managedconsumer.offset_convention import target_of
+from managedconsumer.runtime.user_code import blame
 from managedconsumer.structs import OffsetType, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class PostRebalance:
             if answer:
                 consumer._apply_targets(self._targets(answer, new))
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            blame(error, f"raised by post_rebalance_callback, old={old}, new={new}")
             consumer._raise_later(error)
 
     def _targets(self, answer: Any, new: Mapping[Any, int]) -> dict[Any, tuple[str, int]]:

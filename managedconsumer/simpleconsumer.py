@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import weakref
 from dataclasses import replace
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
@@ -27,6 +27,7 @@ from managedconsumer.runtime.committer import Committer
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.runtime.starting import StartPatience
 from managedconsumer.structs import TopicPartition
+from managedconsumer.subscription_state import FetchState
 
 log = logging.getLogger(__name__)
 
@@ -281,14 +282,16 @@ class SimpleConsumer(ConsumerAPI):
         with engine.lock:
             if engine.closing:
                 return {}
-            engine.seek({tp: at for tp, at in positions.items() if engine.subscription.is_assigned(tp)}, epochs)
+            # A seek of the user's in the meantime wins.
+            unplaced = engine.subscription.partitions_in(FetchState.INITIALIZING)
+            engine.seek({tp: at for tp, at in positions.items() if tp in unplaced}, epochs)
             for tp, offset in committed.items():
                 if engine.subscription.is_assigned(tp):
                     engine.subscription.partition_state(tp).committed = offset
             policy = self._default_reset()
-            engine.reset({tp: policy for tp in late if engine.subscription.is_assigned(tp)})
+            engine.reset({tp: policy for tp in late if tp in unplaced})
             if self._options.auto_offset_reset == "none":
-                engine.nothing_committed(missing, self._group)
+                engine.nothing_committed([tp for tp in missing if tp in unplaced], self._group)
         return late
 
     def _look_up_starts(
@@ -346,8 +349,8 @@ class SimpleConsumer(ConsumerAPI):
             engine.stopping = True
             engine.call_user()
         engine.hold(tps)
-        if self._options.auto_commit_enable:
-            self._committer.commit_finished(timeout, "stop")
+        if self._group is not None:
+            self._committer.drain(timeout, auto=self._options.auto_commit_enable)
         self._close(timeout)
 
     def _close(self, timeout: float) -> None:

@@ -31,6 +31,8 @@ if sys.version_info < (3, 11):
 _BROKER_FIXTURES = {"kafka", "kafka43", "kafka39", "kafka43x3", "dev_broker"}
 #: What is not in the fast half (``-m fast``): it needs Java or a compiler, or takes long on purpose.
 _NOT_FAST = {"broker", "spark", "java", "build", "fuzz", "simulation", "slow", "soak"}
+#: What ``-m`` leaves out unless it is named.
+_LONG = _NOT_FAST - {"broker", "spark"}
 #: A test that is marked ``busy`` may fail like this, and is tried again: the machine was too slow, nothing was wrong.
 TOO_SLOW = [r"AssertionError: .*not within [0-9.]+ s"]
 #: More second tries than this in one run are no accident: the run fails.
@@ -40,8 +42,14 @@ _running: list[pytest.Item] = []
 _rerun: list[str] = []
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--long``: what CI runs."""
+    parser.addoption("--long", action="store_true", help="with -m: also what takes long on purpose (see _LONG)")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks each test by what it needs; the conftest files of directories have added their marks before."""
+    left_out: list[pytest.Item] = []
     for item in items:
         if _BROKER_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.broker)
@@ -49,6 +57,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.fast)
         if item.get_closest_marker("busy") and config.pluginmanager.hasplugin("rerunfailures"):
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=1, only_rerun=TOO_SLOW))
+        if not config.option.long and not _wanted(item, config.option.markexpr):
+            left_out.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _wanted(item: pytest.Item, expression: str) -> bool:
+    """With ``-m`` but not ``--long``, what takes long on purpose runs only if the expression names its mark."""
+    marks = [name for name in _LONG if item.get_closest_marker(name)]
+    return not expression or all(re.search(rf"\b{name}\b", expression) for name in marks)
 
 
 # -- a test that starts a broker says so ------------------------------------------------------------------------

@@ -15,7 +15,7 @@ TESTS = Path(__file__).parent
 #: What the first half runs takes about as long as all the rest.
 FIRST = {"broker"}
 PYTEST = [sys.executable, "-m", "pytest"]
-ORDINARY = ["-m", "not soak"]
+ORDINARY = ["-m", "not soak", "--long"]
 
 
 def split() -> tuple[list[str], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -117,6 +118,18 @@ class TestKnownAtStart:
         consumer.start()
         assert consumer.consume(block=False) is None
         assert found == [({0: 2, 1: -2}, 1)]
+
+    def test_a_seek_during_the_look_up_wins(self, broker: SpoiledBroker, opened: Open) -> None:
+        broker.produce(TOPIC, [b"%d" % n for n in range(5)], partition=0)
+        consumer = opened("range", auto_offset_reset=LATEST, auto_start=False)
+        starting = threading.Thread(target=consumer.start)
+        broker.delay["ListOffsets"] = 0.3
+        starting.start()
+        until(lambda: broker.asked.get("ListOffsets"))
+        consumer.seek(0, 1)
+        starting.join()
+        assert consumer.held_offsets == {0: 0, 1: -2}
+        assert consumer.consume().value == b"1"
 
     def test_fetch_offsets_leaves_no_position_unknown(self, broker: SpoiledBroker, opened: Open) -> None:
         broker.produce(TOPIC, [b"old"] * 3, partition=0)
@@ -271,6 +284,19 @@ class TestNone:
     def test_resetting_to_nothing_is_refused(self, opened: Open) -> None:
         with pytest.raises(err.IllegalStateError, match="tell reset_offsets"):
             opened("simple", auto_offset_reset="none").reset_offsets()
+
+
+@every_handler
+@every_kind
+def test_a_seek_drops_what_was_fetched(broker: SpoiledBroker, opened: Open, kind: str, greenlets: bool) -> None:
+    broker.produce(TOPIC, [b"%d" % n for n in range(100)], partition=0)
+    consumer = opened(kind, use_greenlets=greenlets, fetch_message_max_bytes=500)
+    assert consumer.consume().offset == 0
+    until(lambda: consumer.health()["queued_messages"] > 0 or consumer._engine.handler.sleep(0.01))
+    consumer.seek(0, 50)
+    assert consumer.consume().offset == 50
+    consumer.seek(0, 10)
+    assert [m.offset for m in consumer.consume_batch(3)] == [10, 11, 12]
 
 
 class TestOddAnswers:

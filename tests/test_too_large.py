@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,11 +13,16 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
+from managedconsumer.runtime import rdkafka_config
 from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.runtime.handlers import ThreadingHandler
 from managedconsumer.testing import MemoryBroker
+from managedconsumer.wire import framing, schemas
 from managedconsumer.wire.encode import Record, encode_batch
+from tests.logserver import LogServer
+from tests.runtime.peers import Peer
+from tests.test_damage import sound
 
 TOPIC = "orders"
 LIMIT = 200_000
@@ -148,15 +154,43 @@ def test_a_larger_limit_delivers_it(broker: MemoryBroker, opened: Open) -> None:
         assert [larger.consume().offset for _ in range(5)] == list(range(5))
 
 
+@every_handler
+@every_kind
+def test_librdkafka_fetches(
+    broker: MemoryBroker, opened: Open, kind: str, greenlets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = rdkafka_config.settings
+
+    def small(*args: Any) -> dict[str, Any]:
+        sizes = {"message.max.bytes": 1000, "fetch.max.bytes": 1000, "receive.message.max.bytes": LIMIT}
+        return {**ours(*args), **sizes}
+
+    monkeypatch.setattr(rdkafka_config, "settings", small)
+    consumer = opened(kind, use_rdkafka=True, use_greenlets=greenlets, consumer_timeout_ms=15_000)
+    got, raised = drain(consumer)
+    assert sorted(got) == [(0, 0), *[(p, n) for p in (1, 2) for n in range(3)]]
+    assert (raised[0].partition, raised[0].offset) == (0, 1)
+    broker.produce(TOPIC, [b"new"], partition=1)
+    consumer.seek(0, 4)
+    assert sorted(drain(consumer, 2)[0]) == [(0, 4), (1, 3)]
+
+
+def test_librdkafka_may_receive_what_we_may(broker: MemoryBroker) -> None:
+    consumer = SimpleConsumer(TOPIC, broker.bootstrap, auto_start=False)
+    cluster = consumer._engine.cluster
+    made = rdkafka_config.settings(cluster.bootstrap, consumer._options, cluster.settings)
+    assert made["receive.message.max.bytes"] >= cluster.settings.max_frame_bytes
+
+
 class TestRange:
     """Spark's reader."""
 
     @staticmethod
-    def chunks(broker: MemoryBroker, **limits: Any) -> tuple[Cluster, Any]:
+    def chunks(broker: MemoryBroker, stop: int = 5, **limits: Any) -> tuple[Cluster, Any]:
         cluster = Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler())
         cluster.settings = replace(cluster.settings, max_frame_bytes=LIMIT)
         made = RangeLimits(**{"partition_max_bytes": 1000, "size_option": "some.option", **limits})
-        return cluster, fetch_range(cluster, TOPIC, 0, 0, 5, made)
+        return cluster, fetch_range(cluster, TOPIC, 0, 0, stop, made)
 
     def test_it_is_raised_and_may_be_skipped(self, broker: MemoryBroker) -> None:
         cluster, chunks = self.chunks(broker)
@@ -181,13 +215,13 @@ class TestRange:
         assert [message.offset for chunk in chunks for message in chunk.take(10, 5)] == list(range(5))
         cluster.close()
 
-
-def test_a_range_that_ends_before_it(broker: MemoryBroker) -> None:
-    cluster = Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler())
-    cluster.settings = replace(cluster.settings, max_frame_bytes=LIMIT)
-    limits = RangeLimits(partition_max_bytes=1000)
-    assert [m.offset for chunk in fetch_range(cluster, TOPIC, 0, 0, 1, limits) for m in chunk.take(9, 1)] == [0]
-    cluster.close()
+    @pytest.mark.parametrize("gap", [False, True])
+    def test_a_range_that_ends_before_it(self, broker: MemoryBroker, gap: bool) -> None:
+        if gap:  # offset 0 was compacted away: the first batch that the broker has is the one behind the range
+            broker._do(lambda: broker._topics.log(TOPIC, 0)._batches.pop(0))
+        cluster, chunks = self.chunks(broker, stop=1)
+        assert [message.offset for chunk in chunks for message in chunk.take(9, 1)] == ([] if gap else [0])
+        cluster.close()
 
 
 def test_what_it_says() -> None:
@@ -196,3 +230,32 @@ def test_what_it_says() -> None:
         "the batch of t-1 at offset 2 is too large: it takes 300 bytes, and an answer may have 200: raise an.option to "
         "300, or skip the batch"
     )
+
+
+class NonsenseServer(LogServer):
+    """Its first answers claim to be large, and hold nothing that makes sense."""
+
+    left = 3
+
+    def _reply(self, peer: Peer, header: framing.RequestHeader, body: dict[str, Any]) -> None:
+        if header.api is schemas.FETCH and self.left:
+            self.left -= 1
+            peer.sock.sendall(b"\x7f\xff\x00\x00" + os.urandom(20_000))
+        else:
+            super()._reply(peer, header, body)
+
+
+def test_a_stream_that_is_broken_is_a_lost_connection() -> None:
+    with (
+        NonsenseServer([[sound(0, 3)]]) as server,
+        SimpleConsumer(TOPIC, server.address, consumer_timeout_ms=10_000) as reader,
+    ):
+        assert [reader.consume().offset for _ in range(3)] == [0, 1, 2]
+        assert not server.left
+
+
+def test_a_range_goes_on_after_a_broken_stream() -> None:
+    with NonsenseServer([[sound(0, 3)]]) as server:
+        cluster = Cluster(parse_bootstrap(server.address), ThreadingHandler())
+        assert [m.offset for chunk in fetch_range(cluster, TOPIC, 0, 0, 3) for m in chunk.take(9, 3)] == [0, 1, 2]
+        cluster.close()

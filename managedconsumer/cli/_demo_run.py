@@ -18,6 +18,7 @@ from managedconsumer.cli._demo_proof import read_counts, show_proof, show_top
 from managedconsumer.cli._demo_query import Query
 from managedconsumer.cli._demo_screen import Gauge, Screen
 from managedconsumer.cli._demo_topic import DemoTopic
+from managedconsumer.cli._demo_trouble import LogFile
 from managedconsumer.cli._demo_writer import Writer
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.events import PageViews, Tally
@@ -25,6 +26,7 @@ from managedconsumer.spark.pageviews import PageViewCounts
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing._instances import Instance, ensure_running
 from managedconsumer.testing._jars import DEFAULT_VERSION
+from managedconsumer.testing._owned import NotOurs, check_owned
 
 _TICK = 0.2
 # Up to so many records Spark's JVM is better off when it starts fast than when it runs fast.
@@ -35,7 +37,7 @@ _OURS = ("data", "counts", "_claims", "_checkpoint", "plain.json", "demo.json")
 
 def _log_to(path: Path) -> None:
     """What the consumer, and py4j about a query that is stopped, have to say: of use when something went wrong."""
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for name, level in (("managedconsumer", logging.INFO), ("py4j", logging.WARNING), ("pyspark", logging.WARNING)):
         logger = logging.getLogger(name)
@@ -133,6 +135,13 @@ class Demo:
     def _check_output(self, topic: DemoTopic) -> None:
         """The output directory belongs to one topic; what belongs to one that is gone is taken away."""
         self.output.mkdir(parents=True, exist_ok=True)
+        try:
+            # Spark reads its log's configuration from here, and a later run goes on from what it finds.
+            check_owned(self.output)
+        except NotOurs as error:
+            raise ConfigurationError(
+                f"the output directory is not safe to use: {error}; choose another --output"
+            ) from error
         mark = self.output / "demo.json"
         try:
             known = json.loads(mark.read_text(encoding="utf-8"))["topic"]

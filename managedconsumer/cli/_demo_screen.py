@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Sequence, TextIO
+from typing import Mapping, Sequence, TextIO
 
 _BAR = 28
 _LINE_EVERY = 2.0
@@ -49,7 +49,8 @@ class Screen:
         dumb = os.environ.get("TERM", "dumb") == "dumb" and os.name != "nt"
         self.live = self._out.isatty() and not dumb
         encoding = (getattr(self._out, "encoding", None) or "ascii").lower()
-        fancy = encoding.replace("-", "").startswith("utf") and (self.live or not self._out.isatty())
+        utf8 = encoding.replace("-", "").startswith("utf") and not _is_c_locale(os.environ)
+        fancy = utf8 and (self.live or not self._out.isatty())
         self._full, self._empty = ("█", "░") if fancy and self.live else ("#", "-")
         self._bar_char = "█" if fancy else "#"
         self._drawn = 0
@@ -83,11 +84,12 @@ class Screen:
     def _table(self, done: float, gauges: Sequence[Gauge]) -> list[str]:
         filled = int(min(1.0, max(0.0, done)) * _BAR)
         lines = [f"  {self._full * filled}{self._empty * (_BAR - filled)} {done:4.0%}"]
-        lines.append(f"  {'':<16}{'rows':>13}{'lag':>13}{'rows/s':>12}")
+        width = max((len(gauge.name) for gauge in gauges), default=0) + 1
+        lines.append(f"  {'':<{width}}{'rows':>13}{'lag':>13}{'rows/s':>12}")
         for gauge in gauges:
             lag = "" if gauge.lag is None else f"{gauge.lag:,}"
             state = gauge.note or f"{gauge.rows:>13,}{lag:>13}{gauge.rate:>12,.0f}"
-            lines.append(f"  {gauge.name:<18}{state}")
+            lines.append(f"  {gauge.name:<{width}}{state}")
         return lines
 
     def _draw(self, lines: list[str]) -> None:
@@ -103,6 +105,14 @@ class Screen:
         width = max((len(name) for name, _ in rows), default=0)
         for name, count in rows:
             self.say(f"  {name:<{width}}  {self._bar_char * max(1, round(count / most * _BAR)):<{_BAR}}  {count:,}")
+
+
+def _is_c_locale(environment: Mapping[str, str]) -> bool:
+    """Whether the user's locale is C (or none): the terminal then shows ASCII, although Python itself says UTF-8."""
+    # Python sets LC_CTYPE itself to one of these when it finds the C locale (PEP 538).
+    coerced = environment.get("LC_CTYPE") in ("C.UTF-8", "C.utf8", "UTF-8")
+    names = ["LC_ALL", *([] if coerced else ["LC_CTYPE"]), "LANG"]
+    return next((environment[name] for name in names if environment.get(name)), "C") in ("C", "POSIX")
 
 
 def _brief(gauge: Gauge) -> str:

@@ -8,6 +8,7 @@ import sys
 from types import FrameType
 
 from managedconsumer.compat.naming import is_legal
+from managedconsumer.errors import KafkaException
 
 HELP = "page views through Kafka and Spark to Parquet, counted exactly once, with a proof"
 INTERRUPTED = 130
@@ -84,9 +85,13 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         screen.say("stopping; run the same command again to go on from here")
         return INTERRUPTED
-    except RuntimeError as error:
+    except KafkaException:
+        raise
+    except Exception as error:  # noqa: BLE001 - Spark, py4j and a full disk raise all kinds of things
+        from managedconsumer.cli._demo_trouble import told
+
         screen.wipe()
-        print(f"managedconsumer: {error}\nlogs: {demo.output}", file=sys.stderr)
+        print(f"managedconsumer: {told(error, demo.output)}\nlogs: {demo.output}", file=sys.stderr)
         return 1
     finally:
         demo.close()

@@ -67,5 +67,8 @@ def _topic_class() -> Any:
                 "it needs pkg_resources, which setuptools has no longer since version 81: pip install 'setuptools<81'"
             )
         elif getattr(error, "name", None) in ("pykafka", "pykafka.topic"):
-            reason = "it is not installed: pip install 'managedconsumer[pykafka]'"
+            reason = (
+                "it is not installed: pip install 'pykafka>=2.8' 'setuptools<81' "
+                "(what the extra 'managedconsumer[pykafka]' brings)"
+            )
         raise err.MissingPackageError(f"patch_pykafka() is for programs that use pykafka, and {reason}") from error

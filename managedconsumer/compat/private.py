@@ -81,6 +81,15 @@ class PykafkaNames:
         return None if self._group is None else self._group.encode()
 
     @property
+    def topic(self) -> Any:
+        """The topic: the consumer's own property."""
+        raise NotImplementedError
+
+    @property
+    def _topic(self) -> Any:
+        return self.topic
+
+    @property
     def _running(self) -> bool:
         return not self._engine.closing and self._engine.error is None
 

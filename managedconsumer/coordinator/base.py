@@ -162,8 +162,12 @@ class BaseCoordinator(ABC):
                 self._pause(backoff, error)
 
     def _backoff(self) -> Backoff:
+        return Backoff(*self._backoff_seconds(), random.random)
+
+    def _backoff_seconds(self) -> tuple[float, float]:
+        """The shortest and the longest pause between two attempts."""
         base, cap = self.config["retry_backoff_ms"], self.config["retry_backoff_max_ms"]
-        return Backoff(base / 1000.0, max(base, cap) / 1000.0, random.random)
+        return base / 1000.0, max(base, cap) / 1000.0
 
     def _pause(self, backoff: Backoff, error: BaseException) -> None:
         log.info("group %s: trying again: %s", self.group_id, error)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Iterable, Mapping, NamedTuple
+from typing import Any, Collection, Iterable, Mapping, NamedTuple
 
 from managedconsumer import errors as err
-from managedconsumer.structs import ClusterSnapshot, Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.structs import Generation, OffsetAndMetadata, TopicPartition
 
 #: OffsetCommit and OffsetFetch name topics by id from this version on; we stay below unless ids are known.
 TOPIC_ID_VERSION = 10
 
 
 class Verdict(Enum):
-    """What a commit's answer means for the member that sent it."""
+    """What an error code of OffsetCommit or OffsetFetch means for the one who asked; the later, the worse."""
 
     DONE = "done"
     RETRY = "retry"
@@ -22,12 +22,45 @@ class Verdict(Enum):
     EXPELLED = "expelled"  # the generation or the member is gone
     FATAL = "fatal"
 
+    @property
+    def severity(self) -> int:
+        """0 for DONE, and more the worse it is."""
+        return _SEVERITY[self]
 
-_EXPELLED = frozenset({22, 25, 82, 110})
-#: STALE_MEMBER_EPOCH (KIP-848): the epoch went on while the commit was on its way; the next try has the new one.
-_STALE_EPOCH = 113
-_COORDINATOR = frozenset({15, 16})
-_REBALANCING = 27
+
+_SEVERITY = {verdict: number for number, verdict in enumerate(Verdict)}
+
+#: The codes that do not mean what their class says by ``retriable``.
+_VERDICTS: Mapping[type[err.KafkaException], Verdict] = {
+    err.GroupCoordinatorNotAvailable: Verdict.FIND_COORDINATOR,
+    err.NotCoordinatorForGroup: Verdict.FIND_COORDINATOR,
+    err.RebalanceInProgress: Verdict.REJOINING,
+    err.IllegalGeneration: Verdict.EXPELLED,
+    err.UnknownMemberId: Verdict.EXPELLED,
+    err.FencedInstanceId: Verdict.EXPELLED,
+    err.FencedMemberEpoch: Verdict.EXPELLED,
+    # From OffsetCommit version 9 on, what older versions call ILLEGAL_GENERATION when the group does not exist.
+    err.GroupIdNotFound: Verdict.EXPELLED,
+    # KIP-848: the epoch went on while the commit was on its way; the next try has the new one.
+    err.StaleMemberEpoch: Verdict.RETRY,
+    # The broker has no code for what went wrong there; Kafka's storage errors arrive like this, and pass.
+    err.UnknownError: Verdict.RETRY,
+}
+
+
+def classify(error: err.KafkaException) -> Verdict:
+    """What an error means: a code of OffsetCommit or OffsetFetch, or what happened to the request on its way."""
+    if isinstance(error, err.FATAL_LOCAL_ERRORS):
+        return Verdict.FATAL
+    found = _VERDICTS.get(type(error))
+    if found is not None:
+        return found
+    return Verdict.RETRY if error.retriable or isinstance(error, err.ProtocolError) else Verdict.FATAL
+
+
+def worst(errors: Iterable[err.KafkaException]) -> err.KafkaException | None:
+    """The one with the most severe verdict (of several the first), None if there is none."""
+    return max(errors, key=lambda error: classify(error).severity, default=None)
 
 
 def commit_body(
@@ -57,30 +90,29 @@ def commit_body(
     }
 
 
-def read_commit(answer: Mapping[str, Any]) -> tuple[Verdict, dict[TopicPartition, err.ProtocolClientError]]:
-    """The worst verdict over all partitions, and the error of each partition that was not committed."""
-    errors: dict[TopicPartition, err.ProtocolClientError] = {}
-    worst = Verdict.DONE
+def read_commit(
+    answer: Mapping[str, Any], asked: Collection[TopicPartition]
+) -> dict[TopicPartition, err.ProtocolClientError | None]:
+    """Each partition's error, None for one that was committed.
+
+    Raises MalformedResponseError for an answer that leaves out a partition of ``asked``, or names another.
+    """
+    found: dict[TopicPartition, err.ProtocolClientError | None] = {}
     for topic in answer["topics"]:
         for part in topic["partitions"]:
             code = part["error_code"]
-            if code:
-                errors[TopicPartition(topic["name"], part["partition_index"])] = err.error_for_code(code)
-                worst = max(worst, classify(code), key=list(Verdict).index)
-    return worst, errors
+            found[TopicPartition(topic["name"], part["partition_index"])] = err.error_for_code(code) if code else None
+    _check_partitions("OffsetCommit", found, asked)
+    return found
 
 
-def classify(code: int) -> Verdict:
-    """What one error code of OffsetCommit or OffsetFetch means."""
-    if code in _EXPELLED:
-        return Verdict.EXPELLED
-    if code in _COORDINATOR:
-        return Verdict.FIND_COORDINATOR
-    if code == _REBALANCING:
-        return Verdict.REJOINING
-    if code == _STALE_EPOCH:
-        return Verdict.RETRY
-    return Verdict.RETRY if err.error_for_code(code).retriable else Verdict.FATAL
+def _check_partitions(what: str, found: Iterable[TopicPartition], asked: Collection[TopicPartition]) -> None:
+    """The answer names exactly the partitions that were asked for."""
+    strangers, missing = sorted(set(found) - set(asked)), sorted(set(asked) - set(found))
+    if strangers or missing:
+        tp, wrong = (strangers[0], "names") if strangers else (missing[0], "leaves out")
+        reason = "nobody asked for" if strangers else "was asked for"
+        raise err.MalformedResponseError(f"the answer to {what} {wrong} {tp.topic}-{tp.partition}, which {reason}")
 
 
 def fetch_body(group_id: str, partitions: Iterable[TopicPartition], require_stable: bool) -> dict[str, Any]:
@@ -106,8 +138,14 @@ class CommittedOffset(NamedTuple):
     error_code: int
 
 
-def read_fetch(answer: Mapping[str, Any]) -> tuple[int, dict[TopicPartition, CommittedOffset]]:
-    """The group-wide error code, and what is committed by partition."""
+def read_fetch(
+    answer: Mapping[str, Any], asked: Collection[TopicPartition]
+) -> tuple[err.ProtocolClientError | None, dict[TopicPartition, CommittedOffset]]:
+    """The group-wide error, and what is committed by partition.
+
+    Raises MalformedResponseError for an answer without a group-wide error that leaves out a partition of ``asked``
+    (it would count as one without a committed offset), or names another.
+    """
     group = answer["groups"][0] if answer.get("groups") else answer
     found = {}
     for topic in group["topics"]:
@@ -118,9 +156,8 @@ def read_fetch(answer: Mapping[str, Any]) -> tuple[int, dict[TopicPartition, Com
                 part.get("committed_leader_epoch", -1),
                 part["error_code"],
             )
-    return group.get("error_code", 0), found
-
-
-def topics_known(offsets: Iterable[TopicPartition], cluster: ClusterSnapshot) -> bool:
-    """True when every topic's id is known, so that requests may name topics by id."""
-    return all((info := cluster.topics.get(tp.topic)) is not None and info.topic_id for tp in offsets)
+    code = group.get("error_code", 0)
+    if code:
+        return err.error_for_code(code), found
+    _check_partitions("OffsetFetch", found, asked)
+    return None, found

@@ -7,17 +7,17 @@ consumers of this package do not need it: they drive the same machine, negotiati
 from __future__ import annotations
 
 import logging
+import random
 import weakref
 from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
-from managedconsumer.clock import Deadline
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from managedconsumer.coordinator.base import BaseCoordinator
 from managedconsumer.coordinator.commit_workers import AutoCommitTask as AutoCommitTask
 from managedconsumer.coordinator.commit_workers import commit_forever
-from managedconsumer.coordinator.commits import Verdict
+from managedconsumer.coordinator.committing import Committing, Patience, Wanted, failure
 from managedconsumer.coordinator.events import Assigned, Elected
 from managedconsumer.coordinator.futures import Future
 from managedconsumer.coordinator.metrics import ConsumerCoordinatorMetrics as ConsumerCoordinatorMetrics
@@ -269,32 +269,32 @@ class ConsumerCoordinator(BaseCoordinator):
 
     def _commit(self, offsets: Offsets, generation: Generation, timeout: float | None) -> None:
         """Commit under ``generation`` as long as it is ours."""
-        began, backoff = self._handler.now(), self._backoff()
-        deadline = Deadline(began, timeout)
-        while True:
-            if self._subscription.partitions_auto_assigned() and not generation.joined:
-                raise err.CommitFailedError(f"group {self.group_id!r}: not a member at present; nothing was committed")
-            try:
-                verdict, errors = self._offsets.commit_once(offsets, generation, self.config["group_instance_id"])
-                problem: BaseException | None = next(iter(errors.values()), None)
-            except err.FATAL_LOCAL_ERRORS:
-                raise
-            except err.KafkaException as error:
-                verdict, problem = Verdict.RETRY, error
-            self.consumer_sensors.committed(self._handler.now() - began, well=problem is None)
-            if problem is None:
-                self._note(offsets)
-                return
-            if verdict is Verdict.FATAL:
-                raise problem
-            if verdict is Verdict.EXPELLED and generation.joined:
-                self._member.fence(problem, generation)
-            moved_on = generation.joined and self._generation.id != generation.id
-            if verdict in (Verdict.EXPELLED, Verdict.REJOINING) or moved_on:
-                raise err.CommitFailedError(f"group {self.group_id!r}: nothing was committed: {problem}") from problem
-            if deadline.expired(self._handler.now()):
-                raise problem
-            self._pause(backoff, problem)
+        grouped = self._subscription.partitions_auto_assigned()
+
+        def look() -> Wanted:
+            hindrance: err.KafkaException | None = None
+            if grouped and not generation.joined:
+                hindrance = err.UnknownMemberId("not a member at present")
+            elif generation.joined and self._generation.id != generation.id:
+                hindrance = err.IllegalGeneration("the group has gone on to another generation")
+            return Wanted(generation, offsets, hindrance=hindrance)
+
+        decision = Committing(
+            self.group_id or "",
+            look,
+            Patience(timeout, pauses=self._backoff_seconds()),
+            self._handler.now(),
+            random.random,
+            instance_id=self.config["group_instance_id"],
+        )
+        committed = self.consumer_sensors.committed
+        result = self._offsets.carry_out(
+            decision, expelled=self._member.fence, measured=lambda seconds, well: committed(seconds, well=well)
+        )
+        self._note(result.committed)
+        problem = failure(self.group_id or "", offsets, result)
+        if problem is not None:
+            raise problem
 
     def _note(self, offsets: Offsets) -> None:
         with self.lock:

@@ -45,6 +45,8 @@ class Heartbeat:
         self.last_send = now - self.interval
         self.last_receive = now
         self.last_reset = now
+        #: When the coordinator was last known not to be at work.
+        self.away_at = now
         self._sent_at = self.last_send
         self._awaiting_until = self._settling_until = now
         self.sent = 0
@@ -77,6 +79,13 @@ class Heartbeat:
         at = self._clock() if now is None else now
         self.last_reset = at
         self.last_send = at - self.interval
+
+    def coordinator_away(self, now: float | None = None) -> None:
+        """It is known that nobody coordinates the group at the moment (a fail-over): nobody ends our session either.
+
+        The next coordinator begins the sessions of all members anew.
+        """
+        self.away_at = self._clock() if now is None else now
 
     def settle(self, now: float | None = None) -> None:
         """The assignment moves (KIP-848): more is likely to come."""
@@ -111,8 +120,12 @@ class Heartbeat:
 
     def session_deadline(self) -> float:
         """The moment at which the coordinator may have given our place away."""
-        heard: float = max(self.last_receive, self.last_reset)
-        return heard + self.timeout
+        begun: float = max(self.last_receive, self.last_reset, self.away_at)
+        return begun + self.timeout
+
+    def patience(self, longest: float, now: float) -> float:
+        """How long (seconds) to wait for an answer: ``longest``, but not beyond the end of the session."""
+        return max(0.001, min(longest, self.session_deadline() - now))
 
     def session_expired(self, now: float | None = None) -> bool:
         """True when nothing was heard from the coordinator for a whole session timeout."""

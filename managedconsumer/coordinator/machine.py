@@ -19,6 +19,8 @@ from managedconsumer.coordinator.states import IN_GROUP, MemberState, check_tran
 from managedconsumer.structs import NO_GENERATION, Generation
 
 _S = MemberState
+#: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
+_FAILING_OVER = frozenset({14, 15, 16})
 _OVER = frozenset({_S.LEAVING, _S.LEFT, _S.FAILED})
 
 
@@ -60,6 +62,16 @@ class Machine:
             # The id is kept: if the coordinator still knows it, the group need not wait for our ghost to expire.
             self._lose(error, "session timed out", keep_member_id=True)
         return self._drain()
+
+    def _note_fail_over(self, error: BaseException, now: float) -> None:
+        """While a coordinator is away (and not merely silent) our session does not run out.
+
+        A new coordinator gives all members a whole session from when it is ready. Silence is another matter: the
+        coordinator may be well and we cut off from it, and then others get our partitions when the session is over.
+        """
+        refused = isinstance(error, err.NoBrokersAvailableError) and error.refused
+        if refused or (isinstance(error, err.ProtocolClientError) and error.code in _FAILING_OVER):
+            self.heartbeat.coordinator_away(now)
 
     def forgotten(self) -> list[Event]:
         """The owner has dropped the partitions of a lost membership."""

@@ -117,7 +117,8 @@ class Membership(Machine):
         if self.state not in IN_GROUP or self._beat_in_flight is not None or not self.heartbeat.should_heartbeat(now):
             return None
         self.heartbeat.sent_heartbeat(now)
-        self._beat_in_flight = self._request(*requests.heartbeat(self.config, self.generation))
+        api, body, longest = requests.heartbeat(self.config, self.generation)
+        self._beat_in_flight = self._request(api, body, self.heartbeat.patience(longest, now))
         return self._beat_in_flight
 
     def next_deadline(self, now: float) -> float | None:
@@ -160,6 +161,7 @@ class Membership(Machine):
         if not (current or (beat and self.state in IN_GROUP)):
             return self._drain()
         final = self._final(error)
+        self._note_fail_over(error, now)
         if final is not None:
             self._end_with(final)
         elif current and self.state is _S.LEAVING:
@@ -208,10 +210,8 @@ class Membership(Machine):
         if self.state not in (_S.LEAVING, _S.LEFT, _S.FAILED):
             self._void_in_flight()
             self._leave_reason = reason
-            if self.generation.member_id and self.config.group_instance_id is None and self.state is not _S.LOSING:
-                self._move(_S.LEAVING, reason)
-            else:
-                self._move(_S.LEFT, reason)
+            known = self.generation.member_id and self.config.group_instance_id is None and self.state is not _S.LOSING
+            self._move(_S.LEAVING if known else _S.LEFT, reason)
         self.rejoin_reason = None
         return self._drain()
 
@@ -296,9 +296,9 @@ class Membership(Machine):
             self._on_join_error(code, now)
 
     def _on_join_error(self, code: int, now: float) -> None:
-        final = self._refusal(code)
-        if final is not None:
-            self._end_with(final)
+        error = self._refusal(code)
+        if error is not None:
+            self._end_with(error)
             return
         error = err.error_for_code(code)
         if code in _COORDINATOR_GONE:
@@ -319,10 +319,13 @@ class Membership(Machine):
             self._lose(err.error_for_code(code), "expelled by the coordinator", keep_member_id=code == 22)
         elif (final := self._refusal(code)) is not None:
             self._end_with(final)
-        elif code in _COORDINATOR_GONE:
-            self._emit(CoordinatorLost(str(err.error_for_code(code))))
-            self.heartbeat.last_send = now - self.heartbeat.interval
-        # Everything else (loading, unknown codes) is left to the next heartbeat and, at last, to the session.
+        else:
+            error = err.error_for_code(code)
+            self._note_fail_over(error, now)
+            if code in _COORDINATOR_GONE:
+                self._emit(CoordinatorLost(str(error)))
+                self.heartbeat.last_send = now - self.heartbeat.interval
+            # Everything else is left to the next heartbeat and, at last, to the session.
 
     def _on_leave(self, _response: Mapping[str, Any], _now: float) -> None:
         self._move(_S.LEFT, self._leave_reason)
@@ -367,9 +370,7 @@ class Membership(Machine):
         self._end(error, self._holding or self.state in IN_GROUP)
 
     def _refusal(self, code: int) -> err.ProtocolClientError | None:
-        if code not in FATAL:
-            return None
-        return refusal(code, self.config, [name for name, _ in self._protocols()])
+        return refusal(code, self.config, [name for name, _ in self._protocols()]) if code in FATAL else None
 
     def _after_loss(self) -> None:
         self._holding = False

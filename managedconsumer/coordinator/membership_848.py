@@ -83,7 +83,9 @@ class ConsumerGroupMembership(Machine):
             heartbeat_interval_ms=min(3000, config.session_timeout_ms // 2),
             clock=clock,
         )
-        backoff = backoff_of(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
+        # Several attempts fit into a session, however long its pauses may otherwise grow.
+        longest = min(config.retry_backoff_max_ms, config.session_timeout_ms // 4)
+        backoff = backoff_of(config.retry_backoff_ms, longest, random)
         super().__init__(config.group_id, heartbeat, backoff)
         self.config = config
         self.is_leader = False
@@ -144,6 +146,7 @@ class ConsumerGroupMembership(Machine):
         self.heartbeat.sent_heartbeat(now)
         body = self._body(joining, topics, owned)
         timeout = min(self.config.request_timeout_ms, self.config.session_timeout_ms) / 1000.0
+        timeout = timeout if joining else self.heartbeat.patience(timeout, now)
         self._in_flight = Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, timeout, self._stamp, self.generation)
         self._told_topics, self._told_owned = topics, owned
         return self._in_flight
@@ -179,6 +182,7 @@ class ConsumerGroupMembership(Machine):
             self._in_flight = None
             self._forget_told()
             final = self._final(error)
+            self._note_fail_over(error, now)
             if final is not None:
                 self._end_with(final)
             else:
@@ -311,6 +315,7 @@ class ConsumerGroupMembership(Machine):
         elif (final := self._refusal(code, response.get("error_message"))) is not None:
             self._end_with(final)
         else:
+            self._note_fail_over(error, now)
             if code in _COORDINATOR_GONE:
                 self._emit(CoordinatorLost(str(error)))
             self._retry(error, now)

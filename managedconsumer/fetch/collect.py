@@ -38,6 +38,8 @@ class Dispenser:
         self._chunk: RecordChunk | None = None
         #: What each thread has in hand: the lowest offset by partition.
         self._hands: dict[int, Hand] = {}
+        #: What each thread had in hand when its partition was taken away: the next offset, until the thread comes back.
+        self._taken: dict[int, dict[TopicPartition, int]] = {}
         self._pushed: deque[tuple[PartitionQueue, int, Message]] = deque()
         self.handed_out = 0
 
@@ -138,7 +140,7 @@ class Dispenser:
         self.settle_lane()
         if self._lane_who is not None and self._lane_who != who:
             self._shared = True
-        if who in self._hands:
+        if who in self._hands or who in self._taken:
             self.finish(who)
 
     def settle_lane(self) -> None:
@@ -162,6 +164,7 @@ class Dispenser:
     def finish(self, who: int) -> None:
         """The thread ``who`` came back (or gave up waiting): what it had in hand is finished."""
         self.settle_lane()
+        self._taken.pop(who, None)
         for queue, _ in self._hands.pop(who, ()):
             self._settle(queue)
 
@@ -284,6 +287,27 @@ class Dispenser:
             if (kept := tuple(pair for pair in hand if pair[0].tp not in tps))
         }
         self._pushed = deque(item for item in self._pushed if item[0].tp not in tps)
+
+    def take_away(self, tps: Container[TopicPartition]) -> None:
+        """:meth:`forget` partitions that are not ours any more; who has messages of them in hand can be told."""
+        self.settle_lane()
+        for who, hand in self._hands.items():
+            for queue, _ in hand:
+                if queue.tp in tps and queue.state.position is not None:
+                    elsewhere = self._lowest(queue, but=who)
+                    position = queue.state.position
+                    self._taken.setdefault(who, {})[queue.tp] = (
+                        position if elsewhere is None else min(position, elsewhere)
+                    )
+        self.forget(tps)
+
+    def taken_away(self, who: int) -> dict[TopicPartition, int]:
+        """What was taken away while the thread ``who`` had it in hand: the next offset by partition."""
+        return dict(self._taken.get(who, {}))
+
+    def forget_taken(self) -> None:
+        """What was taken away matters to nobody any more: the consumer was stopped."""
+        self._taken.clear()
 
     def in_hand(self, tps: Container[TopicPartition] | None = None, but: int | None = None) -> bool:
         """True if a thread other than ``but`` has a message of ``tps`` (None: any) in hand, and may come back."""

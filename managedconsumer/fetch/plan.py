@@ -206,6 +206,13 @@ def answered(plan: FetchPlan) -> None:
         queue.alone = False
 
 
+def ask_new_leaders(plan: FetchPlan, node: int, cluster: ClusterSnapshot) -> None:
+    """``node`` has failed: where another broker is to be asked by now, nothing has to wait for its recovery."""
+    for queue, version, _ in plan.tickets.values():
+        if queue.version == version and source_node(queue, cluster) != node:
+            queue.retry_at = 0.0
+
+
 def release(plan: FetchPlan, retry_at: float) -> None:
     """The answer is here, or will not come: the partitions may be asked for again from ``retry_at`` on."""
     for queue, version, _ in plan.tickets.values():

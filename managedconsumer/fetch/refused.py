@@ -17,18 +17,18 @@ class RefusedBatch:
     """See ``managedconsumer.wire.records`` for what the names mean. Belongs to one thread at a time."""
 
     __slots__ = (
-        *("_error", "_next_offset", "_raised", "active", "context", "corrupt", "epochs", "exhausted", "fetch_offset"),
+        *("_next_offset", "_raised", "active", "context", "corrupt", "epochs", "error", "exhausted", "fetch_offset"),
         *("last_leader_epoch", "nbytes", "needs_bytes", "next_fetch_offset", "position", "record_count"),
     )
 
     def __init__(
         self, context: PartitionContext, fetch_offset: int, next_offset: int, error: RecordTooLargeError
     ) -> None:
-        """``next_offset``: where reading goes on if the batch is skipped."""
+        """``error`` has the batch's first offset; ``next_offset``: where reading goes on if the batch is skipped."""
         self.context = context
         self.fetch_offset = self.position = self.next_fetch_offset = fetch_offset
         self._next_offset = next_offset
-        self._error = error
+        self.error = error
         self._raised = self.exhausted = False
         self.active = self.corrupt = True
         self.record_count = self.nbytes = self.needs_bytes = 0
@@ -44,14 +44,14 @@ class RefusedBatch:
 
     def take(self, n: int, stop_offset: int | None = None, _max_bytes: int | None = None) -> list[Message]:
         """Raises RecordTooLargeError, unless the batch was skipped or is beyond ``stop_offset``."""
-        if n > 0 and (stop_offset is None or self._error.offset < stop_offset):
+        if n > 0 and (stop_offset is None or self.error.offset < stop_offset):
             self._raise()
         return []
 
     def _raise(self) -> None:
         if self.active and not self.exhausted:
             self._raised = True
-            raise self._error.with_traceback(None)  # or it would grow with every call
+            raise self.error.with_traceback(None)  # or it would grow with every call
 
     def skip_corrupt(self) -> int:
         """Move past the batch once it has raised; the new position."""
@@ -66,17 +66,23 @@ class RefusedBatch:
         self.position = position
 
 
-def refused_batch(context: PartitionContext, offset: int, error: FrameTooLargeError, option: str) -> RefusedBatch:
-    """What a request for this partition alone has met at ``offset``; ``option`` is what the user can raise."""
+def refused_batch(
+    context: PartitionContext, offset: int, error: FrameTooLargeError, option: str
+) -> RefusedBatch | None:
+    """What a request for this partition alone has met at ``offset``; ``option`` is what the user can raise.
+
+    None: what came is no answer with such a batch, so the stream was broken.
+    """
     header = _first_header(context.partition_id, error.answer)
-    first, size, last = offset, error.size, offset
-    if len(header) > fmt.MAGIC_AT:
-        base, length = int.from_bytes(header[:8], "big"), int.from_bytes(header[8 : fmt.PREFIX_BYTES], "big")
-        if fmt.PREFIX_BYTES + length <= error.size:
-            first, size, last = max(base, offset), fmt.PREFIX_BYTES + length, max(base, offset)
-            if header[fmt.MAGIC_AT] == 2 and len(header) == fmt.HEADER_BYTES:
-                last = max(last, base + fmt.HEADER.unpack(header)[6])
-    cause = RecordTooLargeError(context.topic, context.partition_id, first, size, error.limit, option)
+    if len(header) < fmt.HEADER_BYTES:
+        return None
+    first, size = int.from_bytes(header[:8], "big", signed=True), int.from_bytes(header[8 : fmt.PREFIX_BYTES], "big")
+    size += fmt.PREFIX_BYTES
+    # Formats 0 and 1 tell the offset of the last message.
+    last = first + fmt.HEADER.unpack(header)[6] if header[fmt.MAGIC_AT] == 2 else first
+    if header[fmt.MAGIC_AT] > 2 or not offset <= last or not fmt.HEADER_BYTES <= size <= error.size:
+        return None
+    cause = RecordTooLargeError(context.topic, context.partition_id, max(first, offset), size, error.limit, option)
     return RefusedBatch(context, offset, last + 1, cause)
 
 

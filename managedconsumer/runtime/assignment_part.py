@@ -138,7 +138,7 @@ class AssignmentPart:
                 self.subscription.assign_from_subscribed(tps, retain=retain)
             after = self.subscription.assignment
             gone = [queue.tp for queue in self.buffer if after.get(queue.tp) is not queue.state]
-            self.dispenser.forget(set(gone))
+            self.dispenser.take_away(set(gone))
             self.buffer.drop(gone)
             new = [tp for tp in tps if tp not in self.buffer.queues]
             for tp in new:
@@ -152,7 +152,7 @@ class AssignmentPart:
             gone = set(tps) & self.subscription.assignment.keys()
             if not gone:
                 return
-            self.dispenser.forget(gone)
+            self.dispenser.take_away(gone)
             self.buffer.drop(gone)
             keep = [tp for tp in self.subscription.assignment if tp not in gone]
             held = [tp for tp in keep if self.subscription.assignment[tp].held]

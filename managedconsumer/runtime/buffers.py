@@ -14,13 +14,13 @@ _LARGE_PAGE = 2 * 1024 * 1024
 class BufferPool:
     """Buffers of one fetch worker; used by that worker only.
 
-    A buffer is free again when nobody has a view of it any more: the chunks of an answer hold views of it until they are
-    read to their end, wherever that happens. The buffer itself knows how many views there are. References say nothing:
-    how many a local variable or an argument adds differs between interpreters.
+    A buffer is free again when nobody has a view of it: the chunks of an answer hold views until they are read to their
+    end, in any thread. The buffer itself counts its views. The reference count must not be used: what a local variable
+    or an argument adds to it differs between versions of Python.
     """
 
     def __init__(self, most: int = 4) -> None:
-        """At the ``most`` so many buffers are kept."""
+        """Keep at most ``most`` buffers."""
         self._most = most
         self._buffers: list[bytearray | mmap.mmap] = []
 
@@ -39,7 +39,7 @@ class BufferPool:
 
 
 def _unseen(buffer: bytearray | mmap.mmap) -> bool:
-    """True if nobody has a view of ``buffer``: only then does Python let its size change. Its size stays the same."""
+    """True if ``buffer`` has no view: only then does Python let its size change. Here it stays the same."""
     try:
         if isinstance(buffer, bytearray):
             buffer.append(buffer.pop())  # within the memory that it has: nothing is copied

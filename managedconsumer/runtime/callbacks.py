@@ -10,6 +10,7 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.user_code import blame, shown
 from managedconsumer.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -35,8 +36,13 @@ class UserTask:
         handler: Handler,
         valid: Callable[[], bool] = lambda: True,
         on_begin: Callable[[], None] = lambda: None,
+        where: str = "raised by a callback",
     ) -> None:
-        """``valid`` is asked when it begins: its moment may have passed while the thread was on its way."""
+        """``valid`` is asked when it begins: its moment may have passed while the thread was on its way.
+
+        ``where`` goes with an exception of the callback.
+        """
+        self._where = where
         self._on_begin = on_begin
         self._call = call
         self._handler = handler
@@ -52,6 +58,9 @@ class UserTask:
             result = self._call()
             if isinstance(result, Awaitable):
                 _run_awaitable(result, self._handler)
+        except Exception as error:
+            blame(error, self._where)
+            raise
         finally:
             self.done.set()
 
@@ -71,6 +80,9 @@ class UserTask:
             result = self._call()
             if isinstance(result, Awaitable):
                 await result
+        except Exception as error:
+            blame(error, self._where)
+            raise
         finally:
             self.done.set()
 
@@ -132,6 +144,10 @@ def _run_in_greenlet(result: Awaitable[Any], handler: Handler) -> None:
         loop.close()
 
 
+def _where(method: str, tps: Collection[TopicPartition]) -> str:
+    return f"raised by the listener's {method}({shown(tps)})"
+
+
 class ListenerCalls:
     """Calls a listener's methods in the thread that consumes; the membership worker hands over and waits."""
 
@@ -164,7 +180,7 @@ class ListenerCalls:
             on_begin()
             return True
         engine = self._engine
-        task = UserTask(lambda: self._invoke(method, tps), engine.handler, valid, on_begin)
+        task = UserTask(lambda: self._invoke(method, tps), engine.handler, valid, on_begin, _where(method, tps))
         engine.run_in_user_thread(task)
         deadline = Deadline(engine.handler.now(), None if for_ever else self._patience)
         while not task.done.wait(_SLICE):
@@ -188,7 +204,7 @@ class ListenerCalls:
         if self._listener is None:
             return
         loop = self._engine.loop
-        task = UserTask(lambda: self._invoke(method, tps), self._engine.handler)
+        task = UserTask(lambda: self._invoke(method, tps), self._engine.handler, where=_where(method, tps))
         if loop is None or not loop.is_running() or _loop_runs_here():
             task.run()
             return

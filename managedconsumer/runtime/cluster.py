@@ -192,6 +192,7 @@ class Cluster:
         texts = "; ".join(dict.fromkeys(map(str, failures)))
         nobody = err.NoBrokersAvailableError(f"no broker could be reached: {texts}")
         nobody.definite = all(_is_definite(error) for error in failures)
+        nobody.refused = all(isinstance(e, err.NoBrokersAvailableError) and e.refused for e in failures)
         raise nobody
 
     def _candidates(self) -> list[tuple[str, int, int | None]]:

@@ -1,38 +1,60 @@
-"""Commits: what may be committed, by whom asked for, and the worker that does it at intervals."""
+"""Commits: what may be committed, and the one worker that commits it, in the order in which it was asked for."""
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
+from collections import deque
 from random import random
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from managedconsumer import errors as err
-from managedconsumer.clock import Backoff, Deadline
-from managedconsumer.coordinator.commits import Verdict
+from managedconsumer.coordinator import committing
+from managedconsumer.coordinator.committing import Committing, Offsets, Patience, Result, Wanted
+from managedconsumer.runtime.offsets import COMMIT
+from managedconsumer.runtime.pending import Commit, Explicit, Finished
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.subscription_state import PartitionNotAssignedError
 
 if TYPE_CHECKING:
     from managedconsumer.runtime.engine import Engine
 
 log = logging.getLogger(__name__)
 
+# The worker looks this often (seconds) whether its consumer was deleted without stop().
 _SLICE = 5.0
+# What an explicit commit is granted beyond its patience (seconds): for the look-up of a coordinator that is silent.
+_GRACE = 10.0
+# An automatic commit at an interval takes at most this long (seconds).
+_INTERVAL_PATIENCE = 10.0
 
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+def _same(now: Any, then: Any) -> bool:
+    """True if a partition is ours, and has been all the time: both are its state object, or None."""
+    return now is not None and now is then
 
 
 class Committer:
-    """Commits of one consumer. Thread-safe.
+    """Commits of one consumer. Thread-safe; its state is guarded by the engine's lock.
 
     Automatic commits (at intervals, at a rebalance, at the stop) cover *finished* messages only; an explicit one covers
     what the calling thread has in hand too. What other threads have in hand is never covered.
+
+    All of them are carried out by one worker, one after the other, so an older look-up never overtakes a newer one, and
+    nobody who waits for a commit holds a lock meanwhile. Explicit ones that wait in a row become one request.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._waiting: deque[Commit] = deque()
+        self._current: list[Commit] = []
         self._worker: Any = None
-        self._wake = engine.handler.Event()
+        self._thread: int | None = None
+        self._running = False
+        self._life = 0
+        #: When (handler's clock) the next commit at an interval is due; None: there are none.
+        self._due: float | None = None
         self.identity: Callable[[], Generation] = lambda: NO_GENERATION
         self.instance_id: str | None = None
         #: True for a group's member: without a valid generation it commits nothing. (Kafka takes commits without a
@@ -40,18 +62,18 @@ class Committer:
         self.members_only = False
         #: False while a rebalance has a new generation for us and we do not know yet what is ours in it.
         self.settled: Callable[[], bool] = lambda: True
-        # What is committed is looked up and sent in one turn, so that an older look-up never overtakes a newer one.
-        self._turn = engine.handler.Lock()
         self.on_expelled: Callable[[BaseException, Generation], None] = lambda _error, _generation: None
         #: Told of every request: how long it took (seconds) and whether all of it was committed.
         self.on_commit: Callable[[float, bool], None] = lambda _seconds, _well: None
+
+    @property
+    def _interval(self) -> float:
+        return self._engine.options.auto_commit_interval_ms / 1000.0
 
     # -- what may be committed ------------------------------------------------------------------------
 
     def _metadata(self) -> str:
         # pykafka's own metadata, which monitoring scripts read.
-        import json
-
         return json.dumps({"consumer_id": self.identity().member_id, "hostname": socket.gethostname()})
 
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -81,152 +103,278 @@ class Committer:
                     result[tp] = OffsetAndMetadata(offset, metadata, state.epoch_before(offset))
         return result
 
-    # -- explicit -------------------------------------------------------------------------------------
-
-    def commit(self, offsets: Offsets, retries: int, backoff_ms: int) -> None:
-        """Commit ``offsets`` with up to ``retries`` retries ``backoff_ms`` apart at most; raises if it did not happen.
-
-        Raises CommitFailedError when the group has moved on, the broker's typed error when it refuses, and the last
-        connection error when no try got through.
-        """
-        engine = self._engine
-        backoff = Backoff(min(0.05, backoff_ms / 1000.0), backoff_ms / 1000.0, random)
-        problem: BaseException | None = None
-        owned = self._states(offsets)
-        for attempt in range(retries + 1):
-            if attempt:
-                engine.handler.sleep(backoff.fail(engine.handler.now()))
-            generation = self.identity()
-            problem = self._hindrance(owned, generation)
-            if isinstance(problem, err.RebalanceInProgress):
-                continue
-            if problem is not None:
-                break
-            try:
-                with self._turn:
-                    verdict, errors = self._once(offsets, generation)
-                    if verdict is Verdict.DONE:
-                        self._note(offsets, finish=True)
-                        return
-            except err.FATAL_LOCAL_ERRORS:
-                raise
-            except err.KafkaException as error:
-                if engine.closing:
-                    raise
-                problem = error
-                continue
-            problem = next(iter(errors.values()))
-            if verdict is Verdict.FATAL:
-                raise problem
-            if verdict is Verdict.EXPELLED and self.identity() == generation:
-                self.on_expelled(problem, generation)
-                break
-        raise err.CommitFailedError(
-            f"group {engine.group_id!r}: the offsets were not committed: {problem}. Whoever owns the partitions next "
-            "starts at the last offsets that were"
-        ) from problem
-
-    def _once(self, offsets: Offsets, generation: Generation) -> tuple[Verdict, Mapping[TopicPartition, Any]]:
-        now, well = self._engine.handler.now, False
-        began = now()
-        try:
-            verdict, errors = self._engine.offsets.commit_once(offsets, generation, self.instance_id)
-            well = verdict is Verdict.DONE
-            return verdict, errors
-        finally:
-            self.on_commit(now() - began, well)
-
     def _states(self, offsets: Offsets) -> dict[TopicPartition, Any]:
         with self._engine.lock:
             return {tp: self._engine.subscription.assignment.get(tp) for tp in offsets}
 
-    def _hindrance(self, owned: Mapping[TopicPartition, Any], generation: Generation) -> err.KafkaException | None:
-        """Why these offsets must not be committed under ``generation`` (read before this is asked); None: they may.
-
-        A commit under a new generation is taken for partitions of other members too: it would put them back.
-        """
+    def _hindrance(self, generation: Generation) -> err.KafkaException | None:
+        """Why nothing must be committed under ``generation`` (read before this is asked); None: it may."""
         if not self.members_only:
             return None
         if not generation.joined:
             return err.UnknownMemberId("this consumer is not a member of the group at present")
         if not self.settled():
             return err.RebalanceInProgress("a rebalance is going on and the new assignment is not known yet")
-        now = self._states(dict.fromkeys(owned))  # type: ignore[arg-type]
-        gone = sorted(tp for tp, state in owned.items() if now[tp] is not state or state is None)
-        if gone:
-            return err.IllegalGeneration(f"a rebalance has taken {gone[0].topic}-{gone[0].partition} away")
         return None
 
-    def _note(self, offsets: Offsets, *, finish: bool = False) -> None:
+    def _note(self, offsets: Offsets, states: Mapping[TopicPartition, Any], *, finish: bool = False) -> None:
         """They are committed; ``finish``: by the user, for whom they are finished then, the one in hand included."""
-        engine = self._engine
-        with engine.lock:
+        with self._engine.lock:
             for tp, entry in offsets.items():
-                state = engine.subscription.assignment.get(tp)
+                state = states.get(tp)
                 if state is not None:
                     state.committed = entry.offset
                     if finish:
                         state.finish(entry.offset)
+
+    # -- explicit -------------------------------------------------------------------------------------
+
+    def commit(self, offsets: Offsets | None, patience: Patience) -> None:
+        """:meth:`submit`, and wait for it. Raises what :func:`committing.failure` says when it did not happen."""
+        commit = self.submit(offsets, patience)
+        if patience.seconds is not None and not commit.wait(patience.seconds + _GRACE):
+            waited = err.RequestTimedOut(f"there was no answer within {patience.seconds + _GRACE:.0f} s")
+            self._give_up([commit], waited, "may not have been committed", again=True)
+        commit.result()
+
+    def submit(self, offsets: Offsets | None, patience: Patience) -> Commit:
+        """Let the worker commit ``offsets`` (None: :meth:`held`, as it is now). Does not block.
+
+        What was taken away while the calling thread had it in hand is not committed, and is told by the result.
+        """
+        engine = self._engine
+        with engine.lock:
+            taken = engine.dispenser.taken_away(engine.handler.ident())
+            chosen = dict(self.held() if offsets is None else offsets)
+            lost = {tp: taken[tp] for tp in taken if offsets is None or tp in offsets}
+            chosen.update({tp: OffsetAndMetadata(offset) for tp, offset in lost.items()})
+            errors = {tp: self._taken(tp) for tp in lost}
+            commit = Explicit(engine.commits, engine.handler.now, chosen, self._states(chosen), errors, patience)
+            if chosen:
+                self._append(commit)
+            else:
+                commit.finish(None)
+        return commit
+
+    @staticmethod
+    def _taken(tp: TopicPartition) -> err.KafkaException:
+        return PartitionNotAssignedError(f"a rebalance has taken {tp.topic}-{tp.partition} away")
+
+    def _append(self, commit: Commit) -> None:
+        """Hand it to the worker; the engine's lock is held."""
+        engine = self._engine
+        if engine.closing:
+            self._give_up([commit], err.ConsumerStoppedException("the consumer is not running"))
+            return
+        self._waiting.append(commit)
+        if not self._running:
+            self._running = True
+            self._worker = engine.handler.spawn("commits", self._run, self._life)
+        engine.commits.notify_all()
+
+    def _look_explicit(self, batch: list[Explicit]) -> Wanted:
+        """What is still ours of all that was asked for; of one partition's offsets the newest.
+
+        A commit under a new generation is taken for partitions of other members too: it would put them back.
+        """
+        generation = self.identity()
+        hindrance = self._hindrance(generation)
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        with self._engine.lock:
+            now = self._engine.subscription.assignment
+            for commit in batch:
+                for tp, entry in commit.offsets.items():
+                    if self.members_only and hindrance is None and not _same(now.get(tp), commit.states[tp]):
+                        commit.lost.setdefault(tp, self._taken(tp))
+                    if tp not in commit.lost:
+                        offsets[tp] = entry
+        return Wanted(generation, offsets, hindrance=hindrance)
+
+    def _commit_explicit(self, batch: list[Explicit]) -> None:
+        engine = self._engine
+        longest = max(batch, key=lambda commit: commit.patience.seconds or 0.0).patience
+        result = self._carry_out(lambda: self._look_explicit([c for c in batch if not c.done()]), longest)
+        for commit in batch:
+            mine = Result(
+                {tp: e for tp, e in result.committed.items() if tp not in commit.lost},
+                {**result.refused, **commit.lost},
+                result.left,
+                result.problem,
+            )
+            done = {tp: result.committed[tp] for tp in commit.offsets if tp in mine.committed}
+            self._note(done, commit.states, finish=True)
+            commit.finish(committing.failure(engine.group_id or "", commit.offsets, mine))
+
+    def _carry_out(self, look: Callable[[], Wanted], patience: Patience) -> Result:
+        engine = self._engine
+        decision = Committing(
+            engine.group_id or "", look, patience, engine.handler.now(), random, instance_id=self.instance_id
+        )
+        return engine.offsets.carry_out(decision, self._pause, self._expelled, self.on_commit)
+
+    def _expelled(self, error: BaseException, generation: Generation) -> None:
+        if self.identity() == generation:
+            self.on_expelled(error, generation)
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait between two attempts; False when there is nobody left to try for."""
+        engine = self._engine
+        with engine.lock:
+            if not self._wanted():
+                return False
+            engine.commits.wait(seconds)
+            return self._wanted()
+
+    def _wanted(self) -> bool:
+        return not self._engine.closing and not all(commit.done() for commit in self._current)
 
     # -- automatic ------------------------------------------------------------------------------------
 
     def commit_finished(self, seconds: float, why: str) -> bool:
         """Commit what is finished, for at most ``seconds``; False (and a line in the log) if it did not happen.
 
-        Never raises: a rebalance or a stop goes on without, and the next owner reads those messages again.
+        Never raises: a rebalance or a stop goes on without, and the next owner reads those messages again. What was
+        asked for before is committed before.
         """
         engine = self._engine
-        now = engine.handler.now
-        deadline, backoff = Deadline(now(), seconds), Backoff(0.05, 0.5, random)
-        problem: BaseException | None = None
-        while True:
-            try:
-                with self._turn:
-                    generation, offsets = self.identity(), self.finished()
-                    if not offsets:
-                        return True
-                    problem = self._hindrance(self._states(offsets), generation)
-                    if problem is not None:
-                        break
-                    verdict, errors = self._once(offsets, generation)
-                    if verdict is Verdict.DONE:
-                        self._note(offsets)
-                        log.debug("group %s: committed %d partitions (%s)", engine.group_id, len(offsets), why)
-                        return True
-                problem = next(iter(errors.values()))
-                if verdict is Verdict.EXPELLED and self.identity() == generation:
-                    self.on_expelled(problem, generation)
-                if verdict in (Verdict.EXPELLED, Verdict.FATAL, Verdict.REJOINING):
-                    break
-            except err.KafkaException as error:
-                problem = error
-            if deadline.expired(now()) or (engine.closing and why != "stop"):
-                break
-            engine.handler.sleep(min(backoff.fail(now()), deadline.remaining(now()) or 0.0))
-        log.warning("group %s: auto-commit (%s) did not happen: %s", engine.group_id, why, problem)
-        return False
+        with engine.lock:
+            if not self._current and not self._waiting and not self.finished():
+                return True
+            commit = Finished(engine.commits, engine.handler.now, seconds, why)
+            self._append(commit)
+        if not commit.wait(seconds):
+            self._end_finished(commit, err.RequestTimedOut(f"it was not through within {seconds:.1f} s"))
+        return commit.error is None
+
+    def _end_finished(self, commit: Finished, error: err.KafkaException | None) -> None:
+        with self._engine.lock:
+            news = not commit.done()
+            commit.finish(error)
+        if news and error is not None:
+            log.warning("group %s: auto-commit (%s) did not happen: %s", self._engine.group_id, commit.why, error)
+
+    def _commit_finished(self, commit: Finished) -> None:
+        engine = self._engine
+        seen: dict[TopicPartition, Any] = {}
+
+        def look() -> Wanted:
+            generation = self.identity()
+            with engine.lock:
+                offsets = self.finished()
+                seen.update(self._states(offsets))
+            return Wanted(generation, offsets, hindrance=self._hindrance(generation))
+
+        result = self._carry_out(look, Patience(max(0.0, commit.until - engine.handler.now())))
+        self._note(result.committed, seen)
+        if result.error is None and result.committed:
+            log.debug("group %s: committed %d partitions (%s)", engine.group_id, len(result.committed), commit.why)
+        self._end_finished(commit, result.error)
+
+    # -- the worker -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the commit worker."""
-        self._wake.clear()
-        self._worker = self._engine.handler.spawn("commits", self._run)
+        """Commit at intervals from here on."""
+        engine = self._engine
+        with engine.lock:
+            self._due = engine.handler.now() + self._interval
+            if not self._running and not engine.closing:
+                self._running = True
+                self._worker = engine.handler.spawn("commits", self._run, self._life)
+
+    def drain(self, seconds: float, *, auto: bool) -> None:
+        """Before a stop: commit what was asked for and, with ``auto``, what is finished, for at most ``seconds``.
+
+        What is not committed in time is told: by its ``Commit``, and by a line in the log.
+        """
+        engine = self._engine
+        until = engine.handler.now() + seconds
+        if auto:
+            self.commit_finished(seconds, "stop")
+        with engine.lock:
+            waiting = [*self._current, *self._waiting]
+        for commit in waiting:
+            commit.wait(max(0.0, until - engine.handler.now()))
+        late = [commit for commit in waiting if not commit.done()]
+        if late:
+            log.warning("group %s: %d commits were not through when the consumer stopped", engine.group_id, len(late))
+        self._give_up(late, err.ConsumerStoppedException("the consumer was stopped before they were through"))
 
     def join(self, timeout: float) -> None:
-        """Wait for the worker to end; the engine has been told to close."""
-        self._wake.set()
-        if self._worker is not None:
-            self._worker.join(timeout)
-            self._worker = None
-
-    def _run(self) -> None:
+        """Wait for the worker to end; the engine has been told to close. ``timeout`` in seconds."""
         engine = self._engine
-        interval = engine.options.auto_commit_interval_ms / 1000.0
+        with engine.lock:
+            self._life += 1
+            worker, self._worker, self._running, self._due = self._worker, None, False, None
+            left = [*self._current, *self._waiting]
+            self._waiting.clear()
+            engine.commits.notify_all()
+        self._give_up(left, err.ConsumerStoppedException("the consumer was stopped before they were through"))
+        if worker is not None:
+            worker.join(timeout)
+
+    def fenced(self, error: BaseException | None) -> None:
+        """The membership is lost: commits that wait for the coordinator have nothing to wait for. Must not block."""
+        engine = self._engine
+        with engine.lock:
+            lost = [commit for commit in (*self._current, *self._waiting) if isinstance(commit, Explicit)]
+            busy = bool(self._current) and engine.handler.ident() != self._thread
+        cause = error if isinstance(error, err.KafkaException) else err.UnknownMemberId()
+        self._give_up(lost, cause, "were not committed, as the membership is lost")
+        if busy and engine.link is not None:
+            engine.link.interrupt(COMMIT)
+
+    def _give_up(
+        self,
+        commits: Sequence[Commit],
+        cause: err.KafkaException,
+        what: str = "were not committed",
+        *,
+        again: bool = False,
+    ) -> None:
+        group = self._engine.group_id
+        for commit in commits:
+            if not commit.done():
+                text = f"group {group!r}: the offsets of {committing.named(commit.offsets)} {what}: {cause}"
+                commit.finish(committing.commit_failed(text, cause, {}, commit.offsets, again=again))
+
+    def _run(self, life: int) -> None:
+        engine = self._engine
+        self._thread = engine.handler.ident()
         try:
-            due = engine.handler.now() + interval
-            # In slices: the worker of a consumer that was deleted without stop() is not woken.
-            while not engine.closing and not self._wake.wait(max(0.0, min(_SLICE, due - engine.handler.now()))):
-                if engine.handler.now() >= due:
-                    self.commit_finished(min(interval, 10.0), "interval")
-                    due = engine.handler.now() + interval
+            while self._next(life):
+                try:
+                    explicit = [commit for commit in self._current if isinstance(commit, Explicit)]
+                    if explicit:
+                        self._commit_explicit(explicit)
+                    else:
+                        for commit in self._current:
+                            if isinstance(commit, Finished):
+                                self._commit_finished(commit)
+                finally:
+                    with engine.lock:
+                        current, self._current = self._current, []
+                    self._give_up(current, err.IllegalStateError("the commit worker failed"))
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             engine.fail(error)
+
+    def _next(self, life: int) -> bool:
+        """Wait for something to do; False: the worker is not wanted any more."""
+        engine = self._engine
+        with engine.lock:
+            while life == self._life and not engine.closing:
+                while self._waiting and self._waiting[0].done():
+                    self._waiting.popleft()
+                if self._waiting:
+                    self._current = [self._waiting.popleft()]
+                    if isinstance(self._current[0], Explicit):
+                        while self._waiting and isinstance(self._waiting[0], Explicit):
+                            self._current.append(self._waiting.popleft())
+                    return True
+                now = engine.handler.now()
+                if self._due is not None and now >= self._due:
+                    self._due = now + self._interval
+                    seconds = min(self._interval, _INTERVAL_PATIENCE)
+                    self._current = [Finished(engine.commits, engine.handler.now, seconds, "interval")]
+                    return True
+                engine.commits.wait(_SLICE if self._due is None else min(_SLICE, self._due - now))
+        return False

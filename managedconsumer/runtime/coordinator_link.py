@@ -78,6 +78,8 @@ class CoordinatorLink:
         return api.key in self._connection(purpose, self.era).broker_ranges
 
     def _connection(self, purpose: str, era: int, used_since: float | None = None) -> Connection:
+        if self._closed:
+            raise self._lost_meanwhile()
         broker = self._broker or self._find()
         with self._lock:
             connection = self._connections.get(purpose)
@@ -93,8 +95,11 @@ class CoordinatorLink:
                 self._proven[purpose] = self._cluster.handler.now()
                 return fresh
         fresh.close()
+        raise self._lost_meanwhile()
+
+    def _lost_meanwhile(self) -> err.KafkaException:
         what = "the member is closing" if self._closed else "the coordinator was lost meanwhile"
-        raise err.SocketDisconnectedError(f"group {self._group_id!r}: {what}")
+        return err.SocketDisconnectedError(f"group {self._group_id!r}: {what}")
 
     def _find(self) -> BrokerInfo:
         broker = self._cluster.find_coordinator(self._group_id)

@@ -65,7 +65,7 @@ def dial_failed(address: str, error: OSError, seconds: float) -> errors.KafkaExc
     else:
         remedy = "Check host, port and network"
     failed = errors.NoBrokersAvailableError(f"cannot connect to {address} ({tried}). {remedy}")
-    failed.definite = kinds == {errno.ECONNREFUSED}
+    failed.refused = failed.definite = kinds == {errno.ECONNREFUSED}
     return failed
 
 

@@ -69,6 +69,7 @@ class Engine(AssignmentPart, forks.OwnProcess):
         shared = self.handler.RLock()
         self.lock = self.handler.Condition(shared)  # the user waits here for messages
         self.room = self.handler.Condition(shared)  # the fetchers wait here for room
+        self.commits = self.handler.Condition(shared)  # the commit worker waits here, and who waits for it
         #: What happened to the membership, for the log, ``events()`` and the recorder.
         self.history = History(group_id or "", self.handler.now, time.time)
         self.subscription = SubscriptionState(options.auto_offset_reset)
@@ -77,7 +78,7 @@ class Engine(AssignmentPart, forks.OwnProcess):
         short = self.handler.native or options.deserializer is None
         make = PythonLane if options.use_rdkafka else Lane  # librdkafka's messages become ours in Python
         here = self.handler.here
-        lane = make(None if here else self.handler.current, here, self.handler.RLock()) if short else None
+        lane = make(None if here else self.handler.current, here) if short else None
         self.dispenser = Dispenser(self.buffer, lane)
         self._patience = None if self.handler.native else Patience(self.handler)
         self.partition_object: Callable[[TopicPartition], Any] = lambda tp: tp
@@ -147,6 +148,7 @@ class Engine(AssignmentPart, forks.OwnProcess):
             self._tasks.clear()
             self.call_user()
             self.room.notify_all()
+            self.commits.notify_all()
         if self.link is not None:
             self.link.close()
         self.cluster.close()
@@ -155,6 +157,7 @@ class Engine(AssignmentPart, forks.OwnProcess):
         self.offsets.close()
         with self.lock:
             self.drop(list(self.buffer.queues))
+            self.dispenser.forget_taken()
 
     @property
     def tasks_waiting(self) -> bool:
@@ -165,6 +168,7 @@ class Engine(AssignmentPart, forks.OwnProcess):
         """In the child of a fork: every call raises from here on. Threads that do not exist here may hold the locks."""
         shared = self.handler.RLock()
         self.lock, self.room = self.handler.Condition(shared), self.handler.Condition(shared)
+        self.commits = self.handler.Condition(shared)
         self.dispenser.lane.cut()
         self.error, self._cause = self._forked(), None
 
@@ -175,7 +179,10 @@ class Engine(AssignmentPart, forks.OwnProcess):
                 return
             self.error, self._cause = error, error.__traceback__
             self.call_user()
-        log.error("%s: the consumer ends: %s", self.group_id or "consumer", error, exc_info=error)
+        # What a broker refuses, or a network, is said in one line; a traceback is for what should not have happened.
+        expected = isinstance(error, err.KafkaException) and not isinstance(error, err.IllegalStateError)
+        trace = None if expected else error
+        log.error("%s: the consumer ends: %s", self.group_id or "consumer", error, exc_info=trace)
 
     def raise_later(self, error: BaseException) -> None:
         """An error of the user's code: raised once, by the next call that consumes."""
@@ -186,12 +193,12 @@ class Engine(AssignmentPart, forks.OwnProcess):
     def want_stop(self) -> None:
         """The next call that consumes stops. No lock, and no waiting: this may run in the middle of anything."""
         self.stop_wanted = True
-        self.dispenser.lane.detach()
+        self.dispenser.lane.leave()
 
     def end_soon(self) -> None:
         """Calls that consume finish what is in hand and give nothing any more; otherwise like :meth:`want_stop`."""
         self.ending = True
-        self.dispenser.lane.detach()
+        self.dispenser.lane.leave()
 
     def tell_users(self) -> None:
         """Wake the consuming threads after :meth:`want_stop` or :meth:`end_soon`."""

@@ -31,6 +31,10 @@ log = logging.getLogger(__name__)
 # How long (seconds) a partition rests after an error before it is asked for again.
 _ERROR_REST = 0.1
 _LONGEST_NAP = 5.0
+# The pauses (seconds) between two attempts to reach a leader, before the jitter: a new leader is found within half a
+# second of being there.
+_FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 0.4
 # What the broker gets beyond its own waiting time before a fetch counts as lost (ms).
 _ANSWER_GRACE_MS = 30000
 
@@ -77,7 +81,7 @@ class FetchPool:
     def _run(self, key: tuple[int, int]) -> None:
         engine = self._engine
         connection: Connection | None = None
-        backoff, buffers, session = Backoff(0.05, 2.0, random), BufferPool(), FetchSession()
+        backoff, buffers, session = Backoff(_FIRST_PAUSE, LONGEST_PAUSE, random), BufferPool(), FetchSession()
         try:
             while (plan := self._next_plan(key)) is not None:
                 try:
@@ -90,8 +94,10 @@ class FetchPool:
                 except err.FATAL_LOCAL_ERRORS:
                     raise
                 except err.FrameTooLargeError as error:
-                    self._refuse(plan, error)
-                    continue  # the connection is closed
+                    if not self._refuse(plan, error):
+                        self._give_up(key, plan, connection, error, backoff)
+                    connection = None
+                    continue
                 except err.KafkaException as error:
                     self._give_up(key, plan, connection, error, backoff)
                     connection = None
@@ -173,21 +179,29 @@ class FetchPool:
         if not engine.closing:
             engine.troubles.note((FETCH, *key), f"fetching failed: {error}")
             engine.refresh_metadata()
+            with engine.lock:
+                fp.ask_new_leaders(plan, key[0], engine.cluster.snapshot)
+                self._sources_changed()
 
-    def _refuse(self, plan: fp.FetchPlan, error: err.FrameTooLargeError) -> None:
+    def _refuse(self, plan: fp.FetchPlan, error: err.FrameTooLargeError) -> bool:
         """The answer is too large to be received: find out whose it is, and let its reader know. The others go on.
 
-        A broker sends the first batch whole, however large (KIP-74), so it is one partition's.
+        A broker sends the first batch whole, however large (KIP-74), so it is one partition's. False: it was no answer.
         """
         engine = self._engine
         with engine.lock:
             ticket = fp.separate(plan)
-            if ticket is not None:
-                queue, version, offset = ticket
-                batch = refused_batch(queue.context, offset, error, "fetch_message_max_bytes")
-                # The buffer and the dispenser see the interface only.
-                engine.buffer.accept(queue, version, cast("RecordChunk", batch))
-                engine.lock.notify_all()
+            if ticket is None:
+                return True
+            queue, version, offset = ticket
+            batch = refused_batch(queue.context, offset, error, "fetch_message_max_bytes")
+            if batch is None:
+                return False
+            log.warning("%s", batch.error)
+            # The buffer and the dispenser see the interface only.
+            engine.buffer.accept(queue, version, cast("RecordChunk", batch))
+            engine.lock.notify_all()
+            return True
 
     def _deliver(self, key: tuple[int, int], plan: fp.FetchPlan, answer: dict[str, Any]) -> None:
         """Walk the answer without the lock, then hand it over in one go."""

@@ -126,8 +126,14 @@ class _RangeReader:
                 except err.FATAL_LOCAL_ERRORS:
                     raise
                 except err.FrameTooLargeError as error:
+                    batch = refused_batch(context, offset, error, self._limits.size_option)
+                    if batch is None:
+                        self._recover(error)
+                        continue
                     self._drop_connection()
-                    refused = cast("RecordChunk", refused_batch(context, offset, error, self._limits.size_option))
+                    if batch.error.offset >= self._stop:  # up to there the log has nothing
+                        break
+                    refused = cast("RecordChunk", batch)
                     yield refused
                     offset = self._behind(refused)
                     continue

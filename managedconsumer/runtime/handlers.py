@@ -75,6 +75,8 @@ class Handler(abc.ABC):
     name: str
     #: True where threads of the operating system are what consumes, False where several greenlets share one.
     native = False
+    #: False in a simulation, whose members end with it.
+    real = True
     Empty = queue.Empty
     Full = queue.Full
 
@@ -299,7 +301,8 @@ class GEventHandler(Handler):
             import gevent  # noqa: F401
         except ImportError as error:
             raise MissingPackageError(
-                "use_greenlets=True needs gevent, which is not installed: pip install 'managedconsumer[gevent]'"
+                "use_greenlets=True needs gevent, which is not installed: pip install 'gevent>=22.10' "
+                "(the extra 'managedconsumer[gevent]' brings it)"
             ) from error
 
     def Event(self) -> primitives.Event:

@@ -8,6 +8,7 @@ on in a worker of their own, on their own connection, whatever the caller does i
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from random import random
 from typing import Callable, Mapping, Protocol
@@ -18,6 +19,7 @@ from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.coordinator.states import MemberState
+from managedconsumer.runtime import exits
 from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.handlers import Handler
 from managedconsumer.runtime.primitives import Worker
@@ -32,6 +34,8 @@ _LONGEST_NAP = 5.0
 _TRUSTED_IDLE = 3.0
 # After so long (seconds) without an answer the log and health() say what is being waited for.
 _TELL_AFTER = 5.0
+# How long (seconds) the interpreter's end may wait for the coordinator.
+_EXIT_SECONDS = 1.0
 
 
 class Owner(Protocol):
@@ -69,6 +73,7 @@ class GroupMember:
         self._lock = handler.Condition()
         self._todo: deque[ev.Event] = deque()
         self._closing = False
+        self._pid = os.getpid()
         self._beat_worker: Worker | None = None
         self._members: dict[str, bytes] = {}
         # By purpose: what has been asked and since when, and of what the owner has been told that it takes long.
@@ -76,6 +81,9 @@ class GroupMember:
         self._slow: dict[str, str] = {}
         #: Told when the heartbeat worker dies of an error that it should not have met.
         self.on_death: Callable[[BaseException], None] = lambda error: log.error("heartbeats ended", exc_info=error)
+        #: Called when the interpreter ends without a ``stop()``, while we are still in the group.
+        self.before_exit: Callable[[], object] = lambda: None
+        self._exiting = False
 
     # -- state ----------------------------------------------------------------------------------------
 
@@ -134,6 +142,8 @@ class GroupMember:
         if self._beat_worker is None:
             self._closing = False
             self._beat_worker = self._handler.spawn("heartbeat", self._beat_forever)
+            if self._handler.real:
+                exits.watch(self)
 
     def poll(self, timeout: float | None = None, give_up: Callable[[], bool] = lambda: False) -> bool:
         """Go through a wanted rebalance; True when stable, False after ``timeout`` seconds or when closing.
@@ -270,6 +280,9 @@ class GroupMember:
             self._beat()
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             self.on_death(error)
+        if self._exiting:  # however silent the coordinator is, the interpreter does not wait longer
+            self._handler.sleep(_EXIT_SECONDS)
+            self._link.close()
 
     def _beat(self) -> None:
         backoff = Backoff(0.05, 1.0, random)
@@ -300,7 +313,11 @@ class GroupMember:
         self.wake()
 
     def leave(self, reason: str, timeout: float) -> None:
-        """Leave the group (KIP-800 reason) and stop the heartbeats; never raises for a broker that is gone."""
+        """Leave the group (KIP-800 reason) and stop the heartbeats; never raises for a broker that is gone.
+
+        ``timeout``: seconds for both together.
+        """
+        deadline = Deadline(self._handler.now(), timeout)
         with self._lock:
             self._closing = True
             events = self.machine.leave(reason)
@@ -315,8 +332,31 @@ class GroupMember:
             self._handler.spawn("leave", self._leave_once, request, bounded).join(timeout)
         self._link.interrupt(HEARTBEAT)
         if self._beat_worker is not None:
-            self._beat_worker.join(timeout)
+            self._beat_worker.join(deadline.remaining(self._handler.now()))
             self._beat_worker = None
+
+    def leave_at_exit(self) -> None:
+        """The interpreter ends and nobody has called ``stop()``: leave, in the calling thread and without a new one.
+
+        Only if the coordinator has answered lately, so that the process ends within a second or two.
+        """
+        beat = self.machine.heartbeat
+        with self._lock:
+            generation, forked = self.machine.generation, os.getpid() != self._pid
+            fresh = self.heartbeat_age() < beat.interval + _EXIT_SECONDS
+            if self._closing or forked or not fresh or not generation.joined:
+                return
+            self._closing = self._exiting = True
+            farewell = self.machine.farewell("the interpreter ends")
+            self._lock.notify_all()
+        log.info("group %s: the interpreter ends without stop(): the member leaves", self.machine.group_id)
+        # A daemon thread that still consumes gets nothing more.
+        self._owner.fence(ev.MembershipLost("the interpreter ends", None, generation))
+        self._link.interrupt(HEARTBEAT)
+        self.before_exit()
+        if farewell is not None:
+            self._link.interrupt(MEMBERSHIP)
+            self._link.request(MEMBERSHIP, farewell.api, farewell.body, int(_EXIT_SECONDS * 1000))
 
     def _leave_once(self, request: ev.Request, bounded: ev.Request) -> None:
         try:

@@ -10,18 +10,21 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.coordinator import commits
 from managedconsumer.coordinator.commits import CommittedOffset, Verdict
+from managedconsumer.coordinator.committing import Committing, Expelled, Result
 from managedconsumer.fetch import epochs, resets
 from managedconsumer.fetch.epochs import EpochEnd
 from managedconsumer.fetch.resets import OffsetAnswer
 from managedconsumer.runtime.cluster import Cluster
 from managedconsumer.runtime.connection import Connection
 from managedconsumer.runtime.coordinator_link import CONNECTION_ERRORS, CoordinatorLink
-from managedconsumer.structs import Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.structs import Generation, TopicPartition
 from managedconsumer.wire import schemas
 
 log = logging.getLogger(__name__)
 
 COMMIT = "commit"
+# How long (seconds) the coordinator may take to say what is committed.
+_REQUEST_S = 10.0
 # How long (ms) a leader may take to say where an epoch ends: whoever asks has a rebalance going on.
 _EPOCH_PATIENCE_MS = 5000
 # A leader gets at least so long (seconds) to say where its log begins or ends, however little time is left.
@@ -127,44 +130,66 @@ class OffsetClient:
         backoff, deadline = Backoff(0.05, 1.0, random), Deadline(self._now(), timeout)
         body = commits.fetch_body(self._group_id or "", wanted, require_stable=True)
         while wanted:
+            problem: err.KafkaException | None
             try:
-                code, found = commits.read_fetch(self._ask_coordinator(schemas.OFFSET_FETCH, body))
-                codes = {code} | {entry.error_code for entry in found.values()} - {0}
-                if codes == {0}:
-                    return found
-                problem: err.KafkaException = err.error_for_code(max(codes))
-                if commits.classify(max(codes)) is Verdict.FIND_COORDINATOR and self._link is not None:
-                    self._link.lost(str(problem))
-                elif commits.classify(max(codes)) is Verdict.FATAL:
-                    raise problem
-            except err.FATAL_LOCAL_ERRORS:
-                raise
-            except CONNECTION_ERRORS as error:
+                error, found = commits.read_fetch(self._ask_coordinator(schemas.OFFSET_FETCH, body), wanted)
+                codes = [entry.error_code for entry in found.values() if entry.error_code]
+                problem = commits.worst([error] if error is not None else map(err.error_for_code, codes))
+            except err.KafkaException as error:
                 problem = error
-            except err.ProtocolClientError as error:
-                if not error.retriable:
-                    raise
-                problem = error
-            if deadline.expired(self._now()) or interrupted():
+            if problem is None:
+                return found
+            verdict = commits.classify(problem)
+            if verdict is Verdict.FATAL or deadline.expired(self._now()) or interrupted():
                 raise problem
+            if verdict is Verdict.FIND_COORDINATOR and self._link is not None:
+                self._link.lost(str(problem))
             self._cluster.handler.sleep(min(backoff.fail(self._now()), deadline.remaining(self._now()) or 0.0))
         return {}
 
-    def commit_once(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], generation: Generation, instance_id: str | None
-    ) -> tuple[Verdict, dict[TopicPartition, err.ProtocolClientError]]:
-        """One OffsetCommit. Raises connection errors and those of the coordinator look-up."""
-        body = commits.commit_body(self._group_id or "", offsets, generation, instance_id)
-        verdict, problems = commits.read_commit(self._ask_coordinator(schemas.OFFSET_COMMIT, body))
-        if verdict is Verdict.FIND_COORDINATOR and self._link is not None:
-            self._link.lost("it does not coordinate the group any more")
-        return verdict, problems
+    def carry_out(
+        self,
+        commit: Committing,
+        pause: Callable[[float], Any] | None = None,
+        expelled: Callable[[err.KafkaException, Generation], Any] = lambda _error, _generation: None,
+        measured: Callable[[float, bool], Any] = lambda _seconds, _well: None,
+    ) -> Result:
+        """Send what ``commit`` asks for until it is over. Raises nothing that an OffsetCommit can meet.
 
-    def _ask_coordinator(self, api: schemas.Api, body: Mapping[str, Any]) -> dict[str, Any]:
+        ``pause``: waits for so many seconds, or less; False: give up. ``expelled``: told of a commit that was refused
+        as the member is out of ``generation``. ``measured``: told of each request, how long it took (seconds) and
+        whether all of it was committed.
+        """
+        wait = pause or self._cluster.handler.sleep
+        while not commit.over:
+            began = self._now()
+            request = commit.next_request(began)
+            if request is None:
+                at = commit.next_deadline(began)
+                if at is not None and at > began and wait(at - began) is False:
+                    commit.give_up()
+                continue
+            try:
+                answer = self._ask_coordinator(request.api, request.body, request.timeout)
+            except err.KafkaException as error:
+                events = commit.failed(request, error, self._now())
+            else:
+                events = commit.receive(request, answer, self._now())
+            measured(self._now() - began, not commit.result.left and not commit.result.refused)
+            for event in events:
+                if isinstance(event, Expelled):
+                    expelled(event.error, event.generation)
+                elif self._link is not None:
+                    self._link.lost(event.reason)
+        return commit.result
+
+    def _ask_coordinator(
+        self, api: schemas.Api, body: Mapping[str, Any], seconds: float = _REQUEST_S
+    ) -> dict[str, Any]:
         if self._link is None:
             raise err.IllegalStateError("consumer_group is not set: this consumer has no offsets to commit or fetch")
         with self._commit_lock:
-            return self._link.request(COMMIT, api, body, 10000, max_version=commits.TOPIC_ID_VERSION - 1)
+            return self._link.request(COMMIT, api, body, int(seconds * 1000), commits.TOPIC_ID_VERSION - 1)
 
     def close(self) -> None:
         """Close the connections to the leaders."""

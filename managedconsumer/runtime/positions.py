@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch.resets import OffsetAnswer
+from managedconsumer.runtime.fetch_pool import LONGEST_PAUSE
 from managedconsumer.runtime.troubles import METADATA, POSITIONS
 from managedconsumer.structs import TopicPartition
 
@@ -94,7 +95,7 @@ class PositionWorker:
     def _run(self) -> None:
         engine, now = self._engine, self._engine.handler.now
         seen = engine.cluster.snapshot
-        backoff = Backoff(0.1, 2.0, random)
+        backoff = Backoff(0.1, LONGEST_PAUSE, random)
         try:
             while not engine.closing:
                 self._wake.clear()

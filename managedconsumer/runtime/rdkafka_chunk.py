@@ -63,7 +63,8 @@ class RdkafkaChunk:
 
     def __next__(self) -> Message:
         ready = self._ready
-        if not ready and not self._refill():
+        if not ready and not self._convert_more():
+            self._finish()
             raise StopIteration
         message = ready.pop()
         if not self.active:
@@ -71,13 +72,6 @@ class RdkafkaChunk:
             raise StopIteration
         self.position = message.offset + 1
         return message
-
-    def _refill(self) -> bool:
-        """Make the next messages ready; False at the end. A Lane calls it, too."""
-        if self.active and self._convert_more():
-            return True
-        self._finish()
-        return False
 
     def _convert_more(self) -> bool:
         """Twice as many each time: who wants a single one gets no more."""

@@ -26,7 +26,7 @@ def load() -> Any:
         raise err.MissingPackageError(
             "use_rdkafka=True needs the package confluent-kafka, which "
             + (f"cannot be imported: {error}" if error.name != "confluent_kafka" else "is not installed")
-            + ": pip install managedconsumer[rdkafka]"
+            + ": pip install 'confluent-kafka>=2.3' (the extra 'managedconsumer[rdkafka]' brings it)"
         ) from error
 
 
@@ -62,7 +62,7 @@ def settings(bootstrap: list[tuple[str, int]], options: ConsumerOptions, connect
         "fetch.wait.max.ms": wait_ms,
         "fetch.message.max.bytes": partition_bytes,
         "fetch.max.bytes": fetch_bytes,
-        "receive.message.max.bytes": min(fetch_bytes + 1024 * 1024, _MAX_INT),
+        "receive.message.max.bytes": min(max(fetch_bytes + 1024 * 1024, connection.max_frame_bytes), _MAX_INT),
         # Its default, 1000, stalls every consumer that empties the queue (PERFORMANCE: ten times slower).
         "fetch.queue.backoff.ms": 1,
         # Half of what may be queued is queued over there, the other half by us. All partitions share its queue.

@@ -175,7 +175,11 @@ class RdkafkaPool(FetchPool):
         for queue in damaged:
             self._read_ourselves(queue)
         reader.hearing.tell()
-        self._hear_errors(reader, bool(marks))
+        if self._hear_errors(reader, bool(marks)):
+            # It does not say whose the answer is, and asks for the same again and again.
+            for reading in list(reader.readings.values()):
+                reading.ended = True
+                self._read_ourselves(reading.queue)
 
     def _take_part(self, reading: Reading, part: Part, marks: tuple[int, int]) -> None:
         """Put it into the buffer; the lock is held."""
@@ -215,9 +219,12 @@ class RdkafkaPool(FetchPool):
         self._troubled_at = self._engine.handler.now()
         self._engine.troubles.note(_TROUBLE, text)
 
-    def _hear_errors(self, reader: Reader, alive: bool) -> None:
-        """Errors of no partition: it is librdkafka's to come back to a broker; a refused login ends the consumer."""
-        engine, codes = self._engine, self._package.KafkaError
+    def _hear_errors(self, reader: Reader, alive: bool) -> bool:
+        """Errors of no partition: it is librdkafka's to come back to a broker; a refused login ends the consumer.
+
+        True when an answer was too large to be received.
+        """
+        engine, codes, too_large = self._engine, self._package.KafkaError, False
         if engine.troubles.met(_TROUBLE) and (alive or engine.handler.now() - self._troubled_at > _TROUBLE_AGE):
             engine.troubles.over(_TROUBLE)
         while reader.hearing.errors:
@@ -225,12 +232,16 @@ class RdkafkaPool(FetchPool):
             code = error.code()
             if code == codes.GROUP_AUTHORIZATION_FAILED:
                 continue  # of a group that nobody wants to join
+            if code == codes._BAD_MSG and "receive.message.max.bytes" in error.str():  # noqa: SLF001
+                too_large = True
+                continue
             if code == codes._AUTHENTICATION and engine.cluster.settings.security.sasl_oauth_token is None:  # noqa: SLF001
                 engine.fail(err.SaslAuthenticationError(f"librdkafka could not log in: {error.str()}"))
             elif error.fatal():
                 engine.fail(err.RdKafkaException(f"librdkafka has given up: {error.str()}"))
             else:
                 self._note(f"fetching failed: {error.str()}")
+        return too_large
 
     def _rest(self, error: BaseException, backoff: Backoff) -> None:
         """librdkafka does not do as it is told: it gets a fresh start, after a while."""
@@ -259,7 +270,8 @@ class RdkafkaPool(FetchPool):
         except err.FATAL_LOCAL_ERRORS:
             raise
         except err.FrameTooLargeError as error:
-            self._refuse(plan, error)
+            if not self._refuse(plan, error):
+                self._give_up(key, plan, connection, error, Backoff(_ERROR_REST, _ERROR_REST, random))
         except err.KafkaException as error:
             self._give_up(key, plan, connection, error, Backoff(_ERROR_REST, _ERROR_REST, random))
         finally:

@@ -12,10 +12,10 @@ import random
 from typing import Any, Callable, Collection, Mapping
 
 from managedconsumer import errors as err
-from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.coordinator import assignors
 from managedconsumer.coordinator import events as ev
-from managedconsumer.coordinator.commits import Verdict
+from managedconsumer.coordinator.commits import Verdict, classify
+from managedconsumer.coordinator.committing import Committing, Patience, Wanted
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.runtime.member import GroupMember
@@ -90,33 +90,23 @@ class QueryMember:
         generation = self.member.generation
         if not wanted or not generation.joined or self._fenced:
             return not wanted
-        now = self.view.handler.now
-        deadline, backoff = Deadline(now(), _COMMIT_PATIENCE), Backoff(0.05, 0.5, random.random)
-        problem: BaseException | None = None
-        while True:
-            try:
-                verdict, problems = self.view.offsets.commit_once(wanted, generation, self.config.group_instance_id)
-                if verdict is Verdict.DONE:
-                    self._committed.update({tp: entry.offset for tp, entry in wanted.items()})
-                    self._unsaved.clear()
-                    return True
-                problem = next(iter(problems.values()))
-                if verdict is Verdict.FATAL:
-                    raise problem
-                if verdict is Verdict.EXPELLED:
-                    self.member.fence(problem, generation)
-                if verdict in (Verdict.EXPELLED, Verdict.REJOINING):
-                    break
-            except err.FATAL_LOCAL_ERRORS:
-                raise
-            except err.KafkaException as error:
-                if isinstance(error, err.ProtocolClientError) and not error.retriable:
-                    raise
-                problem = error
-            if deadline.expired(now()):
-                break
-            self.view.handler.sleep(backoff.fail(now()))
-        log.warning("group %s: offsets are not committed (yet): %s", self.config.group_id, problem)
+        view, group = self.view, self.config.group_id
+        decision = Committing(
+            group,
+            lambda: Wanted(generation, wanted),
+            Patience(_COMMIT_PATIENCE),
+            view.handler.now(),
+            random.random,
+            instance_id=self.config.group_instance_id,
+        )
+        result = view.offsets.carry_out(decision, expelled=self.member.fence)
+        self._committed.update({tp: entry.offset for tp, entry in result.committed.items()})
+        if result.error is None:
+            self._unsaved.clear()
+            return True
+        if classify(result.error) is Verdict.FATAL:
+            raise result.error
+        log.warning("group %s: offsets are not committed (yet): %s", group, result.error)
         return False
 
     def wait(self, seconds: float) -> None:

@@ -18,15 +18,14 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from managedconsumer import errors as err
-from managedconsumer.clock import Backoff, Deadline
-from managedconsumer.coordinator.commits import Verdict
+from managedconsumer.coordinator.commits import Verdict, classify
+from managedconsumer.coordinator.committing import Committing, Patience, without_group
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.handlers import ThreadingHandler
 from managedconsumer.runtime.settings import ConnectionSettings
 from managedconsumer.spark.security import security_from
-from managedconsumer.structs import NO_GENERATION, OffsetAndMetadata, TopicPartition
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +33,13 @@ _SPARKS_SOURCE = "KafkaV2["
 _PREFIX = "kafka."
 _PATIENCE = 30.0
 _CLOSE_PATIENCE = 10.0
+# Between two attempts (seconds): before the second, and at most.
+_PAUSES = (0.1, 2.0)
+
+
+def _middle() -> float:
+    """There is one listener to a query, so its pauses need no chance."""
+    return 0.5
 
 
 def end_offsets(progress: Any) -> dict[TopicPartition, int]:
@@ -140,29 +146,20 @@ class ProgressListener(StreamingQueryListener):
                     self._changed.wait()
 
     def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> bool:
-        now = self._handler.now
-        deadline, backoff = Deadline(now(), seconds), Backoff(0.1, 2.0, lambda: 0.5)
-        while True:
-            try:
-                verdict, errors = self._offsets.commit_once(offsets, NO_GENERATION, None)
-                problem: BaseException | None = next(iter(errors.values()), None)
-            except err.FATAL_LOCAL_ERRORS as error:
-                verdict, problem = Verdict.FATAL, error
-            except err.KafkaException as error:
-                verdict, problem = Verdict.RETRY, error
-            if problem is None:
-                with self._changed:
-                    self._committed |= offsets
-                return True
-            if verdict is Verdict.EXPELLED:
-                log.warning(
-                    "group %s has members, so the query's progress cannot be committed to it: give ProgressListener a "
-                    "group of its own (%s)",
-                    self.group_id,
-                    problem,
-                )
-                return False
-            if verdict is Verdict.FATAL or deadline.expired(now()):
-                log.warning("the query's progress could not be committed to group %s: %s", self.group_id, problem)
-                return False
-            self._handler.sleep(min(backoff.fail(now()), deadline.remaining(now()) or 0.0))
+        patience = Patience(seconds, pauses=_PAUSES)
+        decision = Committing(self.group_id, lambda: without_group(offsets), patience, self._handler.now(), _middle)
+        result = self._offsets.carry_out(decision)
+        with self._changed:
+            self._committed |= result.committed
+        if result.error is None:
+            return True
+        if classify(result.error) is Verdict.EXPELLED:
+            log.warning(
+                "group %s has members, so the query's progress cannot be committed to it: give ProgressListener a "
+                "group of its own (%s)",
+                self.group_id,
+                result.error,
+            )
+        else:
+            log.warning("the query's progress could not be committed to group %s: %s", self.group_id, result.error)
+        return False

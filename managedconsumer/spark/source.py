@@ -31,7 +31,8 @@ try:
     )
 except ImportError as error:
     raise MissingPackageError(
-        f"the Spark source needs PySpark 4.2 or newer and pyarrow ({error}): pip install managedconsumer[spark]"
+        f"the Spark source needs PySpark 4.2 or newer and pyarrow ({error}): pip install 'pyspark>=4.2' 'pyarrow>=18' "
+        "(what the extra 'managedconsumer[spark]' brings)"
     ) from error
 
 from managedconsumer.spark import ranges

@@ -44,6 +44,7 @@ class ClaimStore:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = local_path(path)
         self._ends: dict[TopicPartition, int] = {}
+        self._synced = ""
 
     def __repr__(self) -> str:
         return f"ClaimStore({str(self.path)!r})"
@@ -51,6 +52,8 @@ class ClaimStore:
     def claim(self, tp: TopicPartition, entry: OffsetRange, data: str) -> bool:
         """Claim a range for ``data``; False if somebody else was first. Durable when it returns True.
 
+        What ``data`` names (a file or directory in the store, if there is one) is written through to the disk before:
+        a claim that outlived a power failure without its data would be a hole that nobody reads again.
         Claiming again what this very ``data`` has claimed is True: a batch may be run again after its claims.
         Raises ConfigurationError for a topic name that Kafka does not allow, OSError when the file cannot be written.
         """
@@ -58,11 +61,16 @@ class ClaimStore:
             return True
         home = self._home(tp)
         home.mkdir(parents=True, exist_ok=True)
+        if self._synced != data:  # a batch claims partition by partition
+            _sync_data(self.path, data)
+            self._synced = data
         # The first claim of a partition decides where its chain begins.
-        _create(home / _ROOT, {"start": entry.start})
+        if _create(home / _ROOT, {"start": entry.start}):
+            for directory in (home.parent, self._claims(), self.path):
+                _sync(directory)
         made = _create(home / f"{entry.start:019d}.json", {"stop": entry.stop, "data": data})
         if made:
-            _sync_directory(home)
+            _sync(home)
             return True
         found = self._read(tp, entry.start)
         return found is not None and found.data == data and found.stop == entry.stop
@@ -169,7 +177,26 @@ def _create(target: Path, content: Mapping[str, object]) -> bool:
         draft.unlink()
 
 
-def _sync_directory(path: Path) -> None:
+def _sync_data(store: Path, data: str) -> None:
+    """Write a batch's files through to the disk, and the names by which they are found; once for each batch.
+
+    Spark closes its files without asking for that.
+    """
+    target = store / data
+    if not target.exists():
+        return  # what the batch wrote is kept elsewhere, and its writer answers for it
+    for directory, _, names in os.walk(target, topdown=False):
+        for name in names:
+            _sync(Path(directory) / name)
+        if Path(directory) != target:
+            _sync(Path(directory))
+    while target != store and target.is_relative_to(store):
+        _sync(target)
+        target = target.parent
+    _sync(store)
+
+
+def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

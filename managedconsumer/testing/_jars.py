@@ -200,7 +200,7 @@ def _fetch(version: KafkaVersion, root: Path, target: Path, progress: Progress) 
     if not failures:
         raise DownloadError(
             "Fetching Apache Kafka needs Maven (the command mvn) or PySpark, which carries a resolver: "
-            "pip install 'managedconsumer[spark]'. Neither was found."
+            "pip install 'pyspark>=4.2' (the extra 'managedconsumer[spark]' brings it). Neither was found."
         )
     remedy = (
         "correct MANAGEDCONSUMER_MAVEN_REPOSITORY"

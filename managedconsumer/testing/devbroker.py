@@ -1,8 +1,8 @@
 """A real Apache Kafka on this machine, for tests and for trying things out.
 
-Nothing but Java is needed: the jars come from Maven Central once, and are kept in the user's cache.  One or three
-nodes, each broker and controller in one (KRaft), in small JVMs that are up in a few seconds and never outlive the
-process that started them, unless :meth:`DevBroker.detach` says so.
+It needs Java and, to fetch Kafka's jars from Maven Central once, Maven or PySpark; the jars are kept in the user's
+cache.  One or three nodes, each broker and controller in one (KRaft), in small JVMs that are up in a few seconds and
+never outlive the process that started them, unless :meth:`DevBroker.detach` says so.
 """
 
 from __future__ import annotations

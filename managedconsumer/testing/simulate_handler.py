@@ -263,6 +263,7 @@ class VirtualHandler(Handler):
     """How the workers of one simulated process wait."""
 
     name = "virtual"
+    real = False
 
     def __init__(self, process: Process) -> None:
         self.process = process

@@ -18,7 +18,8 @@ try:
     import greenlet  # type: ignore[import-untyped]
 except ImportError as missing:
     raise MissingPackageError(
-        "the simulation runs on greenlets, which are not installed: pip install 'managedconsumer[gevent]'"
+        "the simulation runs on greenlets, which are not installed: pip install 'gevent>=22.10' "
+        "(the extra 'managedconsumer[gevent]' brings them)"
     ) from missing
 
 #: The clock's first reading: far from 0, so that nothing works only because "never" and "0.0" are near each other.

@@ -197,7 +197,9 @@ class SimulatedCluster(Cluster):
         if task is not None:
             task.park(self._network.delay())
         if node in self._network.brokers.down:
-            raise err.NoBrokersAvailableError(f"{host}: connection refused")
+            refused = err.NoBrokersAvailableError(f"{host}: connection refused")
+            refused.refused = refused.definite = True
+            raise refused
         if self._is_closed():
             raise err.SocketDisconnectedError("the consumer's connections are closed")
         made = SimulatedConnection(self._network, self._process, node)

@@ -25,7 +25,7 @@ cdef class Lane:
     cdef readonly long long last_offset
     cdef readonly long long count
 
-    def __init__(self, current=None, here=None, lock=None):
+    def __init__(self, current=None, here=None):
         self._current = None if here is not None else current
         self.last_offset = -1
 
@@ -39,6 +39,10 @@ cdef class Lane:
         """From here on nothing is taken."""
         self._chunk = None
         self._owner = None
+
+    def leave(self):
+        """Let the thread go the long way for its next message. For signal handlers."""
+        self.detach()
 
     def cut(self):
         """``detach`` in the child of a fork."""

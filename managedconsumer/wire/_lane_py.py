@@ -6,17 +6,15 @@ holds the lock detaches the lane before it looks at positions or takes partition
 went this way in all, ``last_offset`` which was the last, the chunk's own ``position`` where it stands.
 
 The accelerator's ``take`` is one step under the GIL. Here that step is ``list.pop`` on the messages that the chunk has
-ready; how many were taken, and so which was the last, follows from how many are left when somebody looks.
-
-A signal handler may interrupt the thread anywhere, and look at the consumer. Where the lane's own work is interrupted,
-its ``detach()`` waits until that work is done: until then nothing is taken, and what the lane says is true.
+ready; how many were taken, and so which was the last, follows from how many are left when somebody looks. More is made
+ready on the long way, under the consumer's lock. The short way has no lock: a signal handler may interrupt it anywhere
+and call the consumer, while another thread holds the consumer's lock and detaches.
 """
 
 from __future__ import annotations
 
 from typing import Any, Callable, Iterator
 
-from managedconsumer.errors import CorruptRecordError
 from managedconsumer.wire._message_py import Message
 
 
@@ -28,31 +26,27 @@ class Lane:
     """See above.
 
     ``here.number`` tells the calling thread from all others, dead ones too; without it ``current()`` gives the calling
-    greenlet. ``lock`` is reentrant; without one there is no short way.
+    greenlet. With neither there is no short way.
     """
 
-    def __init__(self, current: Callable[[], Any] | None = None, here: Any = None, lock: Any = None) -> None:
+    def __init__(self, current: Callable[[], Any] | None = None, here: Any = None) -> None:
         self._current = None if here is not None else current
         self._here = here
-        self._guard = None if here is None and current is None else lock
+        self._open = here is not None or current is not None
         self._chunk: Any = None
         self._owner: Any = None
         self._pop: Callable[[], Message] = _nothing
-        # What was ready when somebody last looked: how many, the offset of the next, and all of them if there are gaps.
+        # What was ready when it was attached: how many, the offset of the next, and all of them if there are gaps.
         self._left = 0
         self._next = 0
         self._offsets: list[int] | None = None
-        # True while the holder of the lock changes what is ready; a handler that interrupts it asks for the detaching.
-        self._busy = self._detach_wanted = False
+        self._detaching = False
         self.count = 0
         self.last_offset = -1
 
     def attach(self, chunk: Any) -> None:
         """Let the calling thread take from ``chunk``, whose last message it has in hand."""
-        if self._guard is not None:
-            if not hasattr(chunk, "_ready"):
-                return  # the accelerator's: under use_rdkafka both kinds come
-            self._detach_wanted = False
+        if self._open and hasattr(chunk, "_ready"):  # the accelerator's has not: under use_rdkafka both kinds come
             self._chunk = chunk
             self._note_ready(chunk)
             self._owner = self._here.number if self._current is None else self._current()
@@ -70,25 +64,20 @@ class Lane:
     def _note_taken(self, chunk: Any, left: int) -> None:
         """``left`` messages of those that were ready are still there."""
         taken = self._left - left
-        if taken > 0:  # below 0: a signal came in between when there were new ones
+        if taken > 0:
             self.count += taken
             self.last_offset = self._next + taken - 1 if self._offsets is None else self._offsets[left]
             chunk.position = self.last_offset + 1
 
     def detach(self) -> None:
-        """From here on nothing is taken."""
-        lock = self._guard
-        if lock is None:
-            return
-        with lock:
-            if self._busy:  # this thread's own work, interrupted by a signal handler that calls
-                self._detach_wanted = True
-                return
-            self._busy = True
-            try:
-                self._let_go()
-            finally:
-                self._busy = self._detach_wanted = False
+        """From here on nothing is taken; the consumer's lock is held."""
+        if self._detaching:
+            return  # a signal handler has interrupted this thread right here, and calls: we go on when it is through
+        self._detaching = True
+        try:
+            self._let_go()
+        finally:
+            self._detaching = False
 
     def _let_go(self) -> None:
         chunk = self._chunk
@@ -106,9 +95,13 @@ class Lane:
         self._note_taken(chunk, len(left))
         self._chunk = self._offsets = None
 
+    def leave(self) -> None:
+        """Let the thread go the long way for its next message. Needs no lock: for signal handlers."""
+        self._owner = None
+
     def cut(self) -> None:
-        """:meth:`detach`, for good, in the child of a fork: a thread that does not exist there may hold the lock."""
-        self._guard = self._chunk = self._owner = None
+        """:meth:`detach` in the child of a fork, which has the one thread only."""
+        self._chunk = self._owner = None
         self._pop = _nothing
 
     @property
@@ -124,44 +117,14 @@ class Lane:
         try:
             return self._pop()
         except IndexError:
-            return self._take_more()
-
-    def _take_more(self) -> Message | None:
-        """All that was ready is taken: read on in the chunk."""
-        lock = self._guard
-        if lock is None:
             return None
-        with lock:
-            if self._busy:
-                return None
-            self._busy = True
-            try:
-                self._read_on()
-            except CorruptRecordError:
-                pass  # the long way meets it again, and raises it
-            finally:
-                self._busy = False
-            if self._detach_wanted:
-                self.detach()
-        try:
-            return self._pop()
-        except IndexError:  # nothing more is there, or somebody has detached the lane
-            return None
-
-    def _read_on(self) -> None:
-        chunk = self._chunk
-        if chunk is not None:
-            self._note_taken(chunk, 0)
-            self._left = 0
-            if chunk._refill():  # noqa: SLF001
-                self._note_ready(chunk)
 
     def iterate(self, slow: Callable[[], Message | None]) -> Iterator[Message]:
         """An iterator that calls ``slow`` where the short way ends, and ends where that gives None."""
         here, current = self._here, self._current
         while (message := self.take() or slow()) is not None:
             yield message
-            if self._guard is None:
+            if not self._open:
                 continue
             # What somebody detaches in between is emptied, so this pop finds nothing.
             pop = self._pop

@@ -31,7 +31,8 @@ def _pyarrow() -> Any:
         import pyarrow as pa
     except ImportError:
         raise MissingPackageError(
-            "Arrow batches need the package pyarrow: pip install managedconsumer[arrow]"
+            "Arrow batches need the package pyarrow: pip install 'pyarrow>=18' "
+            "(the extra 'managedconsumer[arrow]' brings it)"
         ) from None
     return pa
 

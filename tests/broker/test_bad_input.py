@@ -305,12 +305,13 @@ class TestTheLifecycle:
         self, make: Make, call: Any, kafka43: DevBroker, orders: str, unique: Any
     ) -> None:
         consumer = make(orders, kafka43.bootstrap, consumer_group=unique("group"), auto_start=False)
-        expected = "the consumer is not running: call start() first"
-        assert told(err.ConsumerStoppedException, call, consumer) == expected
+        not_yet = "the consumer is not running: call start() first"
+        assert told(err.ConsumerStoppedException, call, consumer) == not_yet
         consumer.start()
         assert consumer.consume() is not None
         consumer.stop()
-        assert told(err.ConsumerStoppedException, call, consumer) == expected
+        no_more = "the consumer was stopped; start() starts it again"
+        assert told(err.ConsumerStoppedException, call, consumer) == no_more
 
     @both
     def test_what_can_be_asked_of_a_consumer_that_does_not_run(

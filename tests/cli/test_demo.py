@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
+import logging
 import os
 import signal
 import subprocess
@@ -11,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +22,10 @@ import pytest
 from managedconsumer.cli import main
 from managedconsumer.cli._demo_counter import Saved
 from managedconsumer.cli._demo_proof import read_counts, show_proof, show_top
+from managedconsumer.cli._demo_run import Demo, Plan
 from managedconsumer.cli._demo_screen import Gauge, Screen
 from managedconsumer.cli._demo_topic import DemoTopic
+from managedconsumer.cli._demo_trouble import LogFile, told
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.events import PageViews
 from managedconsumer.testing import DevBroker
@@ -149,6 +155,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_is_redrawn_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("LC_ALL", "en_US.UTF-8")
     out = Terminal()
     screen = Screen(out)
     gauge = Gauge("Spark")
@@ -163,6 +170,94 @@ def test_a_terminal_is_redrawn_in_place(monkeypatch: pytest.MonkeyPatch) -> None
     assert "2,000" in text, "rows per second"
     assert text.count("\x1b[3F") == 2, "drawn over, then taken away"
     assert text.endswith("done\n")
+
+
+@pytest.mark.parametrize(
+    ("locale", "fancy"),
+    [
+        ({"LANG": "C"}, False),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, False),  # what Python makes of LANG=C
+        ({"LC_ALL": "POSIX", "LANG": "de_DE.UTF-8"}, False),
+        ({}, False),
+        ({"LANG": "de_DE.UTF-8"}, True),
+        ({"LANG": "C", "LC_ALL": "C.UTF-8"}, True),
+        ({"LANG": "C", "LC_CTYPE": "de_DE.UTF-8"}, True),
+    ],
+)
+def test_the_bar_is_ascii_in_the_c_locale(monkeypatch: pytest.MonkeyPatch, locale: dict[str, str], fancy: bool) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in locale.items():
+        monkeypatch.setenv(name, value)
+    out = Terminal()
+    screen = Screen(out)
+    screen.show(0.5, [Gauge("Spark")])
+    screen.bars([("a", 4)])
+    assert out.getvalue().isascii() != fancy
+
+
+def test_names_and_states_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    Screen(out).show(0.0, [Gauge("written", rows=7), Gauge("Spark to Parquet", note="Spark is starting")])
+    lines = out.getvalue().splitlines()
+    assert "Spark to Parquet Spark is starting" in lines[-1]
+    assert lines[1].endswith("rows/s")
+    assert len(lines[1]) == len(lines[2]), "the columns stand under their heads"
+
+
+# What a user reads when the demo cannot go on.
+PY4J = (
+    "An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException: Job aborted\n"
+    + "\tat x.y.Z\n" * 99
+)
+TROUBLES = [
+    (OSError(errno.ENOSPC, "No space left on device", "/x/demo.json"), "no space is left on the disk of {output}"),
+    (ValueError(PY4J + "Caused by: java.io.IOException: No space left on device"), "no space is left on the disk of"),
+    (
+        RuntimeError("the Spark query has ended: SparkException: Python worker failed to connect back."),
+        "Spark's Python worker did not come up in time. Is this machine busy? Then run the same command again",
+    ),
+    (ValueError(PY4J), "An error occurred while calling o1.parquet."),
+    (RuntimeError("the plain consumer ended with code 1, see x"), "the plain consumer ended with code 1, see x"),
+]
+
+
+@pytest.mark.parametrize(("error", "said"), TROUBLES)
+def test_what_ends_the_demo_is_one_line(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def run(_demo: Demo) -> bool:
+        raise error
+
+    monkeypatch.setattr(Demo, "run", run)
+    assert main(["demo", "--output", str(tmp_path)]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("managedconsumer: " + said.format(output=tmp_path))
+    assert second == f"logs: {tmp_path}"
+
+
+def test_a_child_that_could_not_write_is_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=4096))
+    said = told(RuntimeError("the plain consumer ended with code 1, see plain.log"), tmp_path / "not" / "made")
+    assert said.startswith("no space is left on the disk of")
+
+
+def test_a_log_on_a_full_disk_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = LogFile("/dev/full", encoding="utf-8")
+    handler.emit(logging.makeLogRecord({"msg": "x"}))
+    with contextlib.suppress(OSError):
+        handler.close()
+    assert capsys.readouterr().err == ""
+
+
+def test_an_output_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    output.mkdir()
+    output.chmod(0o777)
+    with pytest.raises(ConfigurationError, match=r"can be written by everybody .*choose another --output"):
+        Demo(Plan(output=str(output)), Screen(io.StringIO()))._check_output(SimpleNamespace(identity="c/t/1", name="t"))
 
 
 @pytest.mark.parametrize("term", ["dumb", None])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -10,14 +9,7 @@ import pytest
 from managedconsumer import errors as err
 from managedconsumer.coordinator import commits
 from managedconsumer.coordinator.commits import Verdict
-from managedconsumer.structs import (
-    NO_GENERATION,
-    ClusterSnapshot,
-    Generation,
-    OffsetAndMetadata,
-    TopicInfo,
-    TopicPartition,
-)
+from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.wire import schemas
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -56,43 +48,54 @@ class TestCommit:
         said = schemas.OFFSET_COMMIT.decode_request(version, schemas.OFFSET_COMMIT.encode(version, body))
         assert said["topics"][0]["partitions"][0]["committed_offset"] == 5
 
-    def test_all_is_well(self) -> None:
-        assert commits.read_commit(answer(a0=0, b0=0)) == (Verdict.DONE, {})
+    def test_each_partition_has_its_own_error(self) -> None:
+        assert commits.read_commit(answer(a0=0, b0=0), [A0, B0]) == {A0: None, B0: None}
+        found = commits.read_commit(answer(a0=0, a1=29), [A0, A1])
+        assert (found[A0], type(found[A1])) == (None, err.TopicAuthorizationFailed)
 
-    @pytest.mark.parametrize(
-        ("code", "verdict"),
-        [
-            (7, Verdict.RETRY),
-            (14, Verdict.RETRY),
-            (15, Verdict.FIND_COORDINATOR),
-            (16, Verdict.FIND_COORDINATOR),
-            (27, Verdict.REJOINING),
-            (22, Verdict.EXPELLED),
-            (25, Verdict.EXPELLED),
-            (82, Verdict.EXPELLED),
-            (110, Verdict.EXPELLED),
-            (113, Verdict.RETRY),  # KIP-848: with the epoch of the next heartbeat it is accepted
-            (12, Verdict.FATAL),
-            (28, Verdict.FATAL),
-            (29, Verdict.FATAL),
-            (30, Verdict.FATAL),
-            (12345, Verdict.RETRY),
-        ],
-    )
-    def test_what_a_code_means(self, code: int, verdict: Verdict) -> None:
-        found, problems = commits.read_commit(answer(a0=0, a1=code))
-        assert found is verdict
-        assert list(problems) == [A1]
-        assert problems[A1].code == code
+    def test_an_answer_about_a_partition_that_nobody_asked_for_is_no_answer(self) -> None:
+        with pytest.raises(err.MalformedResponseError, match="OffsetCommit names b-0, which nobody asked for"):
+            commits.read_commit(answer(a0=0, b0=0), [A0])
 
-    def test_the_worst_of_several_decides(self) -> None:
-        found, problems = commits.read_commit(answer(a0=7, a1=29, b0=27))
-        assert found is Verdict.FATAL
-        assert {tp: type(error) for tp, error in problems.items()} == {
-            A0: type(err.error_for_code(7)),
-            A1: type(err.error_for_code(29)),
-            B0: type(err.error_for_code(27)),
-        }
+    def test_an_answer_without_a_partition_is_no_answer(self) -> None:
+        with pytest.raises(err.MalformedResponseError, match="OffsetCommit leaves out a-1, which was asked for"):
+            commits.read_commit(answer(a0=0), [A0, A1])
+
+
+#: What is not simply "retry" for what Kafka calls retriable, and "fatal" for the rest.
+SPECIAL = {
+    err.GroupCoordinatorNotAvailable: Verdict.FIND_COORDINATOR,
+    err.NotCoordinatorForGroup: Verdict.FIND_COORDINATOR,
+    err.RebalanceInProgress: Verdict.REJOINING,
+    err.IllegalGeneration: Verdict.EXPELLED,
+    err.UnknownMemberId: Verdict.EXPELLED,
+    err.FencedInstanceId: Verdict.EXPELLED,
+    err.FencedMemberEpoch: Verdict.EXPELLED,
+    err.GroupIdNotFound: Verdict.EXPELLED,
+    err.StaleMemberEpoch: Verdict.RETRY,
+    err.UnknownError: Verdict.RETRY,
+}
+
+
+@pytest.mark.parametrize("code", [*err.ERROR_CODES, 12345])
+def test_what_each_code_means(code: int) -> None:
+    error = err.error_for_code(code)
+    assert commits.classify(error) is SPECIAL.get(type(error), Verdict.RETRY if error.retriable else Verdict.FATAL)
+
+
+def test_what_happens_to_a_request_on_its_way_passes_unless_it_is_refused_for_good() -> None:
+    passing = (err.SocketDisconnectedError(), err.NoBrokersAvailableError(), err.MalformedResponseError("cut short"))
+    assert {commits.classify(error) for error in passing} == {Verdict.RETRY}
+    for final in (err.TlsError(), err.SaslAuthenticationError(), err.ProtocolMismatchError(), err.IllegalStateError()):
+        assert commits.classify(final) is Verdict.FATAL
+
+
+def test_the_worst_error_is_the_most_severe_whatever_its_number() -> None:
+    """By number UNKNOWN_SERVER_ERROR (-1) would be better than no error, and 88 (passing) worse than 30 (refused)."""
+    for codes, worst in [((-1,), -1), ((30, 88), 30), ((88, 30), 30), ((14, 27), 27), ((113, 16), 16), ((27, 22), 22)]:
+        found = commits.worst(err.error_for_code(code) for code in codes)
+        assert isinstance(found, err.ProtocolClientError) and found.code == worst
+    assert commits.worst([]) is None
 
 
 class TestFetch:
@@ -108,19 +111,18 @@ class TestFetch:
     def test_both_shapes_of_the_answer(self, by_group: bool) -> None:
         part = {"partition_index": 1, "committed_offset": 5, "metadata": None, "error_code": 0}
         group = {"group_id": "g", "topics": [{"name": "a", "partitions": [part]}], "error_code": 0}
-        code, found = commits.read_fetch({"groups": [group]} if by_group else group)
-        assert (code, found) == (0, {A1: (5, "", -1, 0)})
+        error, found = commits.read_fetch({"groups": [group]} if by_group else group, [A1])
+        assert (error, found) == (None, {A1: (5, "", -1, 0)})
 
     def test_the_groups_error_is_handed_on(self) -> None:
-        assert commits.read_fetch({"groups": [{"group_id": "g", "topics": [], "error_code": 16}]}) == (16, {})
+        error, found = commits.read_fetch({"groups": [{"group_id": "g", "topics": [], "error_code": 16}]}, [A0])
+        assert (type(error), found) == (err.NotCoordinatorForGroup, {})
 
-
-def test_whether_topics_may_go_by_id() -> None:
-    topics = {
-        "a": TopicInfo("a", bytes(range(16)), MappingProxyType({}), 0),
-        "b": TopicInfo("b", None, MappingProxyType({}), 0),
-    }
-    cluster = ClusterSnapshot(topics=MappingProxyType(topics))
-    assert commits.topics_known([A0, A1], cluster)
-    assert not commits.topics_known([A0, B0], cluster)
-    assert not commits.topics_known([TopicPartition("c", 0)], cluster)
+    def test_an_answer_names_what_was_asked_for_and_nothing_else(self) -> None:
+        """One that is left out would count as "nothing committed", and its partition would begin anew."""
+        part = {"partition_index": 1, "committed_offset": 5, "metadata": None, "error_code": 0}
+        group = {"topics": [{"name": "a", "partitions": [part]}]}
+        with pytest.raises(err.MalformedResponseError, match="OffsetFetch leaves out a-0"):
+            commits.read_fetch(group, [A0, A1])
+        with pytest.raises(err.MalformedResponseError, match="OffsetFetch names a-1, which nobody asked for"):
+            commits.read_fetch(group, [])

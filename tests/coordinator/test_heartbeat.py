@@ -52,3 +52,22 @@ def test_after_an_assignment_moved_the_group_settles(after: float, next_in: floa
     beat.settle(100.0)
     beat.sent_heartbeat(100.0 + after)
     assert beat.ttl(100.0 + after) == pytest.approx(next_in)
+
+
+def test_a_session_does_not_run_out_while_the_coordinator_is_known_to_be_away() -> None:
+    now = [0.0]
+    heartbeat = Heartbeat(session_timeout_ms=6000, heartbeat_interval_ms=2000, clock=lambda: now[0])
+    heartbeat.received_heartbeat(1.0)
+    assert heartbeat.session_deadline() == 7.0
+    heartbeat.coordinator_away(5.0)
+    assert heartbeat.session_deadline() == 11.0
+    assert not heartbeat.session_expired(10.9)
+    assert heartbeat.session_expired(11.1)  # a frozen process has heard nothing since: its time is over
+    assert heartbeat.last_receive == 1.0  # health() goes on telling the truth
+
+
+def test_nobody_waits_for_an_answer_beyond_the_end_of_the_session() -> None:
+    heartbeat = Heartbeat(session_timeout_ms=6000, heartbeat_interval_ms=2000, clock=lambda: 10.0)
+    assert heartbeat.patience(30.0, 12.5) == 3.5
+    assert heartbeat.patience(1.0, 12.5) == 1.0
+    assert heartbeat.patience(30.0, 99.0) > 0.0

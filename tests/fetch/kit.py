@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
@@ -37,7 +36,7 @@ class Kit:
 
     def __init__(self, partitions: int = 1, max_messages: int = 1000, max_bytes: int = 1 << 20) -> None:
         self.buffer = FetchBuffer(max_messages, max_bytes)
-        self.dispenser = Dispenser(self.buffer, Lane(None, here, threading.RLock()))
+        self.dispenser = Dispenser(self.buffer, Lane(None, here))
         self.states = {}
         for number in range(partitions):
             state = self.states[number] = TopicPartitionState()

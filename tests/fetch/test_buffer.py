@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from managedconsumer.errors import KafkaException
 from managedconsumer.subscription_state import TopicPartitionState
 from managedconsumer.wire.records import RecordChunk
 from tests.fetch.kit import Kit, batch, damaged, tp
@@ -144,3 +145,22 @@ def test_nothing_is_fetched_behind_a_damaged_batch() -> None:
     kit = Kit()
     kit.fetched(0, batch(0, 3) + damaged(3, 2))
     assert kit.queue().fetch_offset == -1
+
+
+def test_the_next_fetch_begins_behind_the_gaps_that_compaction_leaves() -> None:
+    kit = Kit()
+    kit.fetched(0, batch(0, 3) + batch(20, 2))
+    assert kit.queue().fetch_offset == 22, "not offset and count"
+    assert kit.take_all() == [(0, n) for n in (0, 1, 2, 20, 21)]
+
+
+def test_only_the_user_can_say_where_to_go_on() -> None:
+    kit = Kit()
+    queue = kit.queue()
+    queue.undecided = KafkaException("seek")
+    kit.states[0].seek(7)
+    kit.buffer.restart(tp(0))
+    assert queue.fetch_offset == -1
+    queue.undecided = None
+    kit.buffer.restart(tp(0))
+    assert queue.fetch_offset == 7

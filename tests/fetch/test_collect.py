@@ -307,3 +307,27 @@ class TestDamage:
         kit.dispenser.skip_corrupt(tp(0))
         kit.dispenser.skip_corrupt(tp(5))
         assert kit.take_all() == [(0, 0), (0, 1)]
+
+
+class TestTakenAway:
+    """What a thread had in hand when its partition was taken away is told until the thread comes back."""
+
+    def test_it_is_told_until_the_thread_comes_back(self) -> None:
+        kit = Kit()
+        kit.fetched(0, batch(0, 5))
+        for _ in range(3):
+            kit.take(A)
+        assert kit.dispenser.taken_away(A) == {}
+        kit.dispenser.take_away({tp(0)})
+        assert kit.dispenser.taken_away(A) == {tp(0): 3}
+        assert kit.dispenser.taken_away(B) == {}
+        assert not kit.dispenser.in_hand()
+        kit.take(A)
+        assert kit.dispenser.taken_away(A) == {}
+
+    def test_a_seek_takes_nothing_away(self) -> None:
+        kit = Kit()
+        kit.fetched(0, batch(0, 5))
+        kit.take(A)
+        kit.dispenser.forget({tp(0)})
+        assert kit.dispenser.taken_away(A) == {}

@@ -184,7 +184,7 @@ def test_a_thread_does_not_get_on_where_a_dead_one_was() -> None:
 def test_a_look_from_a_handler_that_interrupts_the_lane_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal handler runs in the middle of the lane's own work, in the same thread, and looks at the consumer."""
     kit, looks = Kit(), []
-    kit.dispenser = Dispenser(kit.buffer, PythonLane(None, here, threading.RLock()))
+    kit.dispenser = Dispenser(kit.buffer, PythonLane(None, here))
     chunk_class = load("python").RecordChunk
     queue = kit.queue()
     for first in (0, 600):

@@ -107,6 +107,26 @@ class TestPlanning:
         assert plan(kit, now=9.9) is None
         assert asked(plan(kit, now=10.0)) == [0]
 
+    def test_after_an_answer_that_was_too_large_each_is_asked_alone(self) -> None:
+        """A broker sends the first batch whole, however large (KIP-74): this finds the partition that it is of."""
+        kit = Kit(3)
+        made = plan(kit)
+        assert made is not None
+        assert fp.separate(made) is None
+        for number in range(2):
+            alone = plan(kit)
+            assert asked(alone) == [number]
+            assert alone is not None
+            assert alone.body["max_wait_ms"] == 0, "the others are waiting"
+            fp.release(alone, 0.0)
+            fp.answered(alone)
+        alone = plan(kit)
+        assert alone is not None
+        ticket = fp.separate(alone)
+        assert ticket is not None
+        assert ticket[0].tp == tp(2)
+        assert asked(plan(kit)) == [0, 1, 2]
+
     def test_a_failure_says_nothing_about_a_partition_that_has_moved_on(self) -> None:
         kit = Kit()
         made = plan(kit)

@@ -178,7 +178,7 @@ def test_close_wakes_a_blocked_receive(new_connection: Connect, handler: Handler
         error, when = outcome[0]
         assert isinstance(error, errors.SocketDisconnectedError)
         assert "was closed while Heartbeat was waiting" in str(error)
-        assert when - start < 0.05
+        assert when - start < 0.5
         connection.close()
         with pytest.raises(errors.SocketDisconnectedError, match="is closed"):
             connection.send(schemas.HEARTBEAT, HEARTBEAT)
@@ -194,7 +194,7 @@ def test_close_from_a_foreign_thread_wakes_a_greenlet_or_thread(new_connection: 
         threading.Thread(target=lambda: (closed_at.append(time.monotonic()), connection.close())).start()
         worker.join(5)
         assert isinstance(outcome[0][0], errors.SocketDisconnectedError)
-        assert outcome[0][1] - closed_at[0] < 0.05
+        assert outcome[0][1] - closed_at[0] < 0.5
 
 
 @pytest.mark.parametrize("silent_at", ["versions", "tls"])
@@ -213,7 +213,7 @@ def test_close_wakes_a_connect(new_connection: Connect, handler: Handler, silent
         worker.join(5)
         assert isinstance(outcome[0][0], errors.SocketDisconnectedError), outcome
         assert "was closed while" in str(outcome[0][0])
-        assert outcome[0][1] - start < 0.05
+        assert outcome[0][1] - start < 0.5
 
 
 def test_close_before_connect_and_connect_twice(new_connection: Connect) -> None:

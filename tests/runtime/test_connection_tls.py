@@ -253,7 +253,7 @@ def test_close_wakes_a_receive_over_tls(new_connection: Connect, authority: Auth
         connection.close()
         worker.join(5)
         assert worker.exception is None
-        assert woken[0] - start < 0.05
+        assert woken[0] - start < 0.5
 
 
 def test_the_parents_tls_session_survives_a_childs_close(new_connection: Connect, authority: Authority) -> None:

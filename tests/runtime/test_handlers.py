@@ -293,7 +293,7 @@ def test_close_wakes_a_dialler(handler: Handler, black_hole: tuple[str, int]) ->
     hold.close()
     worker.join(5)
     assert isinstance(outcome[0][0], ConnectionAbortedError)
-    assert outcome[0][1] - start < 0.05
+    assert outcome[0][1] - start < 0.5
 
 
 def test_close_wakes_a_caller_that_waits_for_the_resolver() -> None:

@@ -182,7 +182,9 @@ def settings(**security: Any) -> dict[str, Any]:
 def test_the_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     for make in (SimpleConsumer, ManagedBalancedConsumer):
-        with pytest.raises(ImportError, match=r"pip install managedconsumer\[rdkafka\]") as caught:
+        with pytest.raises(
+            ImportError, match=r"pip install 'confluent-kafka>=2.3'.*'managedconsumer\[rdkafka\]'"
+        ) as caught:
             make("orders", "127.0.0.1:1", "group", auto_start=False, use_rdkafka=True)
         assert isinstance(caught.value, err.MissingPackageError)
         make("orders", "127.0.0.1:1", "group", auto_start=False)

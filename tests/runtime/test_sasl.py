@@ -83,10 +83,10 @@ def test_scram_with_awkward_names_and_random_nonces(mechanism: str) -> None:
     ],
 )
 def test_a_server_first_message_that_lies_is_refused_at_once(message: bytes, words: str) -> None:
-    start = time.monotonic()
+    start = time.thread_time()
     with pytest.raises(SaslExchangeError, match=words):
         rfc_exchange().step(message.replace(b"%s", SERVER_NONCE.encode()))
-    assert time.monotonic() - start < 0.1
+    assert time.thread_time() - start < 0.1
 
 
 @pytest.mark.parametrize("message", [b"v=AAAA", b"v=", b"v=***", b"x=1", b"v=" + base64.b64encode(bytes(32))])

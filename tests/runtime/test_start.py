@@ -165,6 +165,33 @@ def test_trouble_that_lasts_is_raised(broker: MoodyBroker) -> None:
     assert not broker.members("billing")
 
 
+@pytest.mark.parametrize(
+    ("api", "code", "kind", "words"),
+    [
+        (schemas.FIND_COORDINATOR, 30, err.GroupAuthorizationFailed, "operation Read .*--group billing"),
+        (schemas.JOIN_GROUP, 30, err.GroupAuthorizationFailed, "operation Read .*--group billing"),
+        (schemas.JOIN_GROUP, 26, err.InvalidSessionTimeout, "session_timeout_ms=45000"),
+        (schemas.JOIN_GROUP, 23, err.InconsistentGroupProtocol, "this member offers 'range'"),
+    ],
+)
+def test_what_a_group_refuses_is_raised_at_once_and_logged_in_one_line(
+    broker: MoodyBroker,
+    caplog: pytest.LogCaptureFixture,
+    api: schemas.Api,
+    code: int,
+    kind: type[BaseException],
+    words: str,
+) -> None:
+    broker.refuse(api, code, 1000)
+    consumer = _managed(broker.bootstrap)
+    with pytest.raises(kind, match=f"group 'billing'.*{words}"):
+        consumer.start()
+    assert len(broker.refused[api.key]) >= 998  # asked once (and once more at most, to leave), not again and again
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert line.exc_info is None
+    assert "the consumer ends: group 'billing'" in line.message
+
+
 @both
 def test_a_start_that_waits_is_ended_by_stop(make: Callable[..., Any], broker: MoodyBroker) -> None:
     with KafkaClient(broker.bootstrap) as client:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.coordinator.commits import Verdict
+from managedconsumer.coordinator.commits import Verdict, classify
+from managedconsumer.coordinator.committing import Committing
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.states import IN_GROUP
 from managedconsumer.group_owner import GroupOwner
 from managedconsumer.runtime.assignment_part import AssignmentPart
 from managedconsumer.runtime.committer import Committer
-from managedconsumer.runtime.offsets import OffsetClient
 from managedconsumer.structs import OffsetAndMetadata
 from managedconsumer.testing.simulate_group import ClassicGroup
 
@@ -42,13 +42,14 @@ def retains_buffers_over_a_gap(patch: pytest.MonkeyPatch) -> None:
 
 def loses_commits(patch: pytest.MonkeyPatch) -> None:
     """A commit whose answer says "try again" counts as done."""
-    commit_once = OffsetClient.commit_once
+    judge = Committing._judge
 
-    def careless(self: OffsetClient, *args: Any) -> Any:
-        verdict, errors = commit_once(self, *args)
-        return (Verdict.DONE, {}) if verdict in (Verdict.RETRY, Verdict.FIND_COORDINATOR) else (verdict, errors)
+    def careless(self: Committing, errors: Any, generation: Any, now: float) -> Any:
+        passing = [tp for tp in errors if classify(errors[tp]) in (Verdict.RETRY, Verdict.FIND_COORDINATOR)]
+        self.result.committed.update({tp: self.result.left.pop(tp) for tp in passing})
+        return judge(self, {tp: error for tp, error in errors.items() if tp not in passing}, generation, now)
 
-    patch.setattr(OffsetClient, "commit_once", careless)
+    patch.setattr(Committing, "_judge", careless)
 
 
 def accepts_old_heartbeats(patch: pytest.MonkeyPatch) -> None:

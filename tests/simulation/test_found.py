@@ -8,8 +8,7 @@ from typing import Any, Callable
 
 import pytest
 
-from managedconsumer import errors as err
-from managedconsumer.coordinator.commits import Verdict
+from managedconsumer.coordinator.committing import Patience
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import Dispenser
@@ -20,6 +19,7 @@ from managedconsumer.runtime.assignment_part import AssignmentPart
 from managedconsumer.runtime.callbacks import ListenerCalls, UserTask
 from managedconsumer.runtime.committer import Committer
 from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.runtime.offsets import OffsetClient
 from managedconsumer.structs import Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
 from managedconsumer.testing.simulate import World
@@ -41,46 +41,49 @@ def _state(position: int, finished: int) -> TopicPartitionState:
 # -- an automatic commit that is tried again does not undo a newer one --------------------------------------
 
 
-class _Offsets:
+class _Coordinator:
     """Says "try again" to the first commit, and while that one waits lets something else happen."""
 
     def __init__(self) -> None:
         self.sent: list[int] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def commit_once(self, offsets: Any, *_: Any) -> Any:
-        self.sent.append(offsets[TP].offset)
+    def request(self, _purpose: str, _api: Any, body: Any, *_: Any) -> dict[str, Any]:
+        (part,) = body["topics"][0]["partitions"]
+        self.sent.append(part["committed_offset"])
         if len(self.sent) == 1:
-            return Verdict.RETRY, {TP: err.error_for_code(14)}
-        return Verdict.DONE, {}
-
-
-class _Pausing(ThreadingHandler):
-    """Nobody waits here: at the first pause the other thread gets its turn."""
-
-    def __init__(self) -> None:
-        self.meanwhile: Callable[[], None] = lambda: None
-
-    def sleep(self, seconds: float = 0) -> None:
-        meanwhile, self.meanwhile = self.meanwhile, lambda: None
-        meanwhile()
+            self.meanwhile()
+        answer = {"partition_index": TP.partition, "error_code": 14 if len(self.sent) == 1 else 0}
+        return {"topics": [{"name": TP.topic, "partitions": [answer]}]}
 
 
 def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
-    handler, offsets, state = _Pausing(), _Offsets(), _state(position=4, finished=2)
+    handler, coordinator, state = ThreadingHandler(), _Coordinator(), _state(position=4, finished=2)
+    shared = handler.RLock()
+    cluster: Any = SimpleNamespace(handler=handler)
+    link: Any = coordinator
     engine: Any = SimpleNamespace(
         handler=handler,
-        lock=handler.RLock(),
-        offsets=offsets,
+        lock=handler.Condition(shared),
+        commits=handler.Condition(shared),
+        offsets=OffsetClient(cluster, link, "g", 0),
         subscription=SimpleNamespace(assignment={TP: state}),
-        dispenser=SimpleNamespace(settle_lane=lambda: None, lowest_in_hand=lambda *_args, **_named: None),
+        dispenser=SimpleNamespace(
+            settle_lane=lambda: None, lowest_in_hand=lambda *_args, **_named: None, taken_away=lambda _who: {}
+        ),
         group_id="g",
         closing=False,
     )
     committer = Committer(engine)
-    handler.meanwhile = lambda: committer.commit({TP: OffsetAndMetadata(4, "", -1)}, 0, 0)
-    assert committer.commit_finished(10.0, "interval")
-    assert offsets.sent == [2, 4]  # and not 2 again
+    newer: list[Any] = []
+    coordinator.meanwhile = lambda: newer.append(committer.submit({TP: OffsetAndMetadata(4, "", -1)}, Patience(5.0)))
+    try:
+        assert committer.commit_finished(10.0, "interval")
+        newer[0].result(5000)
+    finally:
+        engine.closing = True
+        committer.join(5)
+    assert coordinator.sent == [2, 2, 4]  # and not 2 again
     assert (state.committed, state.finished) == (4, 4)
 
 

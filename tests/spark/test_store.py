@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -95,3 +96,34 @@ def test_a_brokers_topic_name_is_no_way_out_of_the_directory(name: str, tmp_path
         with pytest.raises(ConfigurationError, match="is no legal topic name"):
             use()
     assert list(tmp_path.rglob("*.json")) == []
+
+
+def test_data_is_on_the_disk_before_it_is_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim that survives a power failure without its data would be a hole for good."""
+    part = tmp_path / "data" / "000001-ab" / "window=1" / "part-0.parquet"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"PAR1")
+    done: list[str] = []
+    sync, link = os.fsync, os.link
+
+    def fsync(descriptor: int) -> None:
+        done.append(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path))
+        sync(descriptor)
+
+    def linked(draft: Path, target: Path) -> None:
+        done.append(f"claim {target.name}")
+        link(draft, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "link", linked)
+    store = ClaimStore(tmp_path)
+    assert store.claim(TP, OffsetRange(0, 5), "data/000001-ab")
+    claimed = done.index(f"claim {0:019d}.json")
+    before, after = done[:claimed], done[claimed:]
+    parts = ["data/000001-ab/window=1/part-0.parquet", "data/000001-ab", "data", "."]
+    assert [name for name in before if name in parts][: len(parts)] == parts
+    assert "_claims/page-views/3" in after
+    assert {"_claims/page-views", "_claims"} <= set(done), "the directories of a new topic have names, too"
+    seen = len(done)
+    assert store.claim(TopicPartition("page-views", 4), OffsetRange(0, 5), "data/000001-ab")
+    assert not any("data/" in name for name in done[seen:]), "once for each batch"

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from managedconsumer.cli import main
 from managedconsumer.testing import DataDirError, DownloadError, UnknownKafkaVersionError, _digests
 from managedconsumer.testing._jars import TESTED_VERSIONS, kafka_jars, parse_version
 
@@ -258,7 +259,9 @@ def test_no_resolver_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("MANAGEDCONSUMER_CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(DownloadError, match=r"needs Maven .* or PySpark.*pip install 'managedconsumer\[spark\]'"):
+    with pytest.raises(
+        DownloadError, match=r"needs Maven .* or PySpark.*pip install 'pyspark>=4.2'.*'managedconsumer\[spark\]'"
+    ):
         fetch()
 
 
@@ -286,3 +289,15 @@ def test_versions_that_cannot_be(text: str, message: str) -> None:
 def test_java_that_each_release_needs() -> None:
     assert parse_version("4.3.0").java_minimum == 17
     assert parse_version("3.9.2").java_minimum == 11
+
+
+@java
+@pytest.mark.usefixtures("repository")
+def test_a_bad_version_leaves_no_directory_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MANAGEDCONSUMER_STATE", str(tmp_path / "state"))
+    for words in (["start"], ["start", "--foreground"]):
+        assert main(["broker", *words, "--port", "0", "--kafka-version", "4.3.99"]) == 1
+        assert "has no Apache Kafka 4.3.99" in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()

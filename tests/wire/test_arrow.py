@@ -230,7 +230,7 @@ def test_header_names_beyond_ascii_in_the_middle_of_a_batch(twin: ModuleType) ->
 
 def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingPackageError, match=r"pip install managedconsumer\[arrow\]"):
+    with pytest.raises(MissingPackageError, match=r"pip install 'pyarrow>=18'.*'managedconsumer\[arrow\]'"):
         chunk_to_columns(chunk(records.load("python"), batch(0, 1)))
 
 

@@ -1,0 +1,104 @@
+"""Commits on their way: what ``commit_offsets(wait=False)`` gives back, and how the commit worker keeps them."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
+from managedconsumer.coordinator.committing import Offsets, Patience
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+
+# A missed wake-up can cost a waiting thread at most this much (seconds).
+_LONGEST_NAP = 1.0
+
+
+class Commit:
+    """A commit on its way; made by ``commit_offsets(wait=False)``. Thread-safe, done once.
+
+    In a coroutine: ``await asyncio.to_thread(commit.result, 5000)``, or ask :meth:`done` from time to time.
+    """
+
+    def __init__(self, changed: Any, now: Callable[[], float], offsets: Offsets) -> None:
+        """``changed``: the condition that is notified when it is done, ``now``: the clock of its waits (seconds)."""
+        self._changed = changed
+        self._now = now
+        self._offsets = dict(offsets)
+        self._done = False
+        self._error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        state = "under way" if not self._done else "done" if self._error is None else f"failed: {self._error}"
+        return f"<Commit of {len(self._offsets)} partitions, {state}>"
+
+    @property
+    def offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is to be committed: the *next* offset by partition."""
+        return dict(self._offsets)
+
+    def done(self) -> bool:
+        """True once it has been committed, or has failed. Never blocks."""
+        return self._done
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it failed: what :meth:`result` raises. None while it is under way and after a success. Never blocks."""
+        return self._error
+
+    def result(self, timeout_ms: int | None = None) -> None:
+        """Wait until all of it is committed, for ``timeout_ms`` (None: as long as it takes; 0: do not wait).
+
+        Raises what ``commit_offsets()`` raises when it was not, and CommitPendingError (also a TimeoutError) when it is
+        still under way.
+        """
+        if not self.wait(None if timeout_ms is None else timeout_ms / 1000.0):
+            raise err.CommitPendingError(f"the commit is still under way after {timeout_ms} ms")
+        if self._error is not None:
+            raise self._error
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait for up to ``seconds`` (None: as long as it takes); True once it is done. Raises nothing."""
+        deadline = Deadline(self._now(), seconds)
+        with self._changed:
+            while not self._done:
+                left = deadline.remaining(self._now())
+                if left is not None and left <= 0:
+                    return False
+                self._changed.wait(_LONGEST_NAP if left is None else min(left, _LONGEST_NAP))
+        return True
+
+    def finish(self, error: BaseException | None) -> None:
+        """It is done; a second time nothing changes. For the worker."""
+        with self._changed:
+            if not self._done:
+                self._error, self._done = error, True
+                self._changed.notify_all()
+
+
+class Explicit(Commit):
+    """One that the user asked for: fixed offsets, each with the era of its partition that it belongs to."""
+
+    def __init__(
+        self,
+        changed: Any,
+        now: Callable[[], float],
+        offsets: Offsets,
+        states: Mapping[TopicPartition, Any],
+        lost: Mapping[TopicPartition, err.KafkaException],
+        patience: Patience,
+    ) -> None:
+        """``states``: the state objects of the partitions at the look-up. ``lost``: taken away while in hand."""
+        super().__init__(changed, now, offsets)
+        self.states = states
+        self.lost = dict(lost)
+        self.patience = patience
+
+
+class Finished(Commit):
+    """An automatic one: of what is finished when its turn comes."""
+
+    def __init__(self, changed: Any, now: Callable[[], float], seconds: float, why: str) -> None:
+        """``seconds``: how long it may take from now on. ``why``: for the log."""
+        super().__init__(changed, now, {})
+        self.until = now() + seconds
+        self.why = why

@@ -1,0 +1,25 @@
+"""Exceptions of the user's code come out as they are; where they come from goes with them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Collection
+
+from managedconsumer.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_SHOWN = 5
+
+
+def blame(error: BaseException, where: str) -> None:
+    """Say where the user's code raised ``error``: as a note (Python 3.11 and newer), and as a line in the log."""
+    if hasattr(error, "add_note"):
+        error.add_note(where)
+    log.warning("%s: %s: %s", where, type(error).__name__, error)
+
+
+def shown(tps: Collection[TopicPartition]) -> str:
+    """Partitions as a short text."""
+    names = [f"{topic}-{number}" for topic, number in sorted(tps)]
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

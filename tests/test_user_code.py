@@ -1,0 +1,143 @@
+"""What the user's own code raises comes out as itself, and says where it comes from."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from managedconsumer import (
+    AsyncConsumerRebalanceListener,
+    ConsumerRebalanceListener,
+    ManagedBalancedConsumer,
+    SimpleConsumer,
+)
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.testing import MemoryBroker
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker({"orders": 2}) as broker:
+        broker.produce("orders", [b"good", b"bad", b"good"], partition=1)
+        yield broker
+
+
+class Mistake(Exception):
+    """The user's own."""
+
+
+def refuse_bad(value: bytes, key: Any) -> tuple[bytes, Any]:
+    if value == b"bad":
+        raise Mistake("what is this?")
+    return value, key
+
+
+def check(error: BaseException, expected: str, caplog: pytest.LogCaptureFixture) -> None:
+    """``expected`` is in the exception's notes, and in the log with the exception's text."""
+    if sys.version_info >= (3, 11):
+        assert expected in error.__notes__
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert f"{expected}: Mistake: {error}" in lines
+
+
+def by_consume(consumer: Any) -> None:
+    while consumer.consume() is not None:
+        pass
+
+
+def by_iteration(consumer: Any) -> None:
+    list(consumer)
+
+
+def by_batches(consumer: Any) -> None:
+    while consumer.consume_batch(10, 1000):
+        pass
+
+
+def by_async_for(consumer: Any) -> None:
+    async def read() -> None:
+        async for _ in consumer:
+            pass
+
+    asyncio.run(read())
+
+
+@pytest.mark.parametrize("read", [by_consume, by_iteration, by_batches, by_async_for])
+@pytest.mark.parametrize("kind", [SimpleConsumer, ManagedBalancedConsumer])
+def test_a_deserializer(
+    kind: Any, read: Callable[[Any], None], broker: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = kind("orders", broker.bootstrap, "g", deserializer=refuse_bad, consumer_timeout_ms=1000)
+    try:
+        with pytest.raises(Mistake) as caught:
+            read(consumer)
+    finally:
+        consumer.stop()
+    check(caught.value, "raised by the deserializer for orders-1 at offset 1", caplog)
+
+
+@pytest.mark.parametrize("answer", ["ignore", None, True, "SKIP"])
+def test_an_answer_of_on_error_that_means_nothing(answer: Any, broker: MemoryBroker) -> None:
+    options: Any = {"deserializer": refuse_bad, "on_error": lambda error, message: answer, "consumer_timeout_ms": 1000}
+    with SimpleConsumer("orders", broker.bootstrap, **options) as consumer:
+        with pytest.raises(ConfigurationError) as caught:
+            list(consumer)
+        assert str(caught.value) == f"what on_error returns must be 'raise' or 'skip', not {answer!r}"
+        assert isinstance(caught.value.__cause__, Mistake)
+        assert consumer.position(1) == 1  # nothing was skipped
+
+
+class Failing(ConsumerRebalanceListener):
+    """Cannot set up what it needs."""
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        """Nothing to do."""
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        raise Mistake("no database")
+
+
+class FailingAsync(AsyncConsumerRebalanceListener):
+    """The same."""
+
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        """Nothing to do."""
+
+    async def on_partitions_assigned(self, assigned: Any) -> None:
+        await asyncio.sleep(0)
+        raise Mistake("no database")
+
+
+@pytest.mark.parametrize("listener", [Failing, FailingAsync])
+@pytest.mark.parametrize("read", [by_consume, by_async_for])
+def test_a_listener(
+    listener: Any, read: Callable[[Any], None], broker: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = ManagedBalancedConsumer(
+        "orders", broker.bootstrap, "g", listener=listener(), consumer_timeout_ms=1000, auto_start=False
+    )
+    consumer.start()
+    try:
+        with pytest.raises(Mistake) as caught:
+            read(consumer)
+    finally:
+        consumer.stop()
+    check(caught.value, "raised by the listener's on_partitions_assigned(orders-0, orders-1)", caplog)
+
+
+def test_a_post_rebalance_callback(broker: MemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
+    def callback(consumer: Any, old: Any, new: Any) -> None:
+        raise Mistake("no database")
+
+    consumer = ManagedBalancedConsumer("orders", broker.bootstrap, "g", post_rebalance_callback=callback)
+    try:
+        with pytest.raises(Mistake) as caught:
+            consumer.consume()
+    finally:
+        consumer.stop()
+    check(caught.value, "raised by post_rebalance_callback, old={}, new={0: -2, 1: -2}", caplog)
