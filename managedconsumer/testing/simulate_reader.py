@@ -59,8 +59,7 @@ class Reader:
 
     def run(self) -> None:
         """Read and work until the program is told to stop; raises ReaderDied."""
-        program = self.program
-        while not program.stop_asked and not program.over:
+        while self._goes_on():
             try:
                 items = self._read()
                 self.received(items)
@@ -71,13 +70,16 @@ class Reader:
             except SimulatedInterrupt as error:
                 self._failed(error)
 
+    def _goes_on(self) -> bool:
+        return not self.program.stop_asked and not self.program.over
+
     async def run_async(self) -> None:
         """The same as an asyncio task."""
         import asyncio
 
         program = self.program
         program.readers[asyncio.current_task()] = self
-        while not program.stop_asked and not program.over:
+        while self._goes_on():
             try:
                 async for message in program.running_consumer():
                     items = [_item(message)]
@@ -88,7 +90,7 @@ class Reader:
                     self._maybe_die()
                     program.finish(*items[0])
                     self._maybe_commit(True)
-                    if program.stop_asked:
+                    if not self._goes_on():
                         break
                 self._maybe_commit(False)
             except ReaderDied:
