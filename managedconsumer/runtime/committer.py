@@ -145,16 +145,27 @@ class Committer:
         engine = self._engine
         with engine.lock:
             taken = engine.dispenser.taken_away(engine.handler.ident())
-            chosen = dict(self.held() if offsets is None else offsets)
+            chosen = dict(self._not_behind(self.held()) if offsets is None else offsets)
             lost = {tp: taken[tp] for tp in taken if offsets is None or tp in offsets}
             chosen.update({tp: OffsetAndMetadata(offset) for tp, offset in lost.items()})
             errors = {tp: self._taken(tp) for tp in lost}
             commit = Explicit(engine.commits, engine.handler.now, chosen, self._states(chosen), errors, patience)
+            commit.of_hand = offsets is None
             if chosen:
                 self._append(commit)
             else:
                 commit.finish(None)
         return commit
+
+    def _not_behind(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """``offsets``, but nothing behind what other threads' commits of what they have in hand are on the way to."""
+        for commit in (*self._current, *self._waiting):
+            if isinstance(commit, Explicit) and commit.of_hand:
+                for tp, entry in commit.offsets.items():
+                    same = self._engine.subscription.assignment.get(tp) is commit.states[tp]
+                    if tp in offsets and same and entry.offset > offsets[tp].offset:
+                        offsets[tp] = entry
+        return offsets
 
     @staticmethod
     def _taken(tp: TopicPartition) -> err.KafkaException:

@@ -22,7 +22,7 @@ from managedconsumer.runtime.handlers import ThreadingHandler
 from managedconsumer.runtime.offsets import OffsetClient
 from managedconsumer.structs import Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
-from managedconsumer.testing.simulate import World
+from managedconsumer.testing.simulate import World, simulate
 from managedconsumer.testing.simulate_kernel import START, Process
 from managedconsumer.testing.simulate_network import NO_FAULT, Fault
 from managedconsumer.testing.simulate_plan import Plan
@@ -213,3 +213,27 @@ def test_stop_does_not_wait_for_a_coordinator_that_is_silent() -> None:
     trace = world.run()
     (took,) = [float(line.split()[-2]) for line in trace.lines if "stopped after" in line and "p1 " in line]
     assert took < 5.5  # of it the commit 2 s, the leave 2 s
+
+
+# -- several threads that read from one consumer -------------------------------------------------------------
+
+
+def test_a_commit_of_one_thread_does_not_undo_the_commit_of_another() -> None:
+    plan = Plan(seed=1, members=1, topics={"t": 1}, fault_rate=0.0, duration=3.0, auto_commit=None, explicit_commit=0.7)
+    plan.readers, plan.processing = 3, 0.01
+    plan.batches = [(0.2 + n / 5, "t", 0, 5) for n in range(10)]
+    for seed in range(20):
+        trace = simulate(seed, plan=plan)
+        assert trace.ok, trace
+        assert trace.commits
+
+
+def test_threads_that_wait_do_not_wake_each_other_while_a_partition_is_given_up() -> None:
+    plan = Plan(seed=1, members=1, topics={"t": 2}, fault_rate=0.0, duration=4.0, drain=1.0, readers=3)
+    plan.slow_processing, plan.rebalance = 0.5, 2.0
+    plan.batches = [(0.5 + n / 10, "t", n % 2, 1) for n in range(20)]
+    plan.incidents = [(1.0 + n / 2, "start", 0) for n in range(4)]
+    for seed in range(10):
+        trace = simulate(seed, plan=plan)
+        assert trace.ok, trace
+        assert trace.events < 20_000
