@@ -144,7 +144,7 @@ class Committer:
         """
         engine = self._engine
         with engine.lock:
-            taken = engine.dispenser.taken_away(engine.handler.ident())
+            taken = engine.dispenser.taken_away(engine.caller())
             chosen = dict(self._not_behind(self.held()) if offsets is None else offsets)
             lost = {tp: taken[tp] for tp in taken if offsets is None or tp in offsets}
             chosen.update({tp: OffsetAndMetadata(offset) for tp, offset in lost.items()})

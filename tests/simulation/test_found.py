@@ -72,6 +72,7 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
             settle_lane=lambda: None, lowest_in_hand=lambda *_args, **_named: None, taken_away=lambda _who: {}
         ),
         group_id="g",
+        caller=lambda: 0,
         closing=False,
     )
     committer = Committer(engine)
@@ -219,21 +220,33 @@ def test_stop_does_not_wait_for_a_coordinator_that_is_silent() -> None:
 
 
 def test_a_commit_of_one_thread_does_not_undo_the_commit_of_another() -> None:
-    plan = Plan(seed=1, members=1, topics={"t": 1}, fault_rate=0.0, duration=3.0, auto_commit=None, explicit_commit=0.7)
-    plan.readers, plan.processing = 3, 0.01
-    plan.batches = [(0.2 + n / 5, "t", 0, 5) for n in range(10)]
     for seed in range(20):
+        plan = Plan(seed, members=1, topics={"t": 1}, fault_rate=0.0, duration=3.0, readers=3)
+        plan.auto_commit, plan.explicit_commit = None, 0.7
+        plan.batches = [(0.2 + n / 5, "t", 0, 5) for n in range(10)]
         trace = simulate(seed, plan=plan)
         assert trace.ok, trace
         assert trace.commits
 
 
 def test_threads_that_wait_do_not_wake_each_other_while_a_partition_is_given_up() -> None:
-    plan = Plan(seed=1, members=1, topics={"t": 2}, fault_rate=0.0, duration=4.0, drain=1.0, readers=3)
-    plan.slow_processing, plan.rebalance = 0.5, 2.0
-    plan.batches = [(0.5 + n / 10, "t", n % 2, 1) for n in range(20)]
-    plan.incidents = [(1.0 + n / 2, "start", 0) for n in range(4)]
-    for seed in range(10):
+    for seed in range(5):
+        plan = Plan(seed, members=1, topics={"t": 2}, fault_rate=0.0, duration=4.0, drain=1.0, readers=3)
+        plan.slow_processing = 0.15
+        plan.batches = [(0.5 + n / 10, "t", n % 2, 1) for n in range(30)]
+        plan.incidents = [(1.0 + n / 2, "start", 0) for n in range(4)]
         trace = simulate(seed, plan=plan)
         assert trace.ok, trace
-        assert trace.events < 20_000
+
+
+def test_a_task_is_told_that_a_rebalance_took_its_message_away_when_it_commits() -> None:
+    lost = 0
+    for seed in range(20):
+        plan = Plan(seed, members=1, topics={"t": 2}, fault_rate=0.0, duration=4.0, readers=2, tasks=True, drain=0.0)
+        plan.auto_commit, plan.explicit_commit, plan.processing = None, 1.0, 0.5
+        plan.batches = [(0.5 + n / 10, "t", n % 2, 1) for n in range(30)]
+        plan.incidents = [(1.0 + n / 2, "start", 0) for n in range(4)]
+        trace = simulate(seed, plan=plan, record=True)
+        assert trace.ok, trace
+        lost += sum("commit_offsets() raised" in line for line in trace.lines)
+    assert lost
