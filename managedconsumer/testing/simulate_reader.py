@@ -92,6 +92,7 @@ class Reader:
                     self._maybe_commit(True)
                     if not self._goes_on():
                         break
+                self.hand = []
                 self._maybe_commit(False)
             except ReaderDied:
                 program.reader_died(self)
