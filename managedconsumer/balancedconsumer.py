@@ -269,7 +269,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
     def _tick(self) -> bool:
         """One round of the membership worker; False when it should end."""
         life = self._group_life
-        if life is None or self._engine.closing or self._engine.stopping:
+        if life is None or self._engine.closing or self._engine.stopping or life.member.leaving:
             return False
         member = life.member
         try:

@@ -86,6 +86,8 @@ class Committer:
                 if state.position is not None:
                     elsewhere = engine.dispenser.lowest_in_hand(tp, but=me)
                     offset = state.position if elsewhere is None else min(state.position, elsewhere)
+                    # Another thread may have committed what it still has in hand: that is not taken back.
+                    offset = max(offset, state.finished or 0)
                     result[tp] = OffsetAndMetadata(offset, metadata, state.epoch_before(offset))
         return result
 
@@ -140,17 +142,28 @@ class Committer:
         """
         engine = self._engine
         with engine.lock:
-            taken = engine.dispenser.taken_away(engine.handler.ident())
-            chosen = dict(self.held() if offsets is None else offsets)
+            taken = engine.dispenser.taken_away(engine.caller())
+            chosen = dict(self._not_behind(self.held()) if offsets is None else offsets)
             lost = {tp: taken[tp] for tp in taken if offsets is None or tp in offsets}
             chosen.update({tp: OffsetAndMetadata(offset) for tp, offset in lost.items()})
             errors = {tp: self._taken(tp) for tp in lost}
             commit = Explicit(engine.commits, engine.handler.now, chosen, self._states(chosen), errors, patience)
+            commit.of_hand = offsets is None
             if chosen:
                 self._worker.append(commit)
             else:
                 commit.finish(None)
         return commit
+
+    def _not_behind(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """``offsets``, but nothing behind what other threads' commits of what they have in hand are on the way to."""
+        for commit in (*self._current, *self._waiting):
+            if isinstance(commit, Explicit) and commit.of_hand:
+                for tp, entry in commit.offsets.items():
+                    same = self._engine.subscription.assignment.get(tp) is commit.states[tp]
+                    if tp in offsets and same and entry.offset > offsets[tp].offset:
+                        offsets[tp] = entry
+        return offsets
 
     @staticmethod
     def _taken(tp: TopicPartition) -> err.KafkaException:

@@ -341,21 +341,23 @@ class Engine(AssignmentPart, forks.OwnProcess):
             self.inside.discard(who)
 
     def _take(self, take: Callable[[int], T | None], who: int) -> T | None:
-        queued, taken = self.buffer.pops, None
+        queued, had = self.buffer.pops, bool(self._draining) and self.dispenser.has_hand(who)
+        taken = None
         try:
             taken = take(who) if self._patience is None else self._patience.call(take, who)
-            self._tell_of_taking(queued)
+            self._tell_of_taking(queued, had)
         except BaseException:
             if taken is not None:
                 self.dispenser.take_back(who)
-            self._tell_of_taking(queued)
+            self._tell_of_taking(queued, had)
             raise
         return taken
 
-    def _tell_of_taking(self, queued: int) -> None:
+    def _tell_of_taking(self, queued: int, had: bool) -> None:
         if self.buffer.pops != queued:
             self.room.notify_all()
-        if self._draining:
+        # Only where something was given back: otherwise threads that wait here would wake each other all the time.
+        if had:
             self.lock.notify_all()
 
     def _on_return(self, who: int) -> None:

@@ -104,6 +104,11 @@ class GroupMember:
         """True when no rebalance is going on or wanted, and nothing is left to hand over."""
         return not self._todo and not self.machine.need_rejoin()
 
+    @property
+    def leaving(self) -> bool:
+        """True when the member goes, or has gone: there is nothing to drive any more."""
+        return self._closing
+
     def current(self, generation: Generation) -> bool:
         """False when the round that ``generation`` belongs to is over, or the member closes."""
         return not self._closing and self.machine.is_current(generation)

@@ -92,6 +92,8 @@ class Explicit(Commit):
         self.states = states
         self.lost = dict(lost)
         self.patience = patience
+        #: Whether it is of what the calling thread had in hand, not of offsets that the user has named.
+        self.of_hand = False
 
 
 class Finished(Commit):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from managedconsumer.testing.simulate_broker import Brokers
     from managedconsumer.testing.simulate_member import Program
     from managedconsumer.testing.simulate_plan import Plan
+    from managedconsumer.testing.simulate_watch import Watched
 
 
 class Witness:
@@ -71,7 +72,7 @@ class Witness:
             prefix = max(prefix, self._floor.get(tp, 0))
         return self.visible(tp, prefix)
 
-    def handing_out(self, program: Program, tp: TopicPartition, offset: int, state: Any) -> None:
+    def handing_out(self, program: Watched, tp: TopicPartition, offset: int, state: Any) -> None:
         """A message leaves the consumer for the user's thread (its lock is held)."""
         self.handed_out += 1
         if program.knows_loss:
@@ -93,7 +94,7 @@ class Witness:
             if other is not program and other.may_hand_out(tp) and other.unfenced():
                 self.report(f"{program.name} and {other.name} both own {tp}, and neither is fenced")
 
-    def _check_order(self, program: Program, tp: TopicPartition, offset: int, state: Any) -> None:
+    def _check_order(self, program: Watched, tp: TopicPartition, offset: int, state: Any) -> None:
         before = program.expected.get(tp)
         if before is None or before[0] is not state:
             program.undelivered.pop(tp, None)
@@ -114,7 +115,7 @@ class Witness:
                 self.report(f"{program.name} hands out {tp}@{offset}, not {expected}")
         program.expected[tp] = (state, offset + 1)
 
-    def _check_start(self, program: Program, tp: TopicPartition, offset: int) -> None:
+    def _check_start(self, program: Watched, tp: TopicPartition, offset: int) -> None:
         if self._latest and tp not in self.highest:
             floor = self._floor.pop(tp, None)
             if floor is not None and offset > self.visible(tp, floor):

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Callable, Collection
 from managedconsumer.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from managedconsumer.testing.simulate_member import Program
+    from managedconsumer.testing.simulate_watch import Watched
 
 
 class Contract:
     """The callbacks of one listener, as a user may rely on them."""
 
-    def __init__(self, program: Program, report: Callable[[str], None]) -> None:
+    def __init__(self, program: Watched, report: Callable[[str], None]) -> None:
         self._program = program
         self._report = report
         self.owned: set[TopicPartition] = set()

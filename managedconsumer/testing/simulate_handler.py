@@ -11,9 +11,9 @@ from __future__ import annotations
 import queue
 from typing import Any, Callable, TypeVar
 
-from managedconsumer.runtime import primitives
+from managedconsumer.runtime import owners, primitives
 from managedconsumer.runtime.handlers import Handler
-from managedconsumer.testing.simulate_kernel import Killed, Process, Task
+from managedconsumer.testing.simulate_kernel import FIRST_NUMBER, Killed, Process, Task
 
 T = TypeVar("T")
 _PREFIX = "managedconsumer."
@@ -133,8 +133,9 @@ class VirtualCondition:
                 self._waiters.remove(me)
             self._lock.restore(depth)
             # Whoever notifies while the waiter is on its way has not forgotten it, though it does not wait any more.
-            in_vain = timeout is not None and not woken
-            me.missed_wake_up = (timeout, lambda: self._notified == notified) if in_vain else None
+            me.missed_wake_up = None
+            if timeout is not None and not woken:
+                me.missed_wake_up = timeout, lambda: self._notified == notified
 
     def notify(self, n: int = 1) -> None:
         """Wake ``n`` waiters."""
@@ -308,7 +309,7 @@ class VirtualHandler(Handler):
         return 0 if task is None else task.number
 
     def is_alive(self, ident: int) -> bool:
-        return not ident or ident in self.process.tasks
+        return not ident or (ident in self.process.tasks if ident > FIRST_NUMBER else owners.is_alive(ident))
 
     def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
         return fn(*args)

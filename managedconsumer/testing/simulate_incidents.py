@@ -105,6 +105,8 @@ class Incidents:
             self._producers += 1
             producer, commit = self._producers, random.random() < 0.5
             brokers.change(tp, lambda log: log.append(count, producer))
-            self.later(random.uniform(0.0, 1.5), brokers.change, tp, lambda log: log.finish_transaction(producer, commit))
+            self.later(
+                random.uniform(0.0, 1.5), brokers.change, tp, lambda log: log.finish_transaction(producer, commit)
+            )
         else:
             brokers.append(tp, count)

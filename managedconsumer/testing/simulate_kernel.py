@@ -30,6 +30,8 @@ START = 1000.0
 Killed: type[BaseException] = greenlet.GreenletExit
 
 
+#: Numbers of workers: not those that the package gives to real threads and to asyncio tasks.
+FIRST_NUMBER = 1 << 40
 #: So many things never happen at the same time, unless somebody waits in a circle.
 _LONGEST_STANDSTILL = 20_000
 
@@ -56,7 +58,7 @@ class Kernel:
         self._heap: list[tuple[float, float, int, Callable[..., Any], tuple[Any, ...]]] = []
         self._chance = self.random.random
         self._pushed = 0
-        self._tasks = 0
+        self._tasks = FIRST_NUMBER
         self._standing = 0
 
     def at(self, when: float, call: Callable[..., Any], *args: Any) -> None:
@@ -164,14 +166,11 @@ class Task:
         "process",
     )
 
-    def __init__(
-        self, process: Process, name: str, fn: Callable[..., Any], args: tuple[Any, ...], number: int | None = None
-    ) -> None:
-        """``number``: that of a worker which has ended, as the system gives idents of dead threads to new ones."""
+    def __init__(self, process: Process, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.process = process
         self.kernel = process.kernel
         self.name = name
-        self.number = process.kernel.next_task_number() if number is None else number
+        self.number = process.kernel.next_task_number()
         self.exception: BaseException | None = None
         #: If the seconds of its last wait on a condition ran out: those, and how to ask whether it still was in vain.
         self.missed_wake_up: tuple[float, Callable[[], bool]] | None = None
@@ -198,8 +197,7 @@ class Task:
         finally:
             del self._fn, self._args
             self._done = True
-            if self.process.tasks.get(self.number) is self:
-                del self.process.tasks[self.number]
+            self.process.tasks.pop(self.number, None)
             if not self.process.dead:
                 for task in self._joining:
                     task.wake()

@@ -8,7 +8,7 @@ from asyncio import events
 from typing import Any, Callable, Coroutine
 
 from managedconsumer.testing.simulate_handler import VirtualHandler
-from managedconsumer.testing.simulate_kernel import Task
+from managedconsumer.testing.simulate_kernel import Killed, Task
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -32,7 +32,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         try:
             running = [self.create_task(coroutine) for coroutine in coroutines]
             while not all(each.done() for each in running):
-                self._run_once()
+                self._run_once()  # type: ignore[attr-defined]
             return [error for each in running if not each.cancelled() and (error := each.exception()) is not None]
         finally:
             task.on_leave = task.on_return = None
@@ -40,12 +40,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self.close()
 
     def _leave(self) -> None:
-        self._thread_id = None
-        events._set_running_loop(None)
+        self._thread_id: int | None = None
+        events._set_running_loop(None)  # noqa: SLF001 (there is no other way)
 
     def _come_back(self) -> None:
         self._thread_id = threading.get_ident()
-        events._set_running_loop(self)
+        events._set_running_loop(self)  # noqa: SLF001
 
     # -- what a loop asks of its system ---------------------------------------------------------------
 
@@ -55,6 +55,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def select(self, timeout: float | None) -> list[Any]:
         """Wait for ``timeout`` seconds, or until another thread has something for the loop."""
+        if self._handler.process.dead:
+            raise Killed  # a coroutine's task has swallowed it
         if timeout is None or timeout > 0:
             self._wake.wait(timeout)
         else:
@@ -68,8 +70,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         self._wake.set()
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         """Run ``func(*args)`` in a simulated thread of its own."""
+        del executor
         future = self.create_future()
 
         def settle(result: Any, error: BaseException | None) -> None:

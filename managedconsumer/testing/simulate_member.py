@@ -1,52 +1,27 @@
-"""One simulated program: a real ManagedBalancedConsumer, the user's loop around it, and what is observed of both."""
+"""One simulated program: a real ManagedBalancedConsumer, its readers, and what is done to it."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Collection
+from typing import TYPE_CHECKING, Collection
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
-from managedconsumer.coordinator.states import MemberState
-from managedconsumer.group_owner import GroupOwner
-from managedconsumer.listeners import ConsumerRebalanceListener
 from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
-from managedconsumer.runtime.engine import Engine
 from managedconsumer.runtime.member import GroupMember
-from managedconsumer.structs import NO_GENERATION, Generation, TopicPartition
-from managedconsumer.testing.simulate_contract import Contract
+from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.simulate_handler import VirtualHandler
-from managedconsumer.testing.simulate_kernel import Process, Task
+from managedconsumer.testing.simulate_kernel import Killed, Process, Task
 from managedconsumer.testing.simulate_network import SimulatedCluster
-from managedconsumer.testing.simulate_reader import PATIENCE_MS, Item, Reader, ReaderDied, SimulatedError, arrow_items
+from managedconsumer.testing.simulate_reader import PATIENCE_MS, Reader, ReaderDied, SimulatedError
+from managedconsumer.testing.simulate_watch import Listener, Watched
 
 if TYPE_CHECKING:
     from managedconsumer.testing.simulate import World
 
 #: How long ``stop()`` may take (seconds): its own default timeout for each of the things that it waits for.
 _LONGEST_STOP = 25.0
-_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _FENCED, _FENCED_EPOCH, _UNRELEASED = 22, 25, 82, 110, 111
-
-
-class _Listener(ConsumerRebalanceListener):
-    def __init__(self, program: Program, contract: Contract) -> None:
-        self._program, self._contract = program, contract
-
-    def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        self._program.note(f"revoked {names(revoked)}")
-        self._contract.revoked(revoked)
-        self._program.in_callback()
-
-    def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        self._program.note(f"assigned {names(assigned)}")
-        self._contract.assigned(assigned)
-        self._program.told_to_read(assigned)
-        self._program.in_callback()
-
-    def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        self._program.note(f"lost {names(lost)}")
-        self._contract.lost(lost)
-        self._program.in_callback()
+_FENCED, _UNRELEASED = 82, 111
 
 
 class _Consumer(ManagedBalancedConsumer):
@@ -62,7 +37,7 @@ class _Consumer(ManagedBalancedConsumer):
             self.program.watch_owner(self._owner)
 
 
-class Program:
+class Program(Watched):
     """A process that runs a consumer until it is told to stop, or dies."""
 
     def __init__(self, world: World, name: str, instance: str | None) -> None:
@@ -71,177 +46,15 @@ class Program:
         self.instance = instance
         self.process = Process(world.kernel, name)
         self.handler = VirtualHandler(self.process)
-        self.knows_loss = False
-        self.expected: dict[TopicPartition, tuple[Any, int]] = {}
-        #: Messages that were handed out in calls that raised, and from where on others may come again for it.
-        self.undelivered: dict[TopicPartition, set[int]] = {}
-        self.repeats: dict[TopicPartition, int] = {}
-        #: Which partitions the user has paused, in which ownership.
-        self.paused: dict[TopicPartition, Any] = {}
-        self.contract = Contract(self, world.report) if world.plan.listener else None
-        #: Error codes that it has been sent, and those of them that may end it.
-        self.injected: set[int] = set()
-        self.may_end_by: set[int] = set()
-        self.ended = False
+        super().__init__(world)
         self.stop_asked: str = ""
         self.over = False
         self.signal_due = self.dead_hands = False
         self.unsurfaced = 0
-        #: By simulated thread or asyncio task, and all of them: the dead ones have their messages in hand for ever.
-        self.readers: dict[Any, Reader] = {}
-        self.everybody: list[Reader] = []
         self._threads: list[Task] = []
-        self._loop: Any = None
         self.consumer: _Consumer | None = None
         self._told = self.handler.Event()
         self.handler.spawn(name, self._main)
-
-    # -- what others ask -------------------------------------------------------------------------------
-
-    def note(self, text: str) -> None:
-        """A line of the trace."""
-        self.world.note(self.name, text)
-
-    @property
-    def running(self) -> bool:
-        """True until the program has ended or was killed."""
-        return not self.ended and not self.process.dead
-
-    @property
-    def _engine(self) -> Engine | None:
-        return None if self.consumer is None else self.consumer._engine  # noqa: SLF001
-
-    @property
-    def member(self) -> GroupMember | None:
-        """The group member of the consumer while it has one."""
-        return None if self.consumer is None else self.consumer._member  # noqa: SLF001
-
-    @property
-    def cooperative(self) -> bool:
-        """True when partitions are kept through rebalances."""
-        return self.modern or self.world.plan.assignors == ("cooperative-sticky",)
-
-    @property
-    def modern(self) -> bool:
-        """True under KIP-848."""
-        return self.world.plan.protocol == "consumer"
-
-    def generation(self) -> Generation:
-        """The generation as the member knows it."""
-        return NO_GENERATION if self.member is None else self.member.generation
-
-    def unfenced(self) -> bool:
-        """True while the coordinator would take a commit of this member."""
-        generation = self.generation()
-        return self.world.brokers.group.accepts(generation.member_id, generation.id)
-
-    def may_hand_out(self, tp: TopicPartition) -> bool:
-        """True if messages of ``tp`` could reach the user now."""
-        engine = self._engine
-        if not self.running or engine is None:
-            return False
-        state = engine.subscription.assignment.get(tp)
-        return state is not None and state.is_fetchable()
-
-    def assigned(self) -> list[TopicPartition]:
-        """What the consumer holds."""
-        engine = self._engine
-        return [] if engine is None else sorted(engine.subscription.assignment)
-
-    def stable(self) -> bool:
-        """True when the member is in the group and no rebalance is wanted."""
-        return self.member is not None and self.member.stable and self.member.state is MemberState.STABLE
-
-    @property
-    def loses(self) -> bool:
-        """True when the membership is lost; whoever has found it out may still be on the way to say so."""
-        return self.knows_loss or (self.member is not None and self.member.state is MemberState.LOSING)
-
-    def describe(self) -> str:
-        """For the report of a group that does not settle."""
-        member = self.member
-        if member is None:
-            return "without membership"
-        wanted = member.machine.rejoin_reason
-        return f"{member.state.value} in generation {member.generation.id}" + (f", wants: {wanted}" if wanted else "")
-
-    # -- observation ----------------------------------------------------------------------------------
-
-    def watch_owner(self, owner: GroupOwner) -> None:
-        """Learn when the member knows of a loss, and when it takes a new share over."""
-        fence, take_over = owner.fence, owner.take_over
-
-        def fenced(event: Any) -> None:
-            fence(event)
-            self.knows_loss = True
-            self._check_reason(event)
-            if self.contract is not None:
-                self.contract.fenced()
-
-        def taking_over(event: Any) -> Any:
-            if owner.member.current(event.generation):
-                self.knows_loss = False
-            return take_over(event)
-
-        owner.fence = fenced  # type: ignore[method-assign]
-        owner.take_over = taking_over  # type: ignore[method-assign]
-
-    def _check_reason(self, event: Any) -> None:
-        """Nobody gives a place up that the coordinator still keeps: an answer must count in its own generation only."""
-        code, lost = getattr(event.error, "ERROR_CODE", None), event.generation
-        told = code in (_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _FENCED_EPOCH) and code not in self.injected
-        if self.world.brokers.moves:  # a coordinator that has lost a round may have come back to it since
-            return
-        if told and self.world.brokers.group.accepts(lost.member_id, lost.id):
-            self.world.report(f"{self.name} counts generation {lost.id} as lost ({event.error}), and it is not")
-
-    def _watch_engine(self, engine: Engine) -> None:
-        dispenser = engine.dispenser
-        take, take_many, take_columns = dispenser.take, dispenser.take_many, dispenser.take_columns
-
-        def taking(*args: Any) -> Any:
-            message = take(*args)
-            self._seen([] if message is None else [_place(message)])
-            return message
-
-        def taking_many(*args: Any) -> Any:
-            messages = take_many(*args)
-            self._seen([_place(message) for message in messages])
-            return messages
-
-        def taking_columns(*args: Any) -> Any:
-            found = take_columns(*args)
-            self._seen([] if found is None else arrow_items(found[0]))
-            return found
-
-        dispenser.take = taking  # type: ignore[method-assign]
-        dispenser.take_many = taking_many  # type: ignore[method-assign]
-        dispenser.take_columns = taking_columns  # type: ignore[method-assign]
-
-    def _seen(self, items: list[Item]) -> None:
-        """The consumer has looked into its buffer for the calling reader, and found these."""
-        task = self.world.kernel.current
-        slept = 0.0 if task is None else task.woken_by_time()
-        if slept and items:
-            self.world.report(f"{self.name}: {items[0]} was there, but nobody woke the reader, who slept {slept} s")
-        reader = self._reader_here()
-        for tp, offset in items:
-            self.handing_out(tp, offset)
-            if reader is not None:
-                reader.pending.append((tp, offset))
-
-    def handing_out(self, tp: TopicPartition, offset: int) -> None:
-        """A message is on its way to one of the readers."""
-        engine = self._engine
-        state = None if engine is None else engine.subscription.assignment.get(tp)
-        self.world.witness.handing_out(self, tp, offset, state)
-
-    def _reader_here(self) -> Reader | None:
-        if self._loop is None:
-            return self.readers.get(self.world.kernel.current)
-        import asyncio
-
-        return self.readers.get(asyncio.current_task(self._loop))
 
     # -- the user's code ------------------------------------------------------------------------------
 
@@ -267,7 +80,7 @@ class Program:
             group_protocol=plan.protocol,
             membership_protocol=list(plan.assignors) if plan.protocol == "classic" else "uniform",
             group_instance_id=self.instance,
-            listener=None if self.contract is None else _Listener(self, self.contract),
+            listener=None if self.contract is None else Listener(self, self.contract),
         )
         consumer.program = self
         consumer._engine._patience = None  # noqa: SLF001 (gevent's hub, and with it real time, has no part in this)
@@ -304,7 +117,7 @@ class Program:
             self._stop(consumer)
         else:
             for _ in range(plan.readers):
-                self._start_reader(None)
+                self._start_reader()
             while not self.stop_asked and not self.over:
                 self._told.wait(1.0)
             self._stop(consumer)  # while they are reading
@@ -314,36 +127,34 @@ class Program:
     def _run_tasks(self, count: int) -> None:
         from managedconsumer.testing.simulate_loop import VirtualLoop
 
-        self._loop = VirtualLoop(self.handler)
+        self.loop = VirtualLoop(self.handler)
         try:
             while not self.stop_asked and not self.over:  # dead tasks are followed by others
                 readers = [Reader(self) for _ in range(count)]
                 self.everybody += readers
-                for error in self._loop.run([reader.run_async() for reader in readers]):
-                    if not isinstance(error, ReaderDied):
+                for error in self.loop.run([reader.run_async() for reader in readers]):
+                    if not isinstance(error, (ReaderDied, Killed)):
                         self.world.report(f"{self.name}: a task ended by {error!r}")
                 if not self.stop_asked and not self.over:
-                    self._loop = VirtualLoop(self.handler)
+                    self.loop = VirtualLoop(self.handler)
         finally:
-            self._loop = None
+            self.loop = None
 
-    def _start_reader(self, number: int | None) -> None:
+    def _start_reader(self) -> None:
         reader = Reader(self)
         self.everybody.append(reader)
-        task = Task(self.process, _READER, self._run_reader, (reader,), number)
+        task = Task(self.process, _READER, self._run_reader, (reader,))
         self.readers[task] = reader
         self._threads.append(task)
 
     def _run_reader(self, reader: Reader) -> None:
-        me = self.world.kernel.current
         try:
             reader.run()
         except Exception as error:  # noqa: BLE001 (nothing else may come up in a user's thread)
             if not isinstance(error, ReaderDied):
                 self.world.report(f"{self.name}: a reader ended by {error!r}")
-            if not self.stop_asked and not self.over and me is not None:
-                # Its ident is free from now on, and the system may give it to the next thread.
-                self._start_reader(me.number if self.world.plan.same_idents else None)
+            if not self.stop_asked and not self.over:
+                self._start_reader()
 
     def reader_died(self, reader: Reader) -> None:
         """A reader ends with messages in hand: they are unfinished for good in this life of the consumer."""
@@ -426,7 +237,9 @@ class Program:
     def check_error(self, error: BaseException, starting: bool = False) -> None:
         """The consumer has ended: only for a reason that was put into its way."""
         code = getattr(error, "ERROR_CODE", None)
-        if code in (self.injected if starting else self.may_end_by) or (code in (_FENCED, _UNRELEASED) and self.instance is not None):
+        if code in (self.injected if starting else self.may_end_by) or (
+            code in (_FENCED, _UNRELEASED) and self.instance is not None
+        ):
             self.over = self.over or not starting
             self._told.set()
             self.ended = self.ended or not starting or not getattr(error, "retriable", False)
@@ -463,36 +276,6 @@ class Program:
         self.stop_asked = self.stop_asked if self.stop_asked == "elsewhere" else "stop"
         self._told.set()
 
-    def pause(self, seconds: float) -> None:
-        """Another thread of the program pauses partitions, for a while."""
-        self.handler.spawn("pauser", self._pause, seconds)
-
-    def _pause(self, seconds: float) -> None:
-        consumer, engine = self.consumer, self._engine
-        if consumer is None or engine is None:
-            return
-        chosen = [tp for tp in self.assigned() if self.world.kernel.random.random() < 0.7]
-        if not chosen:
-            return
-        try:
-            with engine.lock:
-                consumer.pause(*chosen)
-                self.paused.update({tp: engine.subscription.assignment[tp] for tp in chosen})
-        except (err.KafkaException, LookupError) as error:
-            self.note(f"pause() raised {error!r}")
-            return
-        self.note(f"paused {names(chosen)}")
-        self.handler.sleep(seconds)
-        try:
-            with engine.lock:
-                mine = [tp for tp, state in self.paused.items() if engine.subscription.assignment.get(tp) is state]
-                self.paused.clear()
-                if mine and not engine.closing:
-                    consumer.resume(*mine)
-                    self.note(f"resumed {names(mine)}")
-        except err.KafkaException as error:
-            self.note(f"resume() raised {error!r}")
-
     def stop_elsewhere(self) -> None:
         """Another thread of the program calls ``stop()``."""
         self.ask("elsewhere")
@@ -513,12 +296,3 @@ class Program:
 #: Workers of the simulated program itself.
 _READER = "managedconsumer.reader"
 _OURS = frozenset({"managedconsumer.signal", "managedconsumer.pauser", _READER})
-
-
-def _place(message: Any) -> Item:
-    return TopicPartition(message.topic, message.partition_id), message.offset
-
-
-def names(tps: Collection[TopicPartition]) -> str:
-    """Partitions, short."""
-    return "{" + ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(tps)) + "}"

@@ -82,9 +82,8 @@ class Plan:
     #: Threads (with ``tasks``: asyncio tasks of one event loop) that read from one consumer.
     readers: int = 1
     tasks: bool = False
-    #: How often a reader dies with what it has in hand, and whether its successor gets its ident.
+    #: How often a reader dies with what it has in hand.
     dying: float = 0.0
-    same_idents: bool = False
     reset: str = "earliest"
     #: How much of what is produced is damaged, and what the user has decided about that.
     damage: float = 0.0
@@ -210,7 +209,6 @@ def _readers(plan: Plan, random: Random) -> None:
         plan.readers = random.choice((1, 2, 3))
         plan.tasks = chance < 0.08
         plan.dying = random.choice((0.0, 0.1))
-        plan.same_idents = random.random() < 0.5
 
 
 def _latest(plan: Plan, random: Random) -> None:

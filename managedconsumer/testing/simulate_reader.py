@@ -59,17 +59,19 @@ class Reader:
 
     def run(self) -> None:
         """Read and work until the program is told to stop; raises ReaderDied."""
-        program = self.program
-        while not program.stop_asked and not program.over:
+        while self._goes_on():
             try:
                 items = self._read()
                 self.received(items)
                 self._work(items)
                 self._maybe_commit(bool(items))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 (looked at there)
                 self._failed(error)
             except SimulatedInterrupt as error:
                 self._failed(error)
+
+    def _goes_on(self) -> bool:
+        return not self.program.stop_asked and not self.program.over
 
     async def run_async(self) -> None:
         """The same as an asyncio task."""
@@ -77,7 +79,7 @@ class Reader:
 
         program = self.program
         program.readers[asyncio.current_task()] = self
-        while not program.stop_asked and not program.over:
+        while self._goes_on():
             try:
                 async for message in program.running_consumer():
                     items = [_item(message)]
@@ -88,12 +90,14 @@ class Reader:
                     self._maybe_die()
                     program.finish(*items[0])
                     self._maybe_commit(True)
-                    if program.stop_asked:
+                    if not self._goes_on():
                         break
+                self.hand = []
+                self._maybe_commit(False)
             except ReaderDied:
                 program.reader_died(self)
                 raise
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 (looked at there)
                 self._failed(error)
 
     def _failed(self, error: BaseException) -> None:
@@ -218,13 +222,13 @@ class Reader:
             return
         with engine.lock:
             state = engine.subscription.assignment.get(tp)
-            before = program.expected.get(tp)
-            position = None if state is None else state.position
-            if position is None or (before is not None and before[0] is state and program.undelivered.get(tp)):
+            log, before = self.world.brokers.logs[tp], program.expected.get(tp)
+            lost = before is not None and before[0] is state and program.undelivered.get(tp)
+            if state is None or state.position is None or lost or error.offset not in log.damaged:
                 return
-            behind = next((end for start, end, _ in self.world.brokers.logs[tp].batches if start <= position < end), 0)
-            if position in self.world.brokers.logs[tp].damaged:
-                program.note(f"gives up {tp.topic}-{tp.partition}@{position} to {behind}")
+            if self.world.witness.visible(tp, state.position) == error.offset:  # still there
+                behind = next(end for start, end, _ in log.batches if start <= error.offset < end)
+                program.note(f"gives up {tp.topic}-{tp.partition}@{error.offset} to {behind}")
                 program.running_consumer().seek(tp, behind)
                 self.world.witness.moved(program, tp, behind, state)
 

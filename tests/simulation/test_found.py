@@ -22,7 +22,7 @@ from managedconsumer.runtime.handlers import ThreadingHandler
 from managedconsumer.runtime.offsets import OffsetClient
 from managedconsumer.structs import Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
-from managedconsumer.testing.simulate import World
+from managedconsumer.testing.simulate import World, simulate
 from managedconsumer.testing.simulate_kernel import START, Process
 from managedconsumer.testing.simulate_network import NO_FAULT, Fault
 from managedconsumer.testing.simulate_plan import Plan
@@ -72,6 +72,7 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
             settle_lane=lambda: None, lowest_in_hand=lambda *_args, **_named: None, taken_away=lambda _who: {}
         ),
         group_id="g",
+        caller=lambda: 0,
         closing=False,
         stopping=False,
     )
@@ -214,3 +215,39 @@ def test_stop_does_not_wait_for_a_coordinator_that_is_silent() -> None:
     trace = world.run()
     (took,) = [float(line.split()[-2]) for line in trace.lines if "stopped after" in line and "p1 " in line]
     assert took < 5.5  # of it the commit 2 s, the leave 2 s
+
+
+# -- several threads that read from one consumer -------------------------------------------------------------
+
+
+def test_a_commit_of_one_thread_does_not_undo_the_commit_of_another() -> None:
+    for seed in range(20):
+        plan = Plan(seed, members=1, topics={"t": 1}, fault_rate=0.0, duration=3.0, readers=3)
+        plan.auto_commit, plan.explicit_commit = None, 0.7
+        plan.batches = [(0.2 + n / 5, "t", 0, 5) for n in range(10)]
+        trace = simulate(seed, plan=plan)
+        assert trace.ok, trace
+        assert trace.commits
+
+
+def test_threads_that_wait_do_not_wake_each_other_while_a_partition_is_given_up() -> None:
+    for seed in range(5):
+        plan = Plan(seed, members=1, topics={"t": 2}, fault_rate=0.0, duration=4.0, drain=1.0, readers=3)
+        plan.slow_processing = 0.15
+        plan.batches = [(0.5 + n / 10, "t", n % 2, 1) for n in range(30)]
+        plan.incidents = [(1.0 + n / 2, "start", 0) for n in range(4)]
+        trace = simulate(seed, plan=plan)
+        assert trace.ok, trace
+
+
+def test_a_task_is_told_that_a_rebalance_took_its_message_away_when_it_commits() -> None:
+    lost = 0
+    for seed in range(20):
+        plan = Plan(seed, members=1, topics={"t": 2}, fault_rate=0.0, duration=4.0, readers=2, tasks=True, drain=0.0)
+        plan.auto_commit, plan.explicit_commit, plan.processing = None, 1.0, 0.5
+        plan.batches = [(0.5 + n / 10, "t", n % 2, 1) for n in range(30)]
+        plan.incidents = [(1.0 + n / 2, "start", 0) for n in range(4)]
+        trace = simulate(seed, plan=plan, record=True)
+        assert trace.ok, trace
+        lost += sum("commit_offsets() raised" in line for line in trace.lines)
+    assert lost
