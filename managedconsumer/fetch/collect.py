@@ -16,7 +16,7 @@ from typing import Any, Callable, Container, Sequence, TypeVar
 
 from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
-from managedconsumer.fetch.hands import NOBODY, Hands
+from managedconsumer.fetch.hands import Hands
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.arrow import chunk_to_columns, messages_to_columns
 from managedconsumer.wire.records import Lane, Message, RecordChunk
@@ -42,7 +42,8 @@ class Dispenser:
         self._chunk: RecordChunk | None = None
         #: Where the open chunk goes back to when the call that reads it is interrupted.
         self._mark = 0
-        self._hands = Hands()
+        #: Who has what in hand.
+        self.hands = Hands()
         #: Messages that came back and wait to be handed out again, in order, each with its queue's version.
         self._pushed: list[tuple[PartitionQueue, int, Message]] = []
         self.handed_out = 0
@@ -65,15 +66,15 @@ class Dispenser:
             if self._pushed and (pushed := self._next_pushed()) is not None:
                 queue, message = pushed
                 taken = (message,)
-                self._hands[who] = ((queue, message.offset),)
+                self.hands[who] = ((queue, message.offset),)
                 self._take_pushed(queue, taken)
                 self.handed_out += 1
                 return message
-            found = self._read(_next)
+            found = self._read(lambda chunk: next(chunk, None))
             if found is None or self._queue is None or self._chunk is None:
                 return None
             # In this order: at no moment is the message behind the position and in no hand.
-            self._hands[who] = ((self._queue, found.offset),)
+            self.hands[who] = ((self._queue, found.offset),)
             self._queue.state.position = found.offset + 1
             self.handed_out += 1
             if short and not self._pushed and not self._shared:
@@ -99,7 +100,7 @@ class Dispenser:
                 if queue not in lowest:
                     # Right now: the end of a chunk settles what is finished, and these are not.
                     lowest[queue] = more[0].offset
-                    self._hands[who] = tuple(lowest.items())
+                    self.hands[who] = tuple(lowest.items())
                 if fresh:
                     queue.state.position = self._mark = more[-1].offset + 1
                 else:
@@ -131,14 +132,14 @@ class Dispenser:
                 queue = pushed[0]
                 taken += [m for other, version, m in self._pushed if other is queue and version == queue.version]
                 batch = messages_to_columns(queue.context, taken, columns)
-                self._hands[who] = ((queue, taken[0].offset),)
+                self.hands[who] = ((queue, taken[0].offset),)
                 self._take_pushed(queue, taken)
                 self.handed_out += len(taken)
                 return (batch,)
             found = self._read(lambda chunk: _rest_of(chunk, columns))
             if found is None or self._queue is None or self._chunk is None:
                 return None
-            self._hands[who] = ((self._queue, self._mark),)
+            self.hands[who] = ((self._queue, self._mark),)
             self._queue.state.position = self._chunk.position
             self.handed_out += found[0].num_rows
             return found
@@ -188,7 +189,7 @@ class Dispenser:
             tp = queue.tp
             taken = [m for m in taken if m.offset < mark or (m.topic, m.partition_id) != tp]
         self.push_back(who, taken)
-        self._hands.pop(who, None)
+        self.hands.pop(who, None)
         if queue is not None and queue.state.active and queue.state.has_valid_position:
             self._reach(queue, mark)
         self._put_away()
@@ -198,7 +199,7 @@ class Dispenser:
         self.settle_lane()
         if self._lane_who is not None and self._lane_who != who:
             self._shared = True
-        if who in self._hands or self._hands.lost_something(who):
+        if who in self.hands or self.hands.lost_something(who):
             self.finish(who)
         if self._chunk is not None:
             self._mark = self._chunk.position
@@ -216,7 +217,7 @@ class Dispenser:
         if queue is not None and chunk is not None and queue.state.active and queue.state.has_valid_position:
             # The thread may take one more in between: its offset is read last, so what is in hand is never too high.
             queue.state.position = chunk.position
-            self._hands[self._lane_who] = ((queue, self.lane.last_offset),)
+            self.hands[self._lane_who] = ((queue, self.lane.last_offset),)
             self._settle(queue)
         self._lane_seen += taken
         self.handed_out += taken
@@ -224,16 +225,16 @@ class Dispenser:
     def finish(self, who: int) -> None:
         """The thread ``who`` came back (or gave up waiting): what it had in hand is finished."""
         self.settle_lane()
-        self._hands.forget_taken(who)
-        for queue, _ in self._hands.get(who, ()):
+        self.hands.forget_taken(who)
+        for queue, _ in self.hands.get(who, ()):
             self._settle(queue, who)
-        self._hands.pop(who, None)
+        self.hands.pop(who, None)
 
     def _settle(self, queue: PartitionQueue, but: int | None = None) -> None:
         """Everything below the lowest offset still in a hand (other than that of ``but``) is finished."""
         state = queue.state
         if state.position is not None:
-            low = self._hands.lowest(queue, but)
+            low = self.hands.lowest(queue, but)
             state.finish(state.position if low is None else low)
 
     def _close_chunk(self) -> None:
@@ -274,7 +275,7 @@ class Dispenser:
     def take_back(self, who: int) -> None:
         """What the thread ``who`` was given last did not reach it: it will be handed out again."""
         self.settle_lane()
-        for queue, lowest in self._hands.pop(who, ()):
+        for queue, lowest in self.hands.pop(who, ()):
             if queue.state.active and queue.state.has_valid_position:
                 self._reach(queue, min(lowest, queue.state.position or 0))
                 if queue is self._queue:
@@ -300,7 +301,7 @@ class Dispenser:
         for message in messages:
             back.setdefault(TopicPartition(message.topic, message.partition_id), []).append(message)
         kept = []
-        for queue, lowest in self._hands.get(who, ()):
+        for queue, lowest in self.hands.get(who, ()):
             unused = back.get(queue.tp)
             if unused is None or lowest < unused[0].offset:
                 kept.append((queue, lowest))
@@ -310,9 +311,9 @@ class Dispenser:
                 self._pushed = sorted(self._pushed + items, key=lambda item: (item[0].tp, item[2].offset))
                 self._reach(queue, queue.state.position or 0)
         if kept:
-            self._hands[who] = tuple(kept)
+            self.hands[who] = tuple(kept)
         else:
-            self._hands.pop(who, None)
+            self.hands.pop(who, None)
 
     def _next_pushed(self) -> tuple[PartitionQueue, Message] | None:
         """What was pushed back and may be handed out; it stays here until :meth:`_take_pushed`."""
@@ -346,7 +347,7 @@ class Dispenser:
             if self._chunk is not None:
                 self._chunk.active = False
             self._queue = self._chunk = None
-        self._hands.forget(tps)
+        self.hands.forget(tps)
         self._pushed = [item for item in self._pushed if item[0].tp not in tps]
 
     # -- hands ----------------------------------------------------------------------------------------
@@ -354,36 +355,32 @@ class Dispenser:
     def take_away(self, tps: Container[TopicPartition]) -> None:
         """:meth:`forget` partitions that are not ours any more; who has messages of them in hand can be told."""
         self.settle_lane()
-        self._hands.note_taken(tps)
+        self.hands.note_taken(tps)
         self.forget(tps)
 
     def taken_away(self, who: int) -> dict[TopicPartition, int]:
         """What was taken away while the thread ``who`` had it in hand: the next offset by partition."""
-        return self._hands.taken_away(who)
-
-    def forget_taken(self) -> None:
-        """What was taken away matters to nobody any more: the consumer was stopped."""
-        self._hands.forget_taken()
+        return self.hands.taken_away(who)
 
     def in_hand(self, tps: Container[TopicPartition] | None = None, but: int | None = None) -> bool:
         """True if a thread other than ``but`` has a message of ``tps`` (None: any) in hand, and may come back."""
         self.settle_lane()
-        return self._hands.hold(tps, but)
+        return self.hands.hold(tps, but)
 
     def lowest_in_hand(self, tp: TopicPartition, but: int | None = None) -> int | None:
         """The lowest offset of ``tp`` that a thread other than ``but`` has in hand."""
         self.settle_lane()
         queue = self._buffer.queues.get(tp)
-        return None if queue is None else self._hands.lowest(queue, but)
+        return None if queue is None else self.hands.lowest(queue, but)
 
     def has_hand(self, who: int) -> bool:
         """True if ``who`` has something in hand, or is the one whose messages come past the lock."""
-        return who in self._hands or who == self._lane_who
+        return who in self.hands or who == self._lane_who
 
     def owners(self) -> list[int]:
         """Who has something in hand, or is the one whose messages come past the lock."""
         self.settle_lane()
-        found = self._hands.owners()
+        found = self.hands.owners()
         return sorted(found if self._lane_who is None else found | {self._lane_who})
 
     def leave_behind(self, who: int) -> list[tuple[TopicPartition, int]]:
@@ -391,15 +388,7 @@ class Dispenser:
         self.settle_lane()
         if who == self._lane_who:
             self._lane_who = None  # another thread may have the short way
-        return self._hands.leave_behind(who)
-
-    def left_behind(self) -> bool:
-        """True if somebody ended with messages in hand."""
-        return bool(self._hands.get(NOBODY))
-
-
-def _next(chunk: RecordChunk) -> Message | None:
-    return next(chunk, None)
+        return self.hands.leave_behind(who)
 
 
 def _rest_of(chunk: RecordChunk, columns: Sequence[str]) -> tuple[Any] | None:

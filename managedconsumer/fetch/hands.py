@@ -86,3 +86,7 @@ class Hands(dict[int, Hand]):
             lowest[queue] = min(offset, lowest.get(queue, offset))
         self[NOBODY] = tuple(lowest.items())
         return [(queue.tp, offset) for queue, offset in hand]
+
+    def left_behind(self) -> bool:
+        """True if somebody ended with messages in hand."""
+        return bool(self.get(NOBODY))

@@ -51,6 +51,10 @@ class CommitWorker:
                 give_up([commit], engine.group_id, err.IllegalStateError(f"no worker can be started: {error}"))
             engine.commits.notify_all()
 
+    def under_way(self) -> list[Commit]:
+        """What is being committed, and what waits for its turn; the engine's lock is held."""
+        return [*self._current, *self._waiting]
+
     def start(self, interval: float) -> None:
         """Commit what is finished every ``interval`` seconds from here on, too."""
         engine = self._engine

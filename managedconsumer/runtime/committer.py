@@ -157,7 +157,7 @@ class Committer:
 
     def _not_behind(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
         """``offsets``, but nothing behind what other threads' commits of what they have in hand are on the way to."""
-        for commit in (*self._current, *self._waiting):
+        for commit in self._worker.under_way():
             if isinstance(commit, Explicit) and commit.of_hand:
                 for tp, entry in commit.offsets.items():
                     same = self._engine.subscription.assignment.get(tp) is commit.states[tp]
