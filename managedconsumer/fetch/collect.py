@@ -230,6 +230,8 @@ class Dispenser:
             state.finish(state.position if low is None else low)
 
     def _lowest(self, queue: PartitionQueue, but: int | None = None) -> int | None:
+        if len(self._hands) == 1 and but in self._hands:
+            return None  # most consumers have one thread
         offsets = [o for who, hand in self._hands.items() if who != but for other, o in hand if other is queue]
         return min(offsets, default=None)
 
