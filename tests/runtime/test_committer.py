@@ -53,6 +53,7 @@ class Member:
         self.assignment = {tp: self.state() for tp in (A, B)}
         self.engine: Any = SimpleNamespace(
             handler=handler,
+            caller=handler.ident,
             lock=handler.Condition(shared),
             commits=handler.Condition(shared),
             offsets=OffsetClient(SimpleNamespace(handler=handler), link, "g", 0),  # type: ignore[arg-type]
