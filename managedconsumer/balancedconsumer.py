@@ -255,7 +255,7 @@ class BalancedConsumer(ConsumerAPI):
         """
         handler = self._engine.handler
         if handler.ident() in self._engine.inside:
-            self._consumer._ask_for_stop()
+            self._consumer._ask_for_stop(timeout)
             return
         if not handler.may_wait():
             self._consumer._stop_later(self.stop, timeout)

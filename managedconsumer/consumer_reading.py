@@ -175,7 +175,7 @@ class ReadingAPI:
     def _finish_stop(self) -> None:
         """A signal handler or a callback asked for a stop while this thread was consuming: do it now."""
         if self._engine.stop_wanted:
-            self.stop()
+            self.stop(self._engine.stop_timeout)
             raise err.ConsumerStoppedException("the consumer was stopped")
 
     def _deserialize(self, message: Message) -> bool:

@@ -284,7 +284,7 @@ class SimpleConsumer(ConsumerAPI):
         """
         handler = self._engine.handler
         if handler.ident() in self._engine.inside:
-            self._ask_for_stop()
+            self._ask_for_stop(timeout)
             return
         if not handler.may_wait():
             self._stop_later(self.stop, timeout)
@@ -307,14 +307,15 @@ class SimpleConsumer(ConsumerAPI):
             stop(timeout)
 
         if not engine.closing:
-            self._ask_for_stop()
+            self._ask_for_stop(timeout)
             engine.handler.spawn("stopper", stop_if_nobody_came)
 
-    def _ask_for_stop(self) -> None:
-        """This thread is inside ``consume()`` (signal handler): let it come out first, it then stops."""
+    def _ask_for_stop(self, timeout: float | None = None) -> None:
+        """This thread is inside ``consume()`` or a commit (signal handler): let it come out first, it then stops."""
         with self._engine.lock:
-            self._engine.stop_wanted = True
+            self._engine.stop_wanted, self._engine.stop_timeout = True, timeout
             self._engine.call_user()
+            self._engine.commits.notify_all()
 
     def _wind_down(self, timeout: float) -> None:
         engine = self._engine

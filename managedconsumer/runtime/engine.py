@@ -84,6 +84,8 @@ class Engine(AssignmentPart):
         self.stopping = self.stop_wanted = False
         #: When (handler's clock) the stop that goes on should be over.
         self.stop_by = 0.0
+        #: How long (seconds) the stop that is wanted may take; None: its default.
+        self.stop_timeout: float | None = None
         #: Threads that are inside ``consume()`` or a callback of it: a ``stop()`` there waits until they are out.
         self.inside: set[int] = set()
         self._draining = 0
