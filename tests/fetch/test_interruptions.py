@@ -18,9 +18,9 @@ import pytest
 
 import managedconsumer
 from managedconsumer.errors import CorruptRecordError
+from managedconsumer.runtime.owners import here
 from managedconsumer.runtime.rdkafka_chunk import RdkafkaChunk
 from managedconsumer.wire import records
-from managedconsumer.runtime.owners import here
 from managedconsumer.wire._lane_py import Lane as PythonLane
 from managedconsumer.wire.encode import Record, encode_batch, encode_marker
 from tests.fetch.kit import Kit, batch, damaged, tp
