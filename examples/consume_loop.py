@@ -2,19 +2,19 @@
 
     python consume_loop.py --bootstrap localhost:9092 --topic my-topic
 
-Start it as often as you like: the topic's partitions are shared. Ctrl-C or SIGTERM ends it cleanly.
+Start it as often as you like: the topic's partitions are shared. Ctrl-C or SIGTERM ends it after the message in hand,
+and nothing is processed twice.
 
-``auto_commit_enable`` commits *finished* messages only: one is finished when the loop comes back for the next. What was
-in work when the process died comes again, to this member or another: at least once.
+``auto_commit_enable`` commits *finished* messages only: one is finished when the loop comes back for the next, or the
+``with`` block ends without an exception. What was in work when the process died comes again, to this member or another:
+at least once.
 """
 
 from __future__ import annotations
 
 import argparse
-import signal
 
-from managedconsumer import ManagedBalancedConsumer
-from managedconsumer.errors import ConsumerStoppedException
+from managedconsumer import ManagedBalancedConsumer, stop_on_signals
 
 
 def main() -> None:
@@ -28,21 +28,14 @@ def main() -> None:
     consumer = ManagedBalancedConsumer(
         arguments.topic, arguments.bootstrap, arguments.group, auto_commit_enable=True, auto_commit_interval_ms=5000
     )
-    # stop() may be called from a signal handler; the loop then ends with ConsumerStoppedException.
-    signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
-    signal.signal(signal.SIGINT, lambda *_: consumer.stop())
     count = 0
-    try:
+    with consumer, stop_on_signals(consumer):
         for message in consumer:
             print(f"{message.partition_id}:{message.offset} {message.key!r} {message.value!r}", flush=True)
             count += 1
             if count == arguments.messages:
-                consumer.consume(block=False)  # coming back is what finishes the last one
                 break
-    except ConsumerStoppedException:
-        pass
-    finally:
-        consumer.stop()  # commits what is finished and leaves the group; harmless a second time
+    # Here what is finished is committed, and the member has left its group.
     print(f"{count} messages")
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from managedconsumer.listeners import ConsumerRebalanceListener as ConsumerRebalanceListener
     from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer as ManagedBalancedConsumer
     from managedconsumer.partition_state import TopicPartitionState as TopicPartitionState
-    from managedconsumer.signals import stop_on_signals as stop_on_signals
     from managedconsumer.runtime.pending import Commit as Commit
+    from managedconsumer.signals import stop_on_signals as stop_on_signals
     from managedconsumer.simpleconsumer import SimpleConsumer as SimpleConsumer
     from managedconsumer.structs import OffsetAndMetadata as OffsetAndMetadata
     from managedconsumer.structs import OffsetResetStrategy as OffsetResetStrategy

@@ -247,7 +247,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
 
     def _wind_down(self, timeout: float, reason: str) -> None:
         engine = self._engine
-        until = engine.handler.now() + timeout
+        engine.stop_by = engine.handler.now() + timeout
         with engine.lock:
             engine.stopping = True  # from here on no other life takes the place of this one
             life = self._group_life
@@ -256,10 +256,10 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
             life.member.interrupt()
             if life.worker is not None:
                 life.worker.join(timeout)
-            life.owner.say_goodbye(0.6 * max(timeout / 4, until - engine.handler.now()))
+            life.owner.say_goodbye(0.6 * max(timeout / 4, engine.stop_by - engine.handler.now()))
         self._last_held = self._held(self._assigned())
         if life is not None:
-            life.member.leave(reason, max(timeout / 4, until - engine.handler.now()))
+            life.member.leave(reason, max(timeout / 4, engine.stop_by - engine.handler.now()))
         self._consumer._close(timeout)
         self._metrics.ended()
         self._group_life = None
@@ -269,7 +269,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
     def _tick(self) -> bool:
         """One round of the membership worker; False when it should end."""
         life = self._group_life
-        if life is None or self._engine.closing or self._engine.stopping:
+        if life is None or self._engine.closing or self._engine.stopping or life.member.leaving:
             return False
         member = life.member
         try:

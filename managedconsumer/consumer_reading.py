@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 # How often a consume() that was given an event to watch looks at it (seconds).
 _EVENT_SLICE = 0.02
 _EXITS = (KeyboardInterrupt, SystemExit)
+# What an on_error function may return.
+_DECISIONS = ("raise", "skip")
 
 
 class ReadingAPI(LifeAPI, ShortWay):
@@ -143,9 +145,11 @@ class ReadingAPI(LifeAPI, ShortWay):
 
         ``who`` has it in hand (None: the calling thread).
         """
+        raw = message.value, message.partition_key
         try:
             return self._apply_deserializer(message)
         except BaseException:
+            message.value, message.partition_key = raw  # a signal may come when it is through: it is applied again
             self._engine.push_back([message], who)
             raise
 
@@ -158,8 +162,7 @@ class ReadingAPI(LifeAPI, ShortWay):
         except Exception as error:
             if self._decide(error, message) == "skip":
                 return False
-            where = f"{message.topic}-{message.partition_id} at offset {message.offset}"
-            blame(error, f"raised by the deserializer for {where}")
+            _say_where(error, "the deserializer", message)
             raise
         return True
 
@@ -167,10 +170,12 @@ class ReadingAPI(LifeAPI, ShortWay):
         """What comes before the first that cannot be used; raises where that is nothing."""
         good = []
         for index, message in enumerate(messages):
+            raw = message.value, message.partition_key
             try:
                 if self._apply_deserializer(message):
                     good.append(message)
             except BaseException as error:
+                message.value, message.partition_key = raw
                 self._engine.push_back(messages[index:])
                 if not good:
                     raise
@@ -183,13 +188,24 @@ class ReadingAPI(LifeAPI, ShortWay):
         if self._decide(error, None) != "skip":
             raise error
         log.warning("skipped: %s", error)
-        self._engine.skip_corrupt(TopicPartition(error.topic, error.partition))
+        self._engine.skip_corrupt(TopicPartition(error.topic, error.partition), error.offset)
 
-    def _decide(self, error: BaseException, message: Message | None) -> str:
+    def _decide(self, error: Exception, message: Message | None) -> str:
+        """What to do about a message that cannot be read: "raise" or "skip"."""
         policy = self._options.on_error
         if not callable(policy):
             return policy
-        answer = policy(error, message)
-        if answer not in ("raise", "skip"):
-            raise wrong_value("what on_error returns", answer, "'raise' or 'skip'") from error
-        return answer
+        try:
+            decision = policy(error, message)
+        except Exception as failure:
+            _say_where(failure, "on_error", error if message is None else message)
+            raise
+        if decision not in _DECISIONS:
+            raise wrong_value("what on_error returns", decision, "'raise' or 'skip'") from error
+        return decision
+
+
+def _say_where(error: Exception, what: str, place: Any) -> None:
+    """Name the record (a message or a CorruptRecordError) at which code of the user's raised ``error``."""
+    partition = place.partition_id if isinstance(place, Message) else place.partition
+    blame(error, f"raised by {what} for {place.topic}-{partition} at offset {place.offset}")

@@ -82,18 +82,16 @@ def _with_what_the_group_has(error: BaseException, engine: Engine) -> BaseExcept
     if not isinstance(error, err.InconsistentGroupProtocol) or engine.link is None:
         return error
     try:
-        described = engine.link.request(
-            MEMBERSHIP, schemas.DESCRIBE_GROUPS, {"groups": [engine.group_id]}, _DESCRIBE_MS
-        )
-        group = described["groups"][0]
-    except (err.KafkaException, LookupError) as problem:
+        body = {"groups": [engine.group_id]}
+        (group,) = engine.link.request(MEMBERSHIP, schemas.DESCRIBE_GROUPS, body, _DESCRIBE_MS)["groups"]
+        kind, assignor, said = group["protocol_type"], group["protocol_data"], str(error.args[0])
+    except (err.KafkaException, LookupError, ValueError) as problem:  # the answer would only explain more
         log.debug("group %s: what the group uses could not be asked for: %s", engine.group_id, problem)
         return error
-    kind, assignor = group["protocol_type"], group["protocol_data"]
     if not kind:
         return error
-    text = f"{error.args[0]}. The group has protocol type {kind!r}" + (f", assignor {assignor!r}" if assignor else "")
-    return err.InconsistentGroupProtocol(text)
+    uses = f", assignor {assignor!r}" if assignor else ""
+    return err.InconsistentGroupProtocol(f"{said}. The group has protocol type {kind!r}{uses}")
 
 
 def _end_forgotten(life: GroupLife) -> None:

@@ -122,7 +122,9 @@ class GroupOwner:
             described = link.request(MEMBERSHIP, schemas.DESCRIBE_GROUPS, body, _DESCRIBE_MS) if link else None
             assigned = assigned_in_group(described) if described else None
         except err.KafkaException as error:  # whatever it is: the group goes on as it does without the answer
-            log.info("group %s: what the group has assigned could not be asked for: %s", self._engine.group_id, error)
+            log.info(
+                "group %s: no description of the group, new partitions may come late: %s", self._engine.group_id, error
+            )
             return None
         return None if assigned is None else {topic: assigned.get(topic, set()) for topic in topics}
 

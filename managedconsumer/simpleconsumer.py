@@ -149,6 +149,7 @@ class SimpleConsumer(ConsumerAPI):
         self._life = self._engine.handler.RLock()
         self._engine.partition_object = self._public_cluster.partition
         self._finalizer = weakref.finalize(self, abandon, weakref.ref(self._engine))
+        self._finalizer.atexit = False  # the workers are needed then, for a member that leaves
 
     def __repr__(self) -> str:
         group = "" if self._group is None else f" (consumer_group={self._group})"
@@ -345,6 +346,7 @@ class SimpleConsumer(ConsumerAPI):
     def _wind_down(self, timeout: float) -> None:
         engine = self._engine
         tps = self._assigned()
+        engine.stop_by = engine.handler.now() + timeout
         with engine.lock:
             engine.stopping = True
             engine.call_user()

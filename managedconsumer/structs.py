@@ -1,7 +1,7 @@
 """Frozen values that every room shares: partitions, offsets, brokers, generations.
 
 Offsets here are always *next* offsets (Kafka's own meaning): the offset of the record that would be read
-next.  pykafka's "last consumed" convention exists only at the facade, see ``managedconsumer.offsets``.
+next.  pykafka's "last consumed" convention exists only at the facade, see ``managedconsumer.offset_convention``.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def test_zero_and_one_are_bools_as_in_pykafka(good: Any) -> None:
     assert made.health()["running"] is False
 
 
-@pytest.mark.parametrize("name", ["use_greenlets", "exclude_internal_topics"])
+@pytest.mark.parametrize("name", ["use_greenlets", "exclude_internal_topics", "ssl_check_hostname"])
 def test_text_is_no_bool_for_a_client(name: str) -> None:
     text = refusal(TypeError, KafkaClient, hosts=NOWHERE, **{name: "false"})
     assert text == f"{name} must be True or False, not str: 'false'"

@@ -8,12 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from docutils import core
+from docutils import core, nodes
 
-from managedconsumer import BalancedConsumer, KafkaClient, ManagedBalancedConsumer, SimpleConsumer
+from managedconsumer import BalancedConsumer, KafkaClient, ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer.config import ConsumerOptions, GroupOptions
 from managedconsumer.errors import ERROR_CODES
 from managedconsumer.runtime.security import Security
+from managedconsumer.testing import MemoryBroker
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -98,3 +99,12 @@ def test_a_page_renders(page: Path) -> None:
         settings_overrides={"report_level": 1, "halt_level": 5, "warning_stream": observer, "syntax_highlight": "none"},
     )
     assert not problems
+
+
+def test_the_coordinator_page_shows_a_program_that_runs() -> None:
+    page = core.publish_doctree((DOCS / "coordinator.rst").read_text(encoding="utf-8"))
+    (program,) = page.findall(nodes.literal_block)
+    with MemoryBroker({"orders": 2}) as broker:
+        exec(program.astext().replace("localhost:9092", broker.bootstrap), {})
+        assert set(broker.committed("billing")) == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
+        assert broker.members("billing") == []

@@ -111,7 +111,7 @@ def test_many_workers_with_a_message_each_leave_one_hand(broker: MemoryBroker) -
     consumer = consumer_of(broker)
     for _ in range(300):
         in_worker("threads", consumer.consume)
-    assert len(consumer._engine.dispenser._hands) <= 2
+    assert len(consumer._engine.dispenser.hands) <= 2
     consumer.stop()
     assert broker.committed("billing").get(TOPIC, 0) == 0
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -97,3 +98,35 @@ def test_extensions_can_be_switched_off(sources: Path, tmp_path: Path) -> None:
     assert packaged == there, "a directory without __init__.py is not installed"
     entry = next(name for name in names if name.endswith("entry_points.txt"))
     assert "managedconsumer = managedconsumer.cli:main" in (tmp_path / "installed" / entry).read_text()
+
+
+def test_the_source_distribution_holds_what_a_reader_needs_and_no_tests(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    left_out = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info", "*.so", "*.c")
+    shutil.copytree(ROOT, copy, ignore=left_out)
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "sdist", "-d", str(tmp_path / "dist")],
+        cwd=copy,
+        env=os.environ | {"MANAGEDCONSUMER_NO_EXTENSIONS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (archive,) = (tmp_path / "dist").glob("managedconsumer-*.tar.gz")
+    with tarfile.open(archive) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    there = {
+        "CHANGELOG.rst",
+        "LICENSE",
+        "README.rst",
+        "docs/pykafka.rst",
+        "docs/performance.svg",
+        "examples/callback.py",
+    }
+    there |= {"pyproject.toml", "setup.py", "managedconsumer/py.typed"}
+    there |= {str(path.relative_to(copy)) for path in (copy / "managedconsumer" / "wire").glob("*.p[yx]*")}
+    assert there <= names
+    assert not [name for name in names if name.split("/")[0] in ("tests", "benchmarks", "changes.d")]
+    assert not [name for name in names if name.endswith((".so", ".c", ".pyc"))]

@@ -232,6 +232,14 @@ def test_what_it_says() -> None:
     )
 
 
+# A partition whose list of aborted transactions claims 100 million items, in any version's layout; noise.
+ABSURD = [
+    b"\x00" * 14 + b"\x06\xf0\xf0\xf0" * 5000,
+    b"\x00\x00\x00\x01" * 4 + b"\x02" * 60 + b"\x07\x00\x00\x00" * 5000,
+    os.urandom(20_000),
+]
+
+
 class NonsenseServer(LogServer):
     """Its first answers claim to be large, and hold nothing that makes sense."""
 
@@ -240,7 +248,7 @@ class NonsenseServer(LogServer):
     def _reply(self, peer: Peer, header: framing.RequestHeader, body: dict[str, Any]) -> None:
         if header.api is schemas.FETCH and self.left:
             self.left -= 1
-            peer.sock.sendall(b"\x7f\xff\x00\x00" + os.urandom(20_000))
+            peer.sock.sendall(b"\x7f\xff\x00\x00" + ABSURD[self.left - 1])
         else:
             super()._reply(peer, header, body)
 

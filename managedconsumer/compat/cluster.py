@@ -43,7 +43,7 @@ class TopicDict(Mapping[bytes, Topic]):
         """The topic; creates it where the broker is configured to (``auto.create.topics.enable``), and then waits.
 
         Raises an error that is a KeyError and Kafka's own (UnknownTopicOrPartition, InvalidTopic,
-        TopicAuthorizationFailed) for a topic that cannot be had; UnicodeException for a name that is not ASCII.
+        TopicAuthorizationFailed) for a topic that is not accessible; UnicodeException for a name that is not ASCII.
         """
         name = naming.to_text(key, "topic name")
         if self._hides(name):

@@ -1,4 +1,4 @@
-"""A topic that cannot be had: Kafka's own error for the reason, and a KeyError, as ``client.topics`` is a mapping."""
+"""A topic that is not accessible: Kafka's own error, and a KeyError, as ``client.topics`` is a mapping."""
 
 from __future__ import annotations
 

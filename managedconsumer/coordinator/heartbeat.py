@@ -7,13 +7,13 @@ from typing import Any, Callable, Mapping
 from managedconsumer.clock import monotonic
 from managedconsumer.errors import ConfigurationError
 
-#: For so long (seconds) after a join heartbeats are sent more often, and how often.
+#: Duration and interval (seconds) of fast heartbeats after a join.
 LIVELY_SECONDS, LIVELY_INTERVAL = 1.5, 0.2
-#: How often while partitions are awaited that others have still to give up.
+#: Heartbeat interval (seconds) while partitions are awaited that other members have still to revoke.
 AWAITING_INTERVAL = 0.5
-#: KIP-848, whose usual interval is 5 s: one change seldom comes alone (a rolling restart), so for as long after it.
+#: The same with KIP-848, whose usual interval is 5 s: one change seldom comes alone (a rolling restart).
 SETTLING_SECONDS, SETTLING_INTERVAL = 8.0, 0.5
-# A beat that is late by less than this share of the interval leaves the rhythm as it is.
+# A heartbeat that is late by less than this share of the interval does not shift the schedule.
 _RHYTHM_SHARE = 0.25
 
 
@@ -56,8 +56,8 @@ class Heartbeat:
     def sent_heartbeat(self, now: float | None = None) -> None:
         """A heartbeat was sent.
 
-        The next one is due by when this one should have been: were each a little later, members that joined together
-        would drift apart, and when all have to rejoin the first would wait for the last.
+        The next one is scheduled from this one's due time, not from its send time. Otherwise members that joined
+        together would drift apart, and in an eager rebalance the first would wait for the last.
         """
         self._sent_at = at = self._clock() if now is None else now
         due = self.last_send + self._interval(at)

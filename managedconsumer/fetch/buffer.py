@@ -100,8 +100,11 @@ class PartitionQueue:
 
     def unshift(self, chunk: RecordChunk) -> None:
         """Put a chunk back that was taken out and is not used up."""
-        self._count(chunk, 1)
-        self.chunks.appendleft(chunk)
+        if not (self.chunks and self.chunks[0] is chunk):
+            self.chunks.appendleft(chunk)
+        # Counted anew: what took it out may have been interrupted at any line.
+        self.records = sum(each.record_count for each in self.chunks)
+        self.nbytes = sum(each.nbytes for each in self.chunks)
 
     def shift(self) -> RecordChunk:
         """Take the oldest chunk out; from here on it does not count as queued."""
@@ -188,21 +191,43 @@ class FetchBuffer:
             queue.fetch_offset = chunk.position
             self.pops += 1
 
-    def pop(self) -> tuple[PartitionQueue, RecordChunk] | None:
-        """The next chunk in turn: every partition that has one comes before any comes twice."""
-        for _ in range(len(self._turn)):
-            queue = self._turn.popleft()
-            if not queue.chunks:
-                continue
-            if not queue.state.is_fetchable():
-                self._turn.append(queue)
-                continue
-            chunk = queue.shift()
+    def fetch_again(self, queue: PartitionQueue) -> None:
+        """Something that was taken out of ``queue`` is lost: fetch again, from the state's position on."""
+        if self.queues.get(queue.tp) is queue and queue.state.active:
+            queue.restart()
             self.pops += 1
-            if queue.chunks:
-                self._turn.append(queue)
-            return queue, chunk
+
+    def peek(self) -> tuple[PartitionQueue, RecordChunk] | None:
+        """The next chunk in turn, which stays here until :meth:`shift`.
+
+        Every partition that has one comes before any comes twice.
+        """
+        turn = self._turn
+        for _ in range(len(turn)):
+            queue = turn[0]
+            if not queue.chunks:
+                turn.popleft()
+            elif queue.state.is_fetchable():
+                return queue, queue.chunks[0]
+            else:
+                turn.rotate(-1)
         return None
+
+    def shift(self, queue: PartitionQueue) -> None:
+        """Take out the chunk that :meth:`peek` has found."""
+        queue.shift()
+        self.pops += 1
+        if not queue.chunks:
+            self._turn.popleft()
+        else:
+            self._turn.rotate(-1)
+
+    def pop(self) -> tuple[PartitionQueue, RecordChunk] | None:
+        """:meth:`peek` and :meth:`shift`."""
+        found = self.peek()
+        if found is not None:
+            self.shift(found[0])
+        return found
 
     def ready(self) -> bool:
         """True when :meth:`pop` would give a chunk."""

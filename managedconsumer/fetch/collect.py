@@ -4,23 +4,27 @@ A message is *in hand* from the moment a thread gets it until that thread comes 
 is not finished and never committed by the consumer itself. Each consuming thread has a hand of its own, so a
 partition's finished offset is the lowest that is still in any hand. ``who`` is a number that no later thread gets.
 
+A call that takes messages takes all or nothing: if anything interrupts it (damage, too little memory, a signal handler
+that raises), what it had gathered goes back, and the next call hands it out.
+
 Pure and not thread-safe: the consumer's lock is held around every call.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Any, Container, Sequence
+from typing import Any, Callable, Container, Sequence, TypeVar
 
-from managedconsumer.errors import CorruptRecordError
+from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
+from managedconsumer.fetch.hands import Hands
 from managedconsumer.structs import TopicPartition
-from managedconsumer.wire.arrow import chunk_to_columns
+from managedconsumer.wire.arrow import chunk_to_columns, messages_to_columns
 from managedconsumer.wire.records import Lane, Message, RecordChunk
 
-Hand = tuple[tuple[PartitionQueue, int], ...]
-#: Whose hand holds what threads had when they ended: it is never finished, and nobody waits for it.
-_NOBODY = -1
+T = TypeVar("T")
+
+# What is wrong with a chunk, as opposed to what comes from elsewhere: the call that starts with it raises it.
+_OF_A_CHUNK = (CorruptRecordError, MissingPackageError, MemoryError)
 
 
 class Dispenser:
@@ -36,11 +40,12 @@ class Dispenser:
         self._lane_seen = 0
         self._queue: PartitionQueue | None = None
         self._chunk: RecordChunk | None = None
-        #: What each thread has in hand: the lowest offset by partition.
-        self._hands: dict[int, Hand] = {}
-        #: What each thread had in hand when its partition was taken away: the next offset, until the thread comes back.
-        self._taken: dict[int, dict[TopicPartition, int]] = {}
-        self._pushed: deque[tuple[PartitionQueue, int, Message]] = deque()
+        #: Where the open chunk goes back to when the call that reads it is interrupted.
+        self._mark = 0
+        #: Who has what in hand.
+        self.hands = Hands()
+        #: Messages that came back and wait to be handed out again, in order, each with its queue's version.
+        self._pushed: list[tuple[PartitionQueue, int, Message]] = []
         self.handed_out = 0
 
     def take(self, who: int) -> Message | None:
@@ -48,23 +53,37 @@ class Dispenser:
 
         Raises CorruptRecordError when the next thing in turn cannot be read; the position stays before it.
         """
-        message = self.take_for_task(who)
-        if message is None or self._chunk is None or self._pushed or self._shared:
-            return message
-        if self._hands[who][0][0] is self._queue:  # not one that had been pushed back
-            self._lane_who = who
-            self.lane.attach(self._chunk)
-        return message
+        return self._take_one(who, short=True)
 
     def take_for_task(self, who: int) -> Message | None:
         """:meth:`take` without the lane, which tells threads apart, not the tasks that share one."""
+        return self._take_one(who, short=False)
+
+    def _take_one(self, who: int, *, short: bool) -> Message | None:
         self._look(who)
-        found = self._next()
-        if found is None:
-            return None
-        queue, message = found
-        self._hands[who] = ((queue, message.offset),)
-        return message
+        taken: tuple[Message, ...] = ()
+        try:
+            if self._pushed and (pushed := self._next_pushed()) is not None:
+                queue, message = pushed
+                taken = (message,)
+                self.hands[who] = ((queue, message.offset),)
+                self._take_pushed(queue, taken)
+                self.handed_out += 1
+                return message
+            found = self._read(lambda chunk: next(chunk, None))
+            if found is None or self._queue is None or self._chunk is None:
+                return None
+            # In this order: at no moment is the message behind the position and in no hand.
+            self.hands[who] = ((self._queue, found.offset),)
+            self._queue.state.position = found.offset + 1
+            self.handed_out += 1
+            if short and not self._pushed and not self._shared:
+                self._lane_who = who
+                self.lane.attach(self._chunk)
+            return found
+        except BaseException:
+            self._undo(who, taken)
+            raise
 
     def take_many(self, who: int, limit: int) -> list[Message]:
         """Up to ``limit`` messages at once; all of them are in hand until the thread comes back.
@@ -72,76 +91,118 @@ class Dispenser:
         A record that cannot be read ends the list; it is raised by the call that would start with it.
         """
         self._look(who)
-        messages: list[Message] = []
+        taken: list[Message] = []
         lowest: dict[PartitionQueue, int] = {}
-        while len(messages) < limit:
-            try:
-                found = self._next_many(limit - len(messages))
-            except CorruptRecordError:
-                if messages:
-                    break
-                raise
-            if found is None:
-                break
-            queue, more = found
-            messages += more
-            if queue not in lowest:
-                # Right now: the end of a chunk settles what is finished, and these are not.
-                lowest[queue] = more[0].offset
-                self._hands[who] = tuple(lowest.items())
-        return messages
+        try:
+            while len(taken) < limit and (found := self._next_many(limit - len(taken), taken)) is not None:
+                queue, more, fresh = found
+                taken += more
+                if queue not in lowest:
+                    # Right now: the end of a chunk settles what is finished, and these are not.
+                    lowest[queue] = more[0].offset
+                    self.hands[who] = tuple(lowest.items())
+                if fresh:
+                    queue.state.position = self._mark = more[-1].offset + 1
+                else:
+                    self._take_pushed(queue, more)
+            self.handed_out += len(taken)
+            return taken
+        except BaseException:
+            self._undo(who, taken)
+            raise
 
-    def _next_many(self, limit: int) -> tuple[PartitionQueue, list[Message]] | None:
-        """Messages of one partition; what was pushed back comes first, one at a time."""
-        first = self._next()
-        if first is None:
-            return None
-        queue, message = first
-        messages = [message]
-        if queue is self._queue and self._chunk is not None and not self._pushed and limit > 1:
-            messages += self._chunk.take(limit - 1)
-            self.handed_out += len(messages) - 1
-            queue.state.position = messages[-1].offset + 1
-        return queue, messages
+    def _next_many(self, limit: int, taken: list[Message]) -> tuple[PartitionQueue, list[Message], bool] | None:
+        """Messages of one partition, and whether they are fresh; what was pushed back comes first, one at a time."""
+        if self._pushed and (pushed := self._next_pushed()) is not None:
+            return pushed[0], [pushed[1]], False
+        try:
+            more = self._read(lambda chunk: chunk.take(limit) or None)
+        except _OF_A_CHUNK:
+            if taken:
+                return None
+            raise
+        return None if more is None or self._queue is None else (self._queue, more, True)
 
     def take_columns(self, who: int, columns: Sequence[str]) -> tuple[Any] | None:
         """What is left of one chunk as Arrow columns (in a tuple, as an Arrow batch has no truth); None: nothing."""
         self._look(who)
-        while True:
-            if (self._queue is None or self._chunk is None) and not self._open_chunk():
-                return None
-            queue, chunk = self._queue, self._chunk
-            if queue is None or chunk is None:
-                return None
-            if chunk.exhausted:  # a batch without rows would say the same, but has to be built
-                self._close_chunk()
-                continue
-            start = chunk.position
-            try:
-                batch = chunk_to_columns(chunk, columns=columns)
-            except CorruptRecordError:
-                self._set_aside()
-                raise
-            if batch.num_rows:
-                queue.state.position = chunk.position
-                self._hands[who] = ((queue, start),)
-                self.handed_out += batch.num_rows
+        taken: list[Message] = []
+        try:
+            if self._pushed and (pushed := self._next_pushed()) is not None:
+                queue = pushed[0]
+                taken += [m for other, version, m in self._pushed if other is queue and version == queue.version]
+                batch = messages_to_columns(queue.context, taken, columns)
+                self.hands[who] = ((queue, taken[0].offset),)
+                self._take_pushed(queue, taken)
+                self.handed_out += len(taken)
                 return (batch,)
+            found = self._read(lambda chunk: _rest_of(chunk, columns))
+            if found is None or self._queue is None or self._chunk is None:
+                return None
+            self.hands[who] = ((self._queue, self._mark),)
+            self._queue.state.position = self._chunk.position
+            self.handed_out += found[0].num_rows
+            return found
+        except BaseException:
+            self._undo(who, taken)
+            raise
+
+    def _read(self, read: Callable[[RecordChunk], T | None]) -> T | None:
+        """What ``read`` gets from the open chunk, or from the next that has anything; None: nothing is buffered.
+
+        A chunk in which something is wrong is set aside.
+        """
+        while True:
+            chunk = self._chunk
+            if chunk is None:
+                if not self._open_chunk():
+                    return None
+                continue
+            try:
+                got = read(chunk)
+            except CorruptRecordError:
+                self._put_away(last=True)
+                raise
+            except _OF_A_CHUNK:
+                chunk.rewind(self._mark)
+                self._put_away(last=True)
+                raise
+            if got is not None:
+                return got
             self._close_chunk()
 
     def _open_chunk(self) -> bool:
-        found = self._buffer.pop()
-        if found is not None:
-            self._queue, self._chunk = found
-        return found is not None
+        found = self._buffer.peek()
+        if found is None:
+            return False
+        self._mark = found[1].position
+        self._queue, self._chunk = found
+        self._buffer.shift(found[0])
+        return True
+
+    def _undo(self, who: int, taken: Sequence[Message]) -> None:
+        """A call was interrupted that had gathered ``taken``, besides what the open chunk gives again."""
+        self.lane.detach()
+        queue, chunk, mark = self._queue, self._chunk, self._mark
+        if queue is not None and chunk is not None:
+            chunk.rewind(mark)
+            tp = queue.tp
+            taken = [m for m in taken if m.offset < mark or (m.topic, m.partition_id) != tp]
+        self.push_back(who, taken)
+        self.hands.pop(who, None)
+        if queue is not None and queue.state.active and queue.state.has_valid_position:
+            self._reach(queue, mark)
+        self._put_away()
 
     def _look(self, who: int) -> None:
         """``who`` is here: what it had in hand is finished. A second consuming thread ends the short way for good."""
         self.settle_lane()
         if self._lane_who is not None and self._lane_who != who:
             self._shared = True
-        if who in self._hands or who in self._taken:
+        if who in self.hands or self.hands.lost_something(who):
             self.finish(who)
+        if self._chunk is not None:
+            self._mark = self._chunk.position
 
     def settle_lane(self) -> None:
         """Detach the lane and take note of what went through it: before anything looks at positions or hands."""
@@ -152,80 +213,74 @@ class Dispenser:
         taken = self.lane.count - self._lane_seen
         if not taken or self._lane_who is None:
             return
-        self._lane_seen += taken
-        self.handed_out += taken
         queue, chunk = self._queue, self._chunk
         if queue is not None and chunk is not None and queue.state.active and queue.state.has_valid_position:
             # The thread may take one more in between: its offset is read last, so what is in hand is never too high.
             queue.state.position = chunk.position
-            self._hands[self._lane_who] = ((queue, self.lane.last_offset),)
+            self.hands[self._lane_who] = ((queue, self.lane.last_offset),)
             self._settle(queue)
+        self._lane_seen += taken
+        self.handed_out += taken
 
     def finish(self, who: int) -> None:
         """The thread ``who`` came back (or gave up waiting): what it had in hand is finished."""
         self.settle_lane()
-        self._taken.pop(who, None)
-        for queue, _ in self._hands.pop(who, ()):
-            self._settle(queue)
+        self.hands.forget_taken(who)
+        for queue, _ in self.hands.get(who, ()):
+            self._settle(queue, who)
+        self.hands.pop(who, None)
 
-    def _settle(self, queue: PartitionQueue) -> None:
-        """Everything below the lowest offset still in a hand is finished."""
+    def _settle(self, queue: PartitionQueue, but: int | None = None) -> None:
+        """Everything below the lowest offset still in a hand (other than that of ``but``) is finished."""
         state = queue.state
         if state.position is not None:
-            low = self._lowest(queue)
+            low = self.hands.lowest(queue, but)
             state.finish(state.position if low is None else low)
-
-    def _lowest(self, queue: PartitionQueue, but: int | None = None) -> int | None:
-        offsets = [o for who, hand in self._hands.items() if who != but for other, o in hand if other is queue]
-        return min(offsets, default=None)
-
-    def _next(self) -> tuple[PartitionQueue, Message] | None:
-        if self._pushed:
-            pushed = self._next_pushed()
-            if pushed is not None:
-                return pushed
-        while True:
-            queue, chunk = self._queue, self._chunk
-            if queue is None or chunk is None:
-                found = self._buffer.pop()
-                if found is None:
-                    return None
-                queue, chunk = self._queue, self._chunk = found
-            try:
-                message = next(chunk, None)
-            except CorruptRecordError:
-                self._set_aside()
-                raise
-            if message is not None:
-                queue.state.position = message.offset + 1
-                self.handed_out += 1
-                return queue, message
-            self._close_chunk()
 
     def _close_chunk(self) -> None:
         """The chunk is used up: pass the gaps, control records and aborted messages at its end."""
         queue, chunk = self._queue, self._chunk
-        self._queue = self._chunk = None
-        if queue is None or chunk is None or not queue.state.active or not queue.state.has_valid_position:
-            return
-        if chunk.active:
-            self._buffer.used_up(queue, chunk)
-            self._reach(queue, chunk.position)
-            self._settle(queue)
-
-    def _set_aside(self) -> None:
-        """The chunk cannot be read any further: the other partitions go on, and it comes again in its turn."""
-        if self._queue is not None and self._chunk is not None:
-            self._buffer.give_back(self._queue, self._chunk, last=True)
+        if queue is not None and chunk is not None and queue.state.active and queue.state.has_valid_position:
+            if chunk.active:
+                self._buffer.used_up(queue, chunk)
+                self._reach(queue, chunk.position)
+                self._settle(queue)
+            else:
+                self._buffer.fetch_again(queue)
         self._queue = self._chunk = None
 
-    def skip_corrupt(self, tp: TopicPartition) -> None:
-        """Go on behind the batch of ``tp`` that could not be read."""
+    def _put_away(self, *, last: bool = False) -> None:
+        """The open chunk comes again when it is its partition's turn, or ``last``: the other partitions go on."""
+        queue, chunk = self._queue, self._chunk
+        if queue is not None and chunk is not None:
+            if chunk.active:
+                self._buffer.give_back(queue, chunk, last=last)
+            else:  # it cannot be read again
+                self._buffer.fetch_again(queue)
+        self._queue = self._chunk = None
+
+    def skip_corrupt(self, tp: TopicPartition, offset: int | None = None) -> None:
+        """Go on behind the batch of ``tp`` that could not be read; the error named ``offset``.
+
+        Of several threads that met the same error one skips it, and the others do not skip what they have not met.
+        """
         self.settle_lane()
         queue = self._buffer.queues.get(tp)
         if queue is not None and queue.chunks and queue.state.has_valid_position:
+            if offset is not None and offset < queue.chunks[0].position:
+                return
             self._reach(queue, queue.chunks[0].skip_corrupt())
             self._settle(queue)
+
+    def take_back(self, who: int) -> None:
+        """What the thread ``who`` was given last did not reach it: it will be handed out again."""
+        self.settle_lane()
+        for queue, lowest in self.hands.pop(who, ()):
+            if queue.state.active and queue.state.has_valid_position:
+                self._reach(queue, min(lowest, queue.state.position or 0))
+                if queue is self._queue:
+                    self._queue = self._chunk = None
+                self._buffer.fetch_again(queue)
 
     # -- interruptions --------------------------------------------------------------------------------
 
@@ -234,33 +289,46 @@ class Dispenser:
 
         What it can use of the same batch stays in its hand.
         """
-        self.settle_lane()
+        try:
+            self.settle_lane()
+            self._push_back(who, messages)
+        except BaseException:  # a signal: what has not come back is fetched again
+            self.take_back(who)
+            raise
+
+    def _push_back(self, who: int, messages: Sequence[Message]) -> None:
         back: dict[TopicPartition, list[Message]] = {}
         for message in messages:
             back.setdefault(TopicPartition(message.topic, message.partition_id), []).append(message)
         kept = []
-        for queue, lowest in self._hands.pop(who, ()):
+        for queue, lowest in self.hands.get(who, ()):
             unused = back.get(queue.tp)
             if unused is None or lowest < unused[0].offset:
                 kept.append((queue, lowest))
             if unused is not None and queue.state.active and queue.state.has_valid_position:
-                self._pushed.extend((queue, queue.version, message) for message in unused)
+                waiting = {id(item[2]) for item in self._pushed}
+                items = [(queue, queue.version, message) for message in unused if id(message) not in waiting]
+                self._pushed = sorted(self._pushed + items, key=lambda item: (item[0].tp, item[2].offset))
                 self._reach(queue, queue.state.position or 0)
         if kept:
-            self._hands[who] = tuple(kept)
-        self._pushed = deque(sorted(self._pushed, key=lambda item: (item[0].tp, item[2].offset)))
+            self.hands[who] = tuple(kept)
+        else:
+            self.hands.pop(who, None)
 
     def _next_pushed(self) -> tuple[PartitionQueue, Message] | None:
-        for _ in range(len(self._pushed)):
-            queue, version, message = self._pushed.popleft()
-            if queue.version != version or not queue.state.active:
-                continue
-            if queue.state.is_fetchable():
-                ahead = self._chunk.position if queue is self._queue and self._chunk is not None else queue.frontier
-                self._reach(queue, max(message.offset + 1, ahead or 0))
+        """What was pushed back and may be handed out; it stays here until :meth:`_take_pushed`."""
+        for queue, version, message in self._pushed:
+            if queue.version == version and queue.state.is_fetchable():
                 return queue, message
-            self._pushed.append((queue, version, message))
+        self._pushed = [item for item in self._pushed if item[0].version == item[1] and item[0].state.active]
         return None
+
+    def _take_pushed(self, queue: PartitionQueue, messages: Sequence[Message]) -> None:
+        """These of ``queue`` have been pushed back, and are in a hand again."""
+        gone = {id(message) for message in messages}
+        self._pushed = [item for item in self._pushed if id(item[2]) not in gone]
+        ahead = self._chunk.position if queue is self._queue and self._chunk is not None else queue.frontier
+        self._reach(queue, max(messages[-1].offset + 1, ahead or 0))
 
     def _reach(self, queue: PartitionQueue, offset: int) -> None:
         """The position goes to ``offset``, but not beyond a message that has been pushed back."""
@@ -270,9 +338,7 @@ class Dispenser:
     def shelve(self) -> None:
         """Put the current chunk back: its partition may be held, paused or dropped next."""
         self.settle_lane()
-        if self._chunk is not None and self._queue is not None:
-            self._buffer.give_back(self._queue, self._chunk)
-        self._queue = self._chunk = None
+        self._put_away()
 
     def forget(self, tps: Container[TopicPartition]) -> None:
         """The partitions are gone, or were moved by a seek: nothing of them is in hand or waiting any more."""
@@ -281,58 +347,40 @@ class Dispenser:
             if self._chunk is not None:
                 self._chunk.active = False
             self._queue = self._chunk = None
-        self._hands = {
-            who: kept
-            for who, hand in self._hands.items()
-            if (kept := tuple(pair for pair in hand if pair[0].tp not in tps))
-        }
-        self._pushed = deque(item for item in self._pushed if item[0].tp not in tps)
+        self.hands.forget(tps)
+        self._pushed = [item for item in self._pushed if item[0].tp not in tps]
+
+    # -- hands ----------------------------------------------------------------------------------------
 
     def take_away(self, tps: Container[TopicPartition]) -> None:
         """:meth:`forget` partitions that are not ours any more; who has messages of them in hand can be told."""
         self.settle_lane()
-        for who, hand in self._hands.items():
-            for queue, _ in hand:
-                if queue.tp in tps and queue.state.position is not None:
-                    elsewhere = self._lowest(queue, but=who)
-                    position = queue.state.position
-                    self._taken.setdefault(who, {})[queue.tp] = (
-                        position if elsewhere is None else min(position, elsewhere)
-                    )
+        self.hands.note_taken(tps)
         self.forget(tps)
 
     def taken_away(self, who: int) -> dict[TopicPartition, int]:
         """What was taken away while the thread ``who`` had it in hand: the next offset by partition."""
-        return dict(self._taken.get(who, {}))
-
-    def forget_taken(self) -> None:
-        """What was taken away matters to nobody any more: the consumer was stopped."""
-        self._taken.clear()
+        return self.hands.taken_away(who)
 
     def in_hand(self, tps: Container[TopicPartition] | None = None, but: int | None = None) -> bool:
         """True if a thread other than ``but`` has a message of ``tps`` (None: any) in hand, and may come back."""
         self.settle_lane()
-        return any(
-            who not in (but, _NOBODY) and any(tps is None or queue.tp in tps for queue, _ in hand)
-            for who, hand in self._hands.items()
-        )
+        return self.hands.hold(tps, but)
 
     def lowest_in_hand(self, tp: TopicPartition, but: int | None = None) -> int | None:
         """The lowest offset of ``tp`` that a thread other than ``but`` has in hand."""
         self.settle_lane()
         queue = self._buffer.queues.get(tp)
-        return None if queue is None else self._lowest(queue, but)
-
-    # -- owners ---------------------------------------------------------------------------------------
+        return None if queue is None else self.hands.lowest(queue, but)
 
     def has_hand(self, who: int) -> bool:
         """True if ``who`` has something in hand, or is the one whose messages come past the lock."""
-        return who in self._hands or who == self._lane_who
+        return who in self.hands or who == self._lane_who
 
     def owners(self) -> list[int]:
         """Who has something in hand, or is the one whose messages come past the lock."""
         self.settle_lane()
-        found = {who for who in self._hands if who != _NOBODY}
+        found = self.hands.owners()
         return sorted(found if self._lane_who is None else found | {self._lane_who})
 
     def leave_behind(self, who: int) -> list[tuple[TopicPartition, int]]:
@@ -340,13 +388,11 @@ class Dispenser:
         self.settle_lane()
         if who == self._lane_who:
             self._lane_who = None  # another thread may have the short way
-        hand = self._hands.pop(who, ())
-        lowest: dict[PartitionQueue, int] = {}
-        for queue, offset in (*self._hands.get(_NOBODY, ()), *hand):
-            lowest[queue] = min(offset, lowest.get(queue, offset))
-        self._hands[_NOBODY] = tuple(lowest.items())
-        return [(queue.tp, offset) for queue, offset in hand]
+        return self.hands.leave_behind(who)
 
-    def left_behind(self) -> bool:
-        """True if somebody ended with messages in hand."""
-        return bool(self._hands.get(_NOBODY))
+
+def _rest_of(chunk: RecordChunk, columns: Sequence[str]) -> tuple[Any] | None:
+    if chunk.exhausted:  # a batch without rows would say the same, but has to be built
+        return None
+    batch = chunk_to_columns(chunk, columns=columns)
+    return (batch,) if batch.num_rows else None

@@ -159,7 +159,7 @@ class Cluster:
         self._control = None
         self.refreshed_at = float("-inf")
 
-    # -- requests to whoever answers -------------------------------------------------------------------
+    # -- requests that any broker can answer -----------------------------------------------------------
 
     def request(self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None = None) -> dict[str, Any]:
         """Ask any broker; tries each known one once. Raises the first fatal error, or NoBrokersAvailableError."""
@@ -248,7 +248,7 @@ class Cluster:
                 self.snapshot = replace(self.snapshot, brokers=MappingProxyType(brokers))
         return broker
 
-    # -- a group member's parts, for who has a cluster only (they import this module) ---------------------
+    # -- the parts of a group member (their modules import this one) ---------------------------------------
 
     def coordinator_link(self, group_id: str) -> CoordinatorLink:
         """A way of its own to the coordinator of ``group_id``; the caller closes it."""

@@ -1,19 +1,20 @@
-"""Commits: what may be committed, and the one worker that commits it, in the order in which it was asked for."""
+"""Commits: what may be committed, and what a consumer's calls and its commit worker make of it."""
 
 from __future__ import annotations
 
 import json
 import logging
 import socket
-from collections import deque
+from dataclasses import replace
 from random import random
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator import committing
 from managedconsumer.coordinator.committing import Committing, Offsets, Patience, Result, Wanted
+from managedconsumer.runtime.commit_worker import CommitWorker
 from managedconsumer.runtime.offsets import COMMIT
-from managedconsumer.runtime.pending import Commit, Explicit, Finished
+from managedconsumer.runtime.pending import Commit, Explicit, Finished, give_up, stopped
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import PartitionNotAssignedError
 
@@ -22,16 +23,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The worker looks this often (seconds) whether its consumer was deleted without stop().
-_SLICE = 5.0
 # What an explicit commit is granted beyond its patience (seconds): for the look-up of a coordinator that is silent.
 _GRACE = 10.0
-# An automatic commit at an interval takes at most this long (seconds).
-_INTERVAL_PATIENCE = 10.0
+# A commit in a callback of stop() is granted at least this long (seconds).
+_LEAST_IN_STOP = 0.2
 
 
 def _same(now: Any, then: Any) -> bool:
-    """True if a partition is ours, and has been all the time: both are its state object, or None."""
+    """True if a partition is ours and has been all the time. Both are its state object, None while it is not ours."""
     return now is not None and now is then
 
 
@@ -47,14 +46,7 @@ class Committer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._waiting: deque[Commit] = deque()
-        self._current: list[Commit] = []
-        self._worker: Any = None
-        self._thread: int | None = None
-        self._running = False
-        self._life = 0
-        #: When (handler's clock) the next commit at an interval is due; None: there are none.
-        self._due: float | None = None
+        self._worker = CommitWorker(engine, self._work)
         self.identity: Callable[[], Generation] = lambda: NO_GENERATION
         self.instance_id: str | None = None
         #: True for a group's member: without a valid generation it commits nothing. (Kafka takes commits without a
@@ -65,10 +57,6 @@ class Committer:
         self.on_expelled: Callable[[BaseException, Generation], None] = lambda _error, _generation: None
         #: Told of every request: how long it took (seconds) and whether all of it was committed.
         self.on_commit: Callable[[float, bool], None] = lambda _seconds, _well: None
-
-    @property
-    def _interval(self) -> float:
-        return self._engine.options.auto_commit_interval_ms / 1000.0
 
     # -- what may be committed ------------------------------------------------------------------------
 
@@ -131,11 +119,21 @@ class Committer:
 
     def commit(self, offsets: Offsets | None, patience: Patience) -> None:
         """:meth:`submit`, and wait for it. Raises what :func:`committing.failure` says when it did not happen."""
+        patience = self._within_stop(patience)
         commit = self.submit(offsets, patience)
-        if patience.seconds is not None and not commit.wait(patience.seconds + _GRACE):
-            waited = err.RequestTimedOut(f"there was no answer within {patience.seconds + _GRACE:.0f} s")
-            self._give_up([commit], waited, "may not have been committed", again=True)
+        longest = None if patience.seconds is None else patience.seconds + (0.0 if patience.strict else _GRACE)
+        if not commit.wait(longest):
+            waited = err.RequestTimedOut(f"there was no answer within {longest:.1f} s")
+            give_up([commit], self._engine.group_id, waited, "may not have been committed", again=True)
         commit.result()
+
+    def _within_stop(self, patience: Patience) -> Patience:
+        """In a callback of ``stop()`` a commit has what is left of the stop's time."""
+        engine = self._engine
+        if not engine.stopping:
+            return patience
+        left = max(_LEAST_IN_STOP, engine.stop_by - engine.handler.now())
+        return replace(patience, seconds=left if patience.seconds is None else min(left, patience.seconds), strict=True)
 
     def submit(self, offsets: Offsets | None, patience: Patience) -> Commit:
         """Let the worker commit ``offsets`` (None: :meth:`held`, as it is now). Does not block.
@@ -152,14 +150,14 @@ class Committer:
             commit = Explicit(engine.commits, engine.handler.now, chosen, self._states(chosen), errors, patience)
             commit.of_hand = offsets is None
             if chosen:
-                self._append(commit)
+                self._worker.append(commit)
             else:
                 commit.finish(None)
         return commit
 
     def _not_behind(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
         """``offsets``, but nothing behind what other threads' commits of what they have in hand are on the way to."""
-        for commit in (*self._current, *self._waiting):
+        for commit in self._worker.under_way():
             if isinstance(commit, Explicit) and commit.of_hand:
                 for tp, entry in commit.offsets.items():
                     same = self._engine.subscription.assignment.get(tp) is commit.states[tp]
@@ -171,17 +169,14 @@ class Committer:
     def _taken(tp: TopicPartition) -> err.KafkaException:
         return PartitionNotAssignedError(f"a rebalance has taken {tp.topic}-{tp.partition} away")
 
-    def _append(self, commit: Commit) -> None:
-        """Hand it to the worker; the engine's lock is held."""
-        engine = self._engine
-        if engine.closing:
-            self._give_up([commit], err.ConsumerStoppedException("the consumer is not running"))
-            return
-        self._waiting.append(commit)
-        if not self._running:
-            self._running = True
-            self._worker = engine.handler.spawn("commits", self._run, self._life)
-        engine.commits.notify_all()
+    def _work(self, batch: list[Commit]) -> None:
+        """What the worker does: one automatic commit, or all explicit ones that waited in a row as one request."""
+        explicit = [commit for commit in batch if isinstance(commit, Explicit)]
+        if explicit:
+            self._commit_explicit(explicit)
+        for commit in batch:
+            if isinstance(commit, Finished):
+                self._commit_finished(commit)
 
     def _look_explicit(self, batch: list[Explicit]) -> Wanted:
         """What is still ours of all that was asked for; of one partition's offsets the newest.
@@ -204,7 +199,7 @@ class Committer:
     def _commit_explicit(self, batch: list[Explicit]) -> None:
         engine = self._engine
         longest = max(batch, key=lambda commit: commit.patience.seconds or 0.0).patience
-        result = self._carry_out(lambda: self._look_explicit([c for c in batch if not c.done()]), longest)
+        result = self._carry_out(batch, lambda: self._look_explicit([c for c in batch if not c.done()]), longest)
         for commit in batch:
             mine = Result(
                 {tp: e for tp, e in result.committed.items() if tp not in commit.lost},
@@ -216,28 +211,18 @@ class Committer:
             self._note(done, commit.states, finish=True)
             commit.finish(committing.failure(engine.group_id or "", commit.offsets, mine))
 
-    def _carry_out(self, look: Callable[[], Wanted], patience: Patience) -> Result:
+    def _carry_out(self, batch: Sequence[Commit], look: Callable[[], Wanted], patience: Patience) -> Result:
         engine = self._engine
         decision = Committing(
             engine.group_id or "", look, patience, engine.handler.now(), random, instance_id=self.instance_id
         )
-        return engine.offsets.carry_out(decision, self._pause, self._expelled, self.on_commit)
+        return engine.offsets.carry_out(
+            decision, lambda seconds: self._worker.pause(batch, seconds), self._expelled, self.on_commit
+        )
 
     def _expelled(self, error: BaseException, generation: Generation) -> None:
         if self.identity() == generation:
             self.on_expelled(error, generation)
-
-    def _pause(self, seconds: float) -> bool:
-        """Wait between two attempts; False when there is nobody left to try for."""
-        engine = self._engine
-        with engine.lock:
-            if not self._wanted():
-                return False
-            engine.commits.wait(seconds)
-            return self._wanted()
-
-    def _wanted(self) -> bool:
-        return not self._engine.closing and not all(commit.done() for commit in self._current)
 
     # -- automatic ------------------------------------------------------------------------------------
 
@@ -249,10 +234,10 @@ class Committer:
         """
         engine = self._engine
         with engine.lock:
-            if not self._current and not self._waiting and not self.finished():
+            if not self._worker.pending() and not self.finished():
                 return True
             commit = Finished(engine.commits, engine.handler.now, seconds, why)
-            self._append(commit)
+            self._worker.append(commit)
         if not commit.wait(seconds):
             self._end_finished(commit, err.RequestTimedOut(f"it was not through within {seconds:.1f} s"))
         return commit.error is None
@@ -271,26 +256,21 @@ class Committer:
         def look() -> Wanted:
             generation = self.identity()
             with engine.lock:
-                offsets = self.finished()
+                offsets = {} if commit.done() else self.finished()
                 seen.update(self._states(offsets))
             return Wanted(generation, offsets, hindrance=self._hindrance(generation))
 
-        result = self._carry_out(look, Patience(max(0.0, commit.until - engine.handler.now())))
+        result = self._carry_out([commit], look, Patience(max(0.0, commit.until - engine.handler.now())))
         self._note(result.committed, seen)
         if result.error is None and result.committed:
             log.debug("group %s: committed %d partitions (%s)", engine.group_id, len(result.committed), commit.why)
         self._end_finished(commit, result.error)
 
-    # -- the worker -----------------------------------------------------------------------------------
+    # -- the life of the worker -------------------------------------------------------------------------
 
     def start(self) -> None:
         """Commit at intervals from here on."""
-        engine = self._engine
-        with engine.lock:
-            self._due = engine.handler.now() + self._interval
-            if not self._running and not engine.closing:
-                self._running = True
-                self._worker = engine.handler.spawn("commits", self._run, self._life)
+        self._worker.start(self._engine.options.auto_commit_interval_ms / 1000.0)
 
     def drain(self, seconds: float, *, auto: bool) -> None:
         """Before a stop: commit what was asked for and, with ``auto``, what is finished, for at most ``seconds``.
@@ -301,91 +281,23 @@ class Committer:
         until = engine.handler.now() + seconds
         if auto:
             self.commit_finished(seconds, "stop")
-        with engine.lock:
-            waiting = [*self._current, *self._waiting]
+        waiting = self._worker.pending()
         for commit in waiting:
             commit.wait(max(0.0, until - engine.handler.now()))
         late = [commit for commit in waiting if not commit.done()]
         if late:
             log.warning("group %s: %d commits were not through when the consumer stopped", engine.group_id, len(late))
-        self._give_up(late, err.ConsumerStoppedException("the consumer was stopped before they were through"))
+        give_up(late, engine.group_id, stopped())
 
     def join(self, timeout: float) -> None:
         """Wait for the worker to end; the engine has been told to close. ``timeout`` in seconds."""
-        engine = self._engine
-        with engine.lock:
-            self._life += 1
-            worker, self._worker, self._running, self._due = self._worker, None, False, None
-            left = [*self._current, *self._waiting]
-            self._waiting.clear()
-            engine.commits.notify_all()
-        self._give_up(left, err.ConsumerStoppedException("the consumer was stopped before they were through"))
-        if worker is not None:
-            worker.join(timeout)
+        self._worker.join(timeout)
 
     def fenced(self, error: BaseException | None) -> None:
         """The membership is lost: commits that wait for the coordinator have nothing to wait for. Must not block."""
-        engine = self._engine
-        with engine.lock:
-            lost = [commit for commit in (*self._current, *self._waiting) if isinstance(commit, Explicit)]
-            busy = bool(self._current) and engine.handler.ident() != self._thread
+        link = self._engine.link
+        lost = [commit for commit in self._worker.pending() if isinstance(commit, Explicit)]
         cause = error if isinstance(error, err.KafkaException) else err.UnknownMemberId()
-        self._give_up(lost, cause, "were not committed, as the membership is lost")
-        if busy and engine.link is not None:
-            engine.link.interrupt(COMMIT)
-
-    def _give_up(
-        self,
-        commits: Sequence[Commit],
-        cause: err.KafkaException,
-        what: str = "were not committed",
-        *,
-        again: bool = False,
-    ) -> None:
-        group = self._engine.group_id
-        for commit in commits:
-            if not commit.done():
-                text = f"group {group!r}: the offsets of {committing.named(commit.offsets)} {what}: {cause}"
-                commit.finish(committing.commit_failed(text, cause, {}, commit.offsets, again=again))
-
-    def _run(self, life: int) -> None:
-        engine = self._engine
-        self._thread = engine.handler.ident()
-        try:
-            while self._next(life):
-                try:
-                    explicit = [commit for commit in self._current if isinstance(commit, Explicit)]
-                    if explicit:
-                        self._commit_explicit(explicit)
-                    else:
-                        for commit in self._current:
-                            if isinstance(commit, Finished):
-                                self._commit_finished(commit)
-                finally:
-                    with engine.lock:
-                        current, self._current = self._current, []
-                    self._give_up(current, err.IllegalStateError("the commit worker failed"))
-        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
-            engine.fail(error)
-
-    def _next(self, life: int) -> bool:
-        """Wait for something to do; False: the worker is not wanted any more."""
-        engine = self._engine
-        with engine.lock:
-            while life == self._life and not engine.closing:
-                while self._waiting and self._waiting[0].done():
-                    self._waiting.popleft()
-                if self._waiting:
-                    self._current = [self._waiting.popleft()]
-                    if isinstance(self._current[0], Explicit):
-                        while self._waiting and isinstance(self._waiting[0], Explicit):
-                            self._current.append(self._waiting.popleft())
-                    return True
-                now = engine.handler.now()
-                if self._due is not None and now >= self._due:
-                    self._due = now + self._interval
-                    seconds = min(self._interval, _INTERVAL_PATIENCE)
-                    self._current = [Finished(engine.commits, engine.handler.now, seconds, "interval")]
-                    return True
-                engine.commits.wait(_SLICE if self._due is None else min(_SLICE, self._due - now))
-        return False
+        give_up(lost, self._engine.group_id, cause, "were not committed, as the membership is lost")
+        if self._worker.busy_elsewhere() and link is not None:
+            link.interrupt(COMMIT)

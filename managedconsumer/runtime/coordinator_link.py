@@ -63,12 +63,16 @@ class CoordinatorLink:
         unknown.
         """
         era, now = self.era, self._cluster.handler.now
+        connection: Connection | None = None
         try:
             connection = self._connection(purpose, era, None if idle_s is None else now() - idle_s)
             version = connection.version(api) if max_version is None else min(connection.version(api), max_version)
             answer = connection.request(api, body, timeout_ms, version)
         except CONNECTION_ERRORS as error:
-            self.lost(str(error), era)
+            with self._lock:
+                interrupted = connection is not None and self._connections.get(purpose) is not connection
+            if not interrupted:
+                self.lost(str(error), era)
             raise
         self._proven[purpose] = now()
         return answer
@@ -128,7 +132,7 @@ class CoordinatorLink:
             log.info("group %s: coordinator %s is lost: %s", self._group_id, broker.address, reason)
 
     def interrupt(self, purpose: str) -> None:
-        """Make a waiting request of ``purpose`` fail at once; any thread."""
+        """Make a waiting request of ``purpose`` fail at once; any thread. That says nothing about the coordinator."""
         with self._lock:
             connection = self._connections.pop(purpose, None)
         if connection is not None:

@@ -1,4 +1,4 @@
-"""A child of a fork has its parent's consumers, and none of their threads: the first call there says so."""
+"""After a fork the child has the consumer objects and no worker threads: their next call raises ForkedProcessError."""
 
 from __future__ import annotations
 

@@ -120,6 +120,18 @@ class Handler(abc.ABC):
         ``worker.exception``.
         """
 
+    def run_beside(self, name: str, seconds: float, fn: Callable[..., Any], *args: Any) -> None:
+        """``fn(*args)`` in a worker, waited for at most ``seconds``.
+
+        Python 3.12 starts no thread any more while the interpreter ends (in ``atexit`` functions): it runs here then.
+        """
+        try:
+            worker = self.spawn(name, fn, *args)
+        except RuntimeError:
+            fn(*args)
+            return
+        worker.join(seconds)
+
     @abc.abstractmethod
     def ident(self) -> int:
         """The number of the current thread or greenlet; no other one gets it, also when this one has ended."""

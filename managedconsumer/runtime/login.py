@@ -48,7 +48,9 @@ def log_in(ask: Ask, security: Security, handler: Handler, address: str) -> floa
                 return _lifetime(answer.get("session_lifetime_ms", 0), token_expiry)
     except sasl.SaslExchangeError as error:
         raise errors.SaslAuthenticationError(f"{name} login at {address} failed: {error}") from None
-    raise errors.SaslAuthenticationError(f"{name} login at {address} failed: the broker does not come to an end")
+    raise errors.SaslAuthenticationError(
+        f"{name} login at {address} failed: the broker wants more than {_MAX_STEPS} steps"
+    )
 
 
 def warn_if_readable(security: Security, address: str, peer: str) -> None:

@@ -34,6 +34,8 @@ _LONGEST_NAP = 5.0
 _TRUSTED_IDLE = 3.0
 # After so long (seconds) without an answer the log and health() say what is being waited for.
 _TELL_AFTER = 5.0
+# No era of a link.
+_KNOWN = -1
 # How long (seconds) the interpreter's end may wait for the coordinator.
 _EXIT_SECONDS = 1.0
 
@@ -101,6 +103,11 @@ class GroupMember:
     def stable(self) -> bool:
         """True when no rebalance is going on or wanted, and nothing is left to hand over."""
         return not self._todo and not self.machine.need_rejoin()
+
+    @property
+    def leaving(self) -> bool:
+        """True when the member goes, or has gone: there is nothing to drive any more."""
+        return self._closing
 
     def current(self, generation: Generation) -> bool:
         """False when the round that ``generation`` belongs to is over, or the member closes."""
@@ -216,7 +223,7 @@ class GroupMember:
         except err.KafkaException as error:
             with self._lock:
                 events = self.machine.failed(request, error, self._handler.now())
-            self._dispatch(events, era)
+            self._dispatch(events, _KNOWN)
             return False
         finally:
             self._answered(purpose)
@@ -261,7 +268,10 @@ class GroupMember:
         self._dispatch(events)
 
     def _dispatch(self, events: list[ev.Event], era: int | None = None) -> None:
-        """Deliver what the machine said; never under the lock. ``era``: the link's, when this was asked for."""
+        """Deliver what the machine said; never under the lock.
+
+        ``era``: the link's, when this was asked for; ``_KNOWN``: the link has met the failure itself.
+        """
         for event in events:
             self._owner.observe(event)
             if isinstance(event, ev.CoordinatorLost):
@@ -329,7 +339,7 @@ class GroupMember:
                 request.api, request.body, min(timeout, request.timeout), request.stamp, request.generation
             )
             # In a worker of its own: looking for a coordinator that has just moved may take longer than that.
-            self._handler.spawn("leave", self._leave_once, request, bounded).join(timeout)
+            self._handler.run_beside("leave", timeout, self._leave_once, request, bounded)
         self._link.interrupt(HEARTBEAT)
         if self._beat_worker is not None:
             self._beat_worker.join(deadline.remaining(self._handler.now()))
@@ -350,10 +360,10 @@ class GroupMember:
             farewell = self.machine.farewell("the interpreter ends")
             self._lock.notify_all()
         log.info("group %s: the interpreter ends without stop(): the member leaves", self.machine.group_id)
-        # A daemon thread that still consumes gets nothing more.
-        self._owner.fence(ev.MembershipLost("the interpreter ends", None, generation))
         self._link.interrupt(HEARTBEAT)
         self.before_exit()
+        # A daemon thread that still consumes gets nothing more.
+        self._owner.fence(ev.MembershipLost("the interpreter ends", None, generation))
         if farewell is not None:
             self._link.interrupt(MEMBERSHIP)
             self._link.request(MEMBERSHIP, farewell.api, farewell.body, int(_EXIT_SECONDS * 1000))

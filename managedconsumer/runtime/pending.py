@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
-from managedconsumer.coordinator.committing import Offsets, Patience
+from managedconsumer.coordinator.committing import Offsets, Patience, commit_failed, named
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
 # A missed wake-up can cost a waiting thread at most this much (seconds).
@@ -104,3 +104,23 @@ class Finished(Commit):
         super().__init__(changed, now, {})
         self.until = now() + seconds
         self.why = why
+
+
+def give_up(
+    commits: Iterable[Commit],
+    group_id: str | None,
+    cause: err.KafkaException,
+    what: str = "were not committed",
+    *,
+    again: bool = False,
+) -> None:
+    """Finish those that are not done with a CommitFailedError; ``again``: the same call may succeed later."""
+    for commit in commits:
+        if not commit.done():
+            text = f"group {group_id!r}: the offsets of {named(commit.offsets)} {what}: {cause}"
+            commit.finish(commit_failed(text, cause, {}, commit.offsets, again=again))
+
+
+def stopped() -> err.KafkaException:
+    """Why a stop gives commits up."""
+    return err.ConsumerStoppedException("the consumer was stopped before they were through")

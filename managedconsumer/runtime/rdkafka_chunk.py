@@ -6,6 +6,7 @@ their checksums are right, so a chunk of these is never damaged.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any, Sequence
 
 from managedconsumer.wire.records import Message, PartitionContext, message_of
@@ -74,7 +75,7 @@ class RdkafkaChunk:
         return message
 
     def _convert_more(self) -> bool:
-        """Twice as many each time: who wants a single one gets no more."""
+        """Convert 1, 2, 4 ... messages ahead, so that a caller who takes one pays for one."""
         lot = [self._convert(message) for message in self._messages[self._index : self._index + self._ahead]]
         lot.reverse()
         self._ahead = min(2 * self._ahead, _MOST_AHEAD)
@@ -84,6 +85,14 @@ class RdkafkaChunk:
 
     def take(self, n: int, stop_offset: int | None = None, max_bytes: int | None = None) -> list[Message]:
         """Up to ``n`` messages (below ``stop_offset``); fewer at the end, or when they hold ``max_bytes``."""
+        before = self.position
+        try:
+            return self._take(n, stop_offset, max_bytes)
+        except BaseException:  # a signal, too little memory: nothing was handed out
+            self.rewind(before)
+            raise
+
+    def _take(self, n: int, stop_offset: int | None, max_bytes: int | None) -> list[Message]:
         self._index -= len(self._ready)
         self._ready, self._ahead = [], 1
         lot = self._messages[self._index : self._index + max(n, 0)]
@@ -92,7 +101,6 @@ class RdkafkaChunk:
         stopped = stop_offset is not None and bool(lot) and lot[-1].offset() >= stop_offset
         if stopped:
             lot = [message for message in lot if message.offset() < (stop_offset or 0)]
-        # A signal in here leaves everything as it was: nothing was handed out.
         taken = [self._convert(message) for message in lot]
         if not self.active:
             return []
@@ -105,10 +113,14 @@ class RdkafkaChunk:
             self._finish()
         return taken
 
-    def abandon(self, position: int) -> None:
-        """End the chunk, which hands out nothing more, with ``position`` where it was before what got lost."""
-        self.active = False
+    def rewind(self, position: int) -> None:
+        """Go back to ``position``, see ``managedconsumer.wire.records``."""
+        if self.exhausted:
+            self.active = False  # its messages are gone
         self.position = position
+        del self._ready[:]  # the list itself stays: a Lane takes from it
+        self._ahead = 1
+        self._index = bisect_left(self._messages, position, key=_offset)
 
     def skip_corrupt(self) -> int:
         """There is no damage to skip; the position."""
@@ -127,6 +139,10 @@ class RdkafkaChunk:
         fields = (theirs.value(), theirs.key(), theirs.offset(), timestamp, theirs.headers())
         # Theirs: 0 none, 1 the producer's clock, 2 the broker's.
         return message_of(self.context, *fields, kind - 1, _epoch(theirs))
+
+
+def _offset(message: Any) -> int:
+    return int(message.offset())
 
 
 def _epoch(message: Any) -> int:

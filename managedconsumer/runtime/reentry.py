@@ -11,14 +11,14 @@ from types import FrameType
 _PACKAGE = __name__.split(".")[0]
 # What these rooms call is called as by a user; they hold no lock of a consumer.
 _USERS = {"cli", "observe", "spark", "testing", "signals"}
-# A worker's function begins here.
-_WORKERS = {f"{_PACKAGE}.runtime.handlers", f"{_PACKAGE}.runtime.greenlets"}
+# A worker's function begins in the first two. The third is the short way: it has no lock, and may be interrupted.
+_NO_LOCK = {f"{_PACKAGE}.runtime.handlers", f"{_PACKAGE}.runtime.greenlets", f"{_PACKAGE}.wire._lane_py"}
 
 
 def _is_ours(frame: FrameType) -> bool:
     name: str = frame.f_globals.get("__name__", "")
     package, _, rest = name.partition(".")
-    return package == _PACKAGE and rest.split(".")[0] not in _USERS and name not in _WORKERS
+    return package == _PACKAGE and rest.split(".")[0] not in _USERS and name not in _NO_LOCK
 
 
 def in_our_work() -> bool:

@@ -7,6 +7,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Callable, Final, Mapping
 
+from managedconsumer.config import check_bool
 from managedconsumer.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Security:
                 raise ConfigurationError(f"{field} is given, but security_protocol={self.security_protocol!r} {why}")
 
     def _check_tls(self) -> None:
+        check_bool("ssl_check_hostname", self.ssl_check_hostname)
         if self.ssl_context is not None:
             for field in _TLS_FIELDS[1:]:
                 if getattr(self, field) is not None:

@@ -17,10 +17,7 @@ _ENOUGH_BYTES: Final = 16000
 def beginning_of_answer(
     transport: Transport, hold: SocketHold, api: Api, version: int, size: int, now: float
 ) -> dict[str, Any] | None:
-    """The answer in the frame of ``size`` bytes that was refused; what was not received reads as zeros.
-
-    None: it cannot be read.
-    """
+    """The answer in the frame of ``size`` bytes that was refused, up to its first records. None: it cannot be read."""
     try:
         hold.enter()
         try:
@@ -29,4 +26,4 @@ def beginning_of_answer(
             hold.leave()
     except (OSError, ValueError):  # it did not come in time, or the connection ended
         return None
-    return decode_beginning(api, version, size, first)
+    return decode_beginning(api, version, first)

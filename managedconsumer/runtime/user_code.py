@@ -14,7 +14,7 @@ _SHOWN = 5
 
 def blame(error: BaseException, where: str) -> None:
     """Say where the user's code raised ``error``: as a note (Python 3.11 and newer), and as a line in the log."""
-    if hasattr(error, "add_note"):
+    if hasattr(error, "add_note") and where not in getattr(error, "__notes__", ()):
         error.add_note(where)
     log.warning("%s: %s: %s", where, type(error).__name__, error)
 

@@ -42,7 +42,7 @@ class ProcessingWatchdog:
             return False
         now, progress = self._engine.handler.now(), self._progress()
         with self._engine.lock:
-            busy = self._engine.dispenser.in_hand() or self._engine.dispenser.left_behind()
+            busy = self._engine.dispenser.in_hand() or self._engine.dispenser.hands.left_behind()
         if progress != self._seen or not (busy or self.waiting):
             if self.waiting:
                 log.info("group %s: the user is back, joining again", self._engine.group_id)

@@ -18,6 +18,7 @@ from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.committing import Committing, Patience, Wanted
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.negotiation import Negotiation
+from managedconsumer.coordinator.requests import waiting_text
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.spark.topics import TopicView
 from managedconsumer.structs import Generation, OffsetAndMetadata, TopicPartition
@@ -199,6 +200,8 @@ class QueryMember:
             log.info("group %s: %s -> %s (%s)", group, event.old.value, event.new.value, event.reason)
         elif isinstance(event, ev.MembershipLost):
             log.warning("group %s: the membership is lost: %s", group, event.error)
+        elif isinstance(event, ev.Waiting) and not event.over:
+            log.warning("group %s: %s", group, waiting_text(event.api))
         elif isinstance(event, ev.Retrying) and str(event.error) != self._trouble:
             self._trouble = str(event.error)
             log.warning("group %s: cannot join yet: %s", group, event.error)

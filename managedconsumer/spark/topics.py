@@ -131,7 +131,7 @@ class TopicView:
         return self._lookup(dict.fromkeys(tps, EARLIEST))
 
     def committed(self, tps: Collection[TopicPartition], patience: float) -> Offsets:
-        """What the group has committed; partitions without are not in it. Raises when it cannot be had."""
+        """What the group has committed; partitions without are not in it. Raises when the group does not answer."""
         found = self.offsets.committed(tps, patience)
         return {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
 

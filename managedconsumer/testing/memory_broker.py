@@ -137,7 +137,7 @@ class MemoryBroker:
         return found
 
     def messages(self, topic: str, partition: int | None = None) -> list[Message]:
-        """What a topic (or one partition of it) holds, by partition and offset, whoever has written it.
+        """What a topic (or one partition of it) holds, by partition and offset, written by any client.
 
         The messages are those that a consumer gets: ``value``, ``partition_key``, ``headers``, ``timestamp`` and so
         on. Raises ConfigurationError for a topic or partition that does not exist. From any thread.

@@ -1,4 +1,4 @@
-"""What must hold in every simulation, checked at every step (SCENARIOS.md, RELIABILITY.md O1 to O7).
+"""What must hold in every simulation, checked at every step.
 
 * nothing lost: a commit never covers a record that nobody has finished; at the end every record was finished;
 * order: within one ownership offsets follow one another; an ownership starts at what is committed; what a call did not

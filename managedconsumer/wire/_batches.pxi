@@ -21,7 +21,7 @@ cdef object reason_of(Batch *batch):
 
 
 cdef bint is_abort_marker(int codec, records) except -1:
-    """Whether a control batch ends its transaction in vain.
+    """True for an ABORT marker: this control batch ends its transaction without a commit.
 
     A control record's key is its version and its type, two bytes each; other types are not for consumers.
     """

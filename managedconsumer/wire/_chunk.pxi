@@ -26,14 +26,17 @@ cdef class RecordChunk:
     cdef object _failure          # why the open batch cannot be read on, or None
     cdef bint _raised             # and the user knows
     cdef list _ready              # messages of formats 0 and 1; the next one is the last
-    cdef list _aborted            # (producer id, first offset), latest first
+    cdef list _aborts             # (producer id, first offset), latest first
+    cdef list _aborted            # those of them that have not begun yet
     cdef set _aborting
+    cdef Py_ssize_t _skipped      # batches up to this one were skipped or are sound
+    cdef bint _made               # __init__ has run
     cdef bint _read_committed
     cdef int64_t _max_batch_bytes
     cdef int64_t _unpacked        # bytes of all batches opened so far
 
     def __cinit__(self):
-        self._has_data = self._has_payload = False
+        self._has_data = self._has_payload = self._made = False
         self._buffers = <Buffers *>malloc(sizeof(Buffers))
         if self._buffers == NULL:
             raise MemoryError
@@ -55,8 +58,9 @@ cdef class RecordChunk:
         long long max_batch_bytes=compression.DEFAULT_MAX_BYTES,
     ):
         cdef int failed
-        if self._has_data:
+        if self._made:
             raise TypeError("a RecordChunk cannot be initialised twice")
+        self._made = True
         self.context = context
         self.active = True
         self.fetch_offset = self.position = self.next_fetch_offset = fetch_offset
@@ -64,10 +68,11 @@ cdef class RecordChunk:
         self.epochs = []
         self._max_batch_bytes = max_batch_bytes
         self._read_committed = read_committed
-        self._aborted = sorted(aborted, key=_first_offset, reverse=True) if read_committed and aborted else []
+        self._aborts = sorted(aborted, key=_first_offset, reverse=True) if read_committed and aborted else []
+        self._aborted = list(self._aborts)
         self._aborting = set()
         self._ready = []
-        self._index = -1
+        self._index = self._skipped = -1
         PyObject_GetBuffer(data, &self._buffers.data, PyBUF_SIMPLE)
         self._has_data = True
         self.nbytes = self._buffers.data.len
@@ -140,13 +145,28 @@ cdef class RecordChunk:
     cpdef list take(self, Py_ssize_t n, stop_offset=None, max_bytes=None):
         """Up to ``n`` messages, see ``managedconsumer.wire.records``."""
         cdef list taken = []
+        cdef int64_t position = self.position
+        cdef int64_t stop = INT64_MAX if stop_offset is None else stop_offset
+        cdef int64_t limit = INT64_MAX if max_bytes is None else self._unpacked + <int64_t>max_bytes
+        try:
+            self._take(taken, n, stop, limit)
+        except CorruptRecordError:
+            raise  # nothing was taken before it
+        except (MissingPackageError, MemoryError):
+            # What was read is delivered; the next call meets the same, or gets on.
+            self.rewind(self.position)
+            if not taken:
+                raise
+        except BaseException:
+            self.rewind(position)
+            raise
+        return taken
+
+    cdef int _take(self, list taken, Py_ssize_t n, int64_t stop, int64_t limit) except -1:
         cdef View view
         cdef Outcome outcome
         cdef Cursor before
         cdef Message message
-        cdef int64_t position = self.position
-        cdef int64_t stop = INT64_MAX if stop_offset is None else stop_offset
-        cdef int64_t limit = INT64_MAX if max_bytes is None else self._unpacked + <int64_t>max_bytes
         while n > 0 and self.active:
             if self._cursor.left > 0:
                 before = self._cursor
@@ -169,31 +189,29 @@ cdef class RecordChunk:
                 taken.append(self._ready.pop())
                 self.position = message.offset + 1
                 n -= 1
-            else:
-                if taken and (self._failure is not None or self._unpacked >= limit or self._left_over()):
-                    break
-                try:
-                    if not self._step():
-                        break
-                except Exception:
-                    if taken:
-                        break  # what was read is delivered; the next call raises
-                    raise
-                except BaseException:
-                    self._put_back(taken, position)
-                    raise
-        return taken
+            elif taken and (self._failure is not None or self._unpacked >= limit or self._left_over()):
+                break
+            elif not self._step():
+                break
+        return 0
 
-    cdef void _put_back(self, list taken, int64_t position):
-        """A signal came in between: nothing was handed out."""
-        taken.reverse()
-        self._ready.extend(taken)
+    def rewind(self, long long position):
+        """Go back to ``position``, see ``managedconsumer.wire.records``."""
+        if self.exhausted:
+            self.active = False  # its bytes are gone
+        if self._aborts:
+            self._aborted, self._aborting = list(self._aborts), set()
         self.position = position
+        self._leave_batch()
+        self._index = -1
+        self._raised = False
+        self._ready.clear()
 
-    def abandon(self, long long position):
-        """End the chunk, which hands out nothing more, with ``position`` where it was before what got lost."""
-        self.active = False
-        self.position = position
+    cdef void _leave_batch(self):
+        self._batch = NULL
+        self._cursor.left = 0
+        self._failure = None
+        self._close_payload()
 
     def to_columns(self, pa, schema, stop_offset, max_bytes):
         """The next messages as a ``pyarrow.RecordBatch``, see ``wire.arrow``.
@@ -203,12 +221,17 @@ cdef class RecordChunk:
         return build_columns(self, pa, schema, INT64_MAX if stop_offset is None else stop_offset, max_bytes)
 
     cdef inline Message _message(self, View *view):
-        cdef Message message = Message.__new__(Message)
-        message.value = to_bytes(view.value, view.value_size)
-        message.partition_key = to_bytes(view.key, view.key_size)
+        cdef Message message
+        try:
+            message = Message.__new__(Message)
+            message.value = to_bytes(view.value, view.value_size)
+            message.partition_key = to_bytes(view.key, view.key_size)
+            if view.headers != NULL:
+                message._headers = PyBytes_FromStringAndSize(<const char *>view.headers, view.headers_size)
+        except MemoryError:
+            self.rewind(self.position)  # the cursor is behind the record, which nobody has got
+            raise
         message._context = self.context
-        if view.headers != NULL:
-            message._headers = PyBytes_FromStringAndSize(<const char *>view.headers, view.headers_size)
         message.offset = view.offset
         message.timestamp = view.timestamp
         message.leader_epoch = self._batch.leader_epoch
@@ -221,30 +244,11 @@ cdef class RecordChunk:
         if not self._raised or self._batch == NULL:
             return self.position
         self._raised = False
-        self.position = max(self.position, self._after_corrupt(self._batch))
+        self.position = max(self.position, after_corrupt(self, self._batch))
         self.next_fetch_offset = max(self.next_fetch_offset, self.position)
-        self._failure = None
-        self._cursor.left = 0
-        self._batch = NULL
-        self._close_payload()
+        self._skipped = self._index
+        self._leave_batch()
         return self.position
-
-    cdef int64_t _after_corrupt(self, Batch *batch):
-        cdef Batch *following
-        if batch.bad == SOUND:
-            return batch.last_offset + 1  # the header is sound, a record within is not
-        if self._index + 1 < self._walk.used:
-            following = &self._walk.batches[self._index + 1]
-            if following.bad == SOUND and following.base_offset >= self.position:
-                return following.base_offset
-        if (
-            batch.count > 0
-            and batch.last_offset >= self.position
-            and <int64_t>(<uint64_t>batch.last_offset - <uint64_t>batch.base_offset) == batch.count - 1
-        ):
-            return batch.last_offset + 1
-        # Its own words cannot be trusted, and jumping too far would lose records: one offset at a time.
-        return self.position + (self.position < INT64_MAX)
 
     # --- opening: everything below runs once per batch ---
 
@@ -275,7 +279,8 @@ cdef class RecordChunk:
             self._finish()
             return False
         self._index += 1
-        self._open(&self._walk.batches[self._index])
+        if self._index > self._skipped or self._walk.batches[self._index].bad == SOUND:
+            self._open(&self._walk.batches[self._index])
         return True
 
     cdef bint _step_plain(self):
@@ -302,12 +307,13 @@ cdef class RecordChunk:
         return self._cursor.left > 0
 
     cdef void _finish(self):
+        scratch, self._scratch = self._scratch, None
+        if scratch is not None:
+            compression.give_scratch(scratch)
+        # Nothing that runs Python code comes after this.
         self.position = max(self.position, self.next_fetch_offset)
         self.exhausted = True
         self._close_data()
-        if self._scratch is not None:
-            compression.give_scratch(self._scratch)
-            self._scratch = None
 
     cdef object _corrupt_error(self):
         cdef int64_t offset = max(self.position, self._batch.base_offset)
@@ -322,13 +328,13 @@ cdef class RecordChunk:
         if batch.bad != SOUND:
             self._failure = reason_of(batch)
             return 0
-        if self._read_committed and self._is_aborted(batch):
-            return 0
-        if (batch.magic >= 2 and batch.attributes & CONTROL) or batch.last_offset < self.position or not batch.count:
-            return 0
         try:
+            if self._read_committed and is_aborted(self, batch):
+                return 0
+            if (batch.magic >= 2 and batch.attributes & CONTROL) or batch.last_offset < self.position or not batch.count:
+                return 0
             if batch.magic < 2:
-                self._open_legacy(batch)
+                open_legacy(self, batch)
                 return 0
             self._unpack(batch)
         except (compression.DecompressionError, BadMessageError) as error:
@@ -372,29 +378,3 @@ cdef class RecordChunk:
         """The batch's bytes behind the header (format 2), or all of them."""
         cdef Py_ssize_t start = batch.start + (HEADER_BYTES if batch.magic >= 2 else 0)
         return memoryview(<object>self._buffers.data.obj).cast("B")[start:batch.end]
-
-    cdef bint _is_aborted(self, Batch *batch) except -1:
-        """Whether the batch belongs to a transaction that was given up.  Called for each batch, in order (KIP-98)."""
-        while self._aborted and self._aborted[len(self._aborted) - 1][1] <= batch.last_offset:
-            self._aborting.add(self._aborted.pop()[0])
-        if batch.magic < 2:
-            return False
-        if batch.attributes & CONTROL:
-            if batch.count > 0 and is_abort_marker(batch.attributes & CODEC_MASK, self._slice(batch)):  # or compacted away
-                self._aborting.discard(batch.producer_id)
-            return False
-        return batch.attributes & TRANSACTIONAL != 0 and batch.producer_id in self._aborting
-
-    cdef int _open_legacy(self, Batch *batch) except -1:
-        cdef Message message
-        for record in reversed(decode_entry(self._slice(batch), self._max_batch_bytes)):
-            if record.offset >= self.position:
-                message = Message.__new__(Message)
-                message.value, message.partition_key = record.value, record.key
-                message._context = self.context
-                message.offset, message.timestamp = record.offset, record.timestamp
-                message.leader_epoch = -1
-                message.timestamp_type, message.protocol_version = record.timestamp_type, record.magic
-                self._ready.append(message)
-                self._unpacked += len(record.value or b"")
-        return 0

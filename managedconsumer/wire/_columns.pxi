@@ -142,13 +142,16 @@ cdef class _Builder:
         cdef Cursor before = cursor[0]
         cdef Count count
         cdef Ending ending
+        cdef Outcome copied
+        cdef View last
         memset(&count, 0, sizeof(Count))
         with nogil:
             ending = count_records(cursor, &count, outcome, view, stop, budget - to.bytes, to.rows == 0)
         if count.rows:
             self.hold(&count, min(ahead, <double>budget / <double>count.bytes))
             with nogil:
-                copy_records(&before, to, outcome, view, stop, INT64_MAX, count.rows)
+                # Why the reading ended is what the first pass has found: this one stays before it.
+                copy_records(&before, to, &copied, &last, stop, INT64_MAX, count.rows)
         return ending
 
     cdef int begin_headers(self) except -1:
@@ -227,7 +230,7 @@ cdef class _Builder:
 
 
 cdef object build_columns(RecordChunk chunk, pa, schema, int64_t stop, int64_t budget):
-    """See ``RecordChunk.to_columns``.  If it fails, the chunk is given up, and its position is where it was."""
+    """See ``RecordChunk.to_columns``.  If it fails, the chunk is where it was."""
     cdef _Builder builder = _Builder(pa, schema)
     cdef int64_t position = chunk.position
     cdef Ending ending
@@ -236,9 +239,10 @@ cdef object build_columns(RecordChunk chunk, pa, schema, int64_t stop, int64_t b
         if not builder.columns.rows and (chunk._ready or ending == ODD_NAME):
             return None
         return builder.done(chunk.context)
+    except CorruptRecordError:
+        raise
     except BaseException:
-        if chunk._failure is None:
-            chunk.abandon(position)
+        chunk.rewind(position)
         raise
 
 
@@ -262,9 +266,9 @@ cdef Ending gather(RecordChunk chunk, _Builder builder, int64_t stop, int64_t bu
             try:
                 if not chunk._step():
                     break
-            except Exception:
+            except (MissingPackageError, MemoryError):
                 if columns.rows:
-                    break  # what was read is delivered; the next call raises
+                    break  # what was read is delivered; the next call meets the same, or gets on
                 raise
             continue
         rows = columns.rows

@@ -13,6 +13,8 @@ and call the consumer, while another thread holds the consumer's lock and detach
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import Any, Callable, Iterator
 
 from managedconsumer.wire._message_py import Message
@@ -36,7 +38,8 @@ class Lane:
         self._chunk: Any = None
         self._owner: Any = None
         self._pop: Callable[[], Message] = _nothing
-        # What was ready when it was attached: how many, the offset of the next, and all of them if there are gaps.
+        self._rest: list[Message] = []  # gets what nobody has taken
+        # What was ready when somebody last looked: how many, the offset of the next, and all of them if there are gaps.
         self._left = 0
         self._next = 0
         self._offsets: list[int] | None = None
@@ -47,8 +50,9 @@ class Lane:
     def attach(self, chunk: Any) -> None:
         """Let the calling thread take from ``chunk``, whose last message it has in hand."""
         if self._open and hasattr(chunk, "_ready"):  # the accelerator's has not: under use_rdkafka both kinds come
-            self._chunk = chunk
             self._note_ready(chunk)
+            self._rest = []
+            self._chunk = chunk
             self._owner = self._here.number if self._current is None else self._current()
 
     def _note_ready(self, chunk: Any) -> None:
@@ -64,17 +68,20 @@ class Lane:
     def _note_taken(self, chunk: Any, left: int) -> None:
         """``left`` messages of those that were ready are still there."""
         taken = self._left - left
-        if taken > 0:
-            self.count += taken
+        if taken > 0:  # below 0: a signal came in between when there were new ones
             self.last_offset = self._next + taken - 1 if self._offsets is None else self._offsets[left]
             chunk.position = self.last_offset + 1
+            self.count, self._left = self.count + taken, left
 
     def detach(self) -> None:
-        """From here on nothing is taken; the consumer's lock is held."""
+        """From here on nothing is taken; the consumer's lock is held.
+
+        A signal may interrupt it at any line. If its handler raises, the next call goes on with it.
+        """
         if self._detaching:
             return  # a signal handler has interrupted this thread right here, and calls: we go on when it is through
-        self._detaching = True
         try:
+            self._detaching = True
             self._let_go()
         finally:
             self._detaching = False
@@ -84,15 +91,14 @@ class Lane:
         if chunk is None:
             return
         self._owner, self._pop = None, _nothing
-        ready, left = chunk._ready, []  # noqa: SLF001
-        # The thread may be about to take one more: from the other end, one by one, what is left has no holes.
-        try:
-            while True:
-                left.append(ready.pop(0))
-        except IndexError:
-            pass
-        chunk._ready = left  # noqa: SLF001
-        self._note_taken(chunk, len(left))
+        ready, rest = chunk._ready, self._rest  # noqa: SLF001
+        if ready is not rest:
+            # The thread may be about to take one more: from the other end, one by one, what is left has no holes.
+            # One call, so that no signal comes in while a message is in neither list.
+            with suppress(IndexError):
+                rest.extend(iter(partial(ready.pop, 0), None))
+            self._note_taken(chunk, len(rest))
+            chunk._ready = rest  # noqa: SLF001
         self._chunk = self._offsets = None
 
     def leave(self) -> None:

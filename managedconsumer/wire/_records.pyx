@@ -41,7 +41,7 @@ cdef extern from "_slots.h":
 
 from datetime import datetime, timedelta
 
-from managedconsumer.errors import CorruptRecordError
+from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.wire import compression
 from managedconsumer.wire import recordformat as fmt
 from managedconsumer.wire.arrow import constant
@@ -67,5 +67,6 @@ def crc32c(const uint8_t[::1] data not None, uint32_t value=0, bint portable=Fal
 include "_message.pxi"
 include "_batches.pxi"
 include "_chunk.pxi"
+include "_oddbatches.pxi"
 include "_columns.pxi"
 include "_lane.pxi"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from managedconsumer.errors import CorruptRecordError
+from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.wire import recordformat as fmt
 from managedconsumer.wire._batches_py import Batch, Walk
 from managedconsumer.wire._lane_py import Lane as Lane
@@ -37,8 +37,9 @@ class RecordChunk:
     """What one fetch response held for one partition, see ``managedconsumer.wire.records``."""
 
     __slots__ = (
-        *("_aborted", "_aborting", "_batch", "_batches", "_data", "_failure", "_index", "_left", "_max_batch_bytes"),
-        *("_origin", "_payload", "_place", "_previous", "_raised", "_read_committed", "_ready", "_unpacked"),
+        *("_aborted", "_aborting", "_aborts", "_batch", "_batches", "_data", "_failure", "_index", "_left"),
+        *("_max_batch_bytes", "_origin", "_payload", "_place", "_previous", "_raised", "_read_committed", "_ready"),
+        *("_skipped", "_unpacked"),
         *("active", "context", "corrupt", "epochs", "exhausted", "fetch_offset", "last_leader_epoch", "nbytes"),
         *("needs_bytes", "next_fetch_offset", "position", "record_count"),
     )
@@ -54,6 +55,8 @@ class RecordChunk:
         check_crcs: bool = True,
         max_batch_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
+        if hasattr(self, "context"):
+            raise TypeError("a RecordChunk cannot be initialised twice")
         self.context = context
         self.active = True
         self.exhausted = False
@@ -65,7 +68,8 @@ class RecordChunk:
         self._max_batch_bytes = max_batch_bytes
         self._read_committed = read_committed
         # Latest first, so that those that begin next are popped from the end.
-        self._aborted = sorted(aborted, key=lambda entry: entry[1], reverse=True) if read_committed else []
+        self._aborts = sorted(aborted, key=lambda entry: entry[1], reverse=True) if read_committed else []
+        self._aborted = list(self._aborts)  # those that have not begun yet
         self._aborting: set[int] = set()
 
         walk = Walk(self._data, check_crcs=check_crcs, max_batch_bytes=max_batch_bytes)
@@ -77,6 +81,7 @@ class RecordChunk:
             self._count(batch)
 
         self._index = -1
+        self._skipped = -1  # batches up to this one were skipped or are sound
         self._batch: Batch | None = None
         self._failure: str | None = None
         self._raised = False
@@ -118,24 +123,32 @@ class RecordChunk:
     def take(self, n: int, stop_offset: int | None = None, max_bytes: int | None = None) -> list[Message]:
         """Up to ``n`` messages, see ``managedconsumer.wire.records``."""
         taken: list[Message] = []
+        before = self.position
         limit = None if max_bytes is None else self._unpacked + max_bytes
-        ready, before = self._ready, self.position
+        try:
+            self._take(taken, n, stop_offset, limit)
+        except CorruptRecordError:
+            if not taken:
+                raise
+            self._raised = False  # what was read is delivered; the next call raises
+        except (MissingPackageError, MemoryError):
+            # What was read is delivered; the next call meets the same, or gets on.
+            self.rewind(self.position)
+            if not taken:
+                raise
+        except BaseException:
+            self.rewind(before)
+            raise
+        return taken
+
+    def _take(self, taken: list[Message], n: int, stop_offset: int | None, limit: int | None) -> None:
+        ready = self._ready
         while n > 0:
             if not ready:
                 if taken and limit is not None and self._unpacked >= limit:
                     break
-                try:
-                    if not self._refill():
-                        break
-                except Exception:
-                    if taken:
-                        self._raised = False
-                        break  # what was read is delivered; the next call raises
-                    raise
-                except BaseException:  # a signal came in between: nothing was handed out
-                    ready.extend(reversed(taken))
-                    self.position = before
-                    raise
+                if not self._refill():
+                    break
             lot = ready[-n:]
             if stop_offset is not None and lot[0].offset >= stop_offset:
                 lot = [message for message in lot if message.offset < stop_offset]
@@ -146,16 +159,23 @@ class RecordChunk:
             count = len(lot)
             if not self.active:
                 break
+            taken += lot
             self.position = position
             del ready[len(ready) - count :]
             n -= count
-            taken = taken + lot if taken else lot
-        return taken
 
-    def abandon(self, position: int) -> None:
-        """End the chunk, which hands out nothing more, with ``position`` where it was before what got lost."""
-        self.active = False
+    def rewind(self, position: int) -> None:
+        """Go back to ``position``, see ``managedconsumer.wire.records``."""
+        if self.exhausted:
+            self.active = False  # its bytes are gone
+        self._aborted, self._aborting = list(self._aborts), set()
         self.position = position
+        self._batch = None
+        self._failure = None
+        self._raised = False
+        self._left = 0
+        self._index = -1
+        del self._ready[:]  # the list itself stays: a Lane takes from it
 
     def skip_corrupt(self) -> int:
         """Move past the batch that has raised CorruptRecordError; the new position.  Else it does nothing."""
@@ -164,6 +184,7 @@ class RecordChunk:
         self._raised = False
         self.position = max(self.position, self._after_corrupt(self._batch))
         self.next_fetch_offset = max(self.next_fetch_offset, self.position)
+        self._skipped = self._index
         self._failure = None
         self._left = 0
         self._batch = None
@@ -176,7 +197,7 @@ class RecordChunk:
         if following and following[0].bad is None and following[0].base_offset >= self.position:
             return following[0].base_offset
         if batch.consistent and batch.last_offset >= self.position:
-            return batch.last_offset + 1
+            return min(batch.last_offset + 1, fmt.MAX_OFFSET)
         # Its own words cannot be trusted, and jumping too far would lose records: one offset at a time.
         return min(self.position + 1, fmt.MAX_OFFSET)
 
@@ -199,7 +220,9 @@ class RecordChunk:
                 self._finish()
                 return False
             self._index += 1
-            self._open(self._batches[self._index])
+            batch = self._batches[self._index]
+            if self._index > self._skipped or batch.bad is None:
+                self._open(batch)
             if self._ready:
                 return True
         return False
@@ -219,11 +242,13 @@ class RecordChunk:
         """Get a batch ready to be read, or pass it over (a marker, an aborted transaction, nothing new in it)."""
         self._batch = batch
         self._failure = batch.bad
-        if batch.bad is not None or (self._read_committed and self._is_aborted(batch)):
-            return
-        if batch.is_control or batch.last_offset < self.position or not batch.count:
+        if batch.bad is not None:
             return
         try:
+            if self._read_committed and self._is_aborted(batch):
+                return
+            if batch.is_control or batch.last_offset < self.position or not batch.count:
+                return
             if batch.magic < 2:
                 self._open_legacy(batch)
                 return
@@ -273,14 +298,16 @@ class RecordChunk:
             return False
 
     def _open_legacy(self, batch: Batch) -> None:
+        made = []
         for record in reversed(decode_entry(self._data[batch.start : batch.end], self._max_batch_bytes)):
             if record.offset >= self.position:
-                self._unpacked += len(record.value or b"")
                 message: Message = Message.__new__(Message)
                 message.value, message.partition_key = record.value, record.key
                 message.offset, message.timestamp, message.raw_headers = record.offset, record.timestamp, None
                 message.origin = Origin(self.context, record.magic, record.timestamp_type, -1)
-                self._ready.append(message)
+                made.append(message)
+        self._unpacked += sum(len(message.value or b"") for message in made)
+        self._ready.extend(made)
 
     def _read_lot(self, batch: Batch) -> None:
         """Turn the next records of the open batch into messages, up to one lot."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
-from managedconsumer.errors import MissingPackageError
+from managedconsumer.errors import CorruptRecordError, MissingPackageError
 
 if TYPE_CHECKING:
-    from managedconsumer.wire.records import Message, RecordChunk
+    from managedconsumer.wire.records import Message, PartitionContext, RecordChunk
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 DEFAULT_COLUMNS = COLUMNS[:-1]
@@ -115,7 +115,20 @@ def chunk_to_columns(
         built = build(_pyarrow(), schema(names), stop_offset, max_bytes)
         if built is not None:
             return built
-    return _from_messages(_pyarrow(), schema(names), chunk, _gather(chunk, stop_offset, max_bytes))
+    position = chunk.position
+    messages = _gather(chunk, stop_offset, max_bytes)
+    try:
+        return _from_messages(_pyarrow(), schema(names), chunk.context, messages)
+    except BaseException:
+        chunk.rewind(position)
+        raise
+
+
+def messages_to_columns(
+    context: PartitionContext, messages: list[Message], columns: Sequence[str] | None = None
+) -> Any:
+    """Messages of one partition as a ``pyarrow.RecordBatch``, in their order."""
+    return _from_messages(_pyarrow(), schema(columns), context, messages)
 
 
 def _gather(chunk: RecordChunk, stop_offset: int | None, max_bytes: int) -> list[Message]:
@@ -124,12 +137,12 @@ def _gather(chunk: RecordChunk, stop_offset: int | None, max_bytes: int) -> list
     while size < max_bytes:
         try:
             lot = chunk.take(_LOT, stop_offset, max_bytes - size)
-        except Exception:
+        except (CorruptRecordError, MissingPackageError, MemoryError):
             if messages:
-                break  # it is raised again by the next call
+                break  # the next call meets it again, or gets on
             raise
         except BaseException:  # a signal
-            chunk.abandon(position)
+            chunk.rewind(position)
             raise
         if not lot:
             break
@@ -155,8 +168,8 @@ def _header_row(message: Message) -> list[dict[str, Any]] | None:
     return [{"key": name, "value": value} for name, value in message.headers] or None
 
 
-def _from_messages(pa: Any, wanted: Any, chunk: RecordChunk, messages: list[Message]) -> Any:
-    context, count = chunk.context, len(messages)
+def _from_messages(pa: Any, wanted: Any, context: PartitionContext, messages: list[Message]) -> Any:
+    count = len(messages)
     types = [message.timestamp_type for message in messages]
     sources: dict[str, Callable[[], Any]] = {
         "key": lambda: [message.partition_key for message in messages],

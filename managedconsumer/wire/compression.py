@@ -82,7 +82,7 @@ def _decompress(codec: int, data: Buffer, max_bytes: int, scratch: Scratch | Non
 
 
 def _decompress_beside(codec: int, data: Buffer, max_bytes: int, scratch: Scratch | None) -> Buffer:
-    """What gives a lot is done by ``offload``, in memory of its own: the caller may be interrupted while it goes on."""
+    """Decompress large outputs through ``offload``, into private memory: the caller may be switched out meanwhile."""
     run = offload
     if run is None or max_bytes <= _OFFLOAD_BYTES:
         return _decompress(codec, data, max_bytes, scratch)
@@ -99,10 +99,10 @@ def _decompress_beside(codec: int, data: Buffer, max_bytes: int, scratch: Scratc
 
 
 def _offered_size(codec: int, view: memoryview) -> int:
-    """At least how much it will be, up to a little above ``_OFFLOAD_BYTES``; 0 for a codec that does not exist."""
+    """A lower bound of the decompressed size, up to a little above ``_OFFLOAD_BYTES``; 0 for an unknown codec."""
     if codec not in (SNAPPY, LZ4, ZSTD):
         return 0
-    _cramjam(codec)  # that it is missing is said before anything about the data
+    _cramjam(codec)  # raises MissingPackageError before any DecompressionError
     if codec == SNAPPY:
         return sum(size for _, _, size in snappy_blocks(view))
     return (lz4_bound if codec == LZ4 else zstd_bound)(view, _OFFLOAD_BYTES)[0]

@@ -68,7 +68,7 @@ def _steps(inline: list[Field], version: int, flexible: bool) -> list[Reader]:
         else:
             steps += _numbers_step(run)
             run = []
-            steps.append(_value_reader(field, version, flexible))
+            steps.append(value_reader(field, version, flexible))
     return steps + _numbers_step(run)
 
 
@@ -86,7 +86,7 @@ def _numbers_step(run: list[Field]) -> list[Reader]:
 
 
 def _tags_reader(tagged: list[Field], version: int) -> _TagsReader:
-    readers: Final = {field.tag: (field.name, _value_reader(field, version, True)) for field in tagged}
+    readers: Final = {field.tag: (field.name, value_reader(field, version, True)) for field in tagged}
 
     def read_tags(buf: Buffer, pos: int, out: dict[str, Any]) -> int:
         count, pos = read_uvarint(buf, pos)
@@ -108,7 +108,8 @@ def _tags_reader(tagged: list[Field], version: int) -> _TagsReader:
     return read_tags
 
 
-def _value_reader(field: Field, version: int, flexible: bool) -> Reader:
+def value_reader(field: Field, version: int, flexible: bool) -> Reader:
+    """A reader of one field's value."""
     nullable = field.nullable(version)
     if field.array:
         return _array_reader(field, version, flexible, nullable)

@@ -24,7 +24,11 @@ max_batch_bytes=64 MiB)``
   where there are no more, before a damaged batch, or once batches of ``max_bytes`` (decompressed) were opened for it.
 * ``active = False``, from any thread, ends the chunk: ``next`` hands out nothing more and ``position`` stays.  A
   ``take`` that is under way may still return what it has gathered; ``position`` counts that.
-* ``abandon(position)`` does that too, and sets ``position`` back: for a caller that lost what it had taken.
+* ``rewind(position)`` goes back to where the chunk has been: for a caller that could not use what it had taken. What
+  follows is read again. A chunk that was exhausted has no bytes any more and becomes inactive: it has to be fetched
+  again from there.
+* An exception that is not CorruptRecordError (a signal, too little memory) takes nothing out of the chunk: ``take``
+  sees to that, and so does the accelerator's ``next``; after the twin's ``next`` call ``rewind(position)``.
 
 A chunk belongs to one thread at a time, but for ``active``.  Sources: Kafka's protocol documentation (record batch),
 KIP-32, KIP-82, KIP-98, KIP-101, KIP-320; pykafka's ``Message``.

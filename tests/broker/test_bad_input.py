@@ -186,6 +186,38 @@ class TestTheTopic:
             kafka43.delete_topic(name)
 
 
+class TestTheGroup:
+    def test_a_session_that_the_broker_does_not_allow(self, kafka43: DevBroker, orders: str) -> None:
+        options = {"session_timeout_ms": 4_000_000, "heartbeat_interval_ms": 3000, "consumer_group": "too-long"}
+        text = told(err.InvalidSessionTimeout, managed, orders, kafka43.bootstrap, **options)
+        assert "group 'too-long': session_timeout_ms=4000000 is out of the range" in text
+        assert "group.max.session.timeout.ms" in text
+
+    def test_no_assignor_in_common(
+        self, kafka43: DevBroker, orders: str, unique: Callable[[str], str], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        group = unique("group")
+        with managed(orders, kafka43.bootstrap, consumer_group=group, membership_protocol="range"):
+            text = told(
+                err.InconsistentGroupProtocol,
+                managed,
+                orders,
+                kafka43.bootstrap,
+                consumer_group=group,
+                membership_protocol=["sticky", "roundrobin"],
+            )
+        assert f"group {group!r}: this member offers 'sticky', 'roundrobin' (membership_protocol)" in text
+        assert "The group has protocol type 'consumer', assignor 'range'" in text
+        (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+        assert line.exc_info is None
+
+    def test_an_instance_id_that_is_taken(self, kafka43: DevBroker, orders: str, unique: Callable[[str], str]) -> None:
+        options = {"consumer_group": unique("group"), "group_instance_id": "till-1", "group_protocol": "consumer"}
+        with managed(orders, kafka43.bootstrap, **options):
+            text = told(err.UnreleasedInstanceId, managed, orders, kafka43.bootstrap, **options)
+        assert "group_instance_id='till-1'" in text
+
+
 class TestPartitionsAndOffsets:
     @pytest.fixture(params=[simple, managed])
     def consumer(self, request: pytest.FixtureRequest, kafka43: DevBroker, orders: str, unique: Any) -> Iterator[Any]:

@@ -13,6 +13,7 @@ CONTRACT = {
     "Broker",
     "Cluster",
     "CompressionType",
+    "Commit",
     "ConsumerRebalanceListener",
     "KafkaClient",
     "ManagedBalancedConsumer",
@@ -31,6 +32,7 @@ CONTRACT = {
     "TopicPartitionState",
     "__version__",
     "patch_pykafka",
+    "stop_on_signals",
 }
 
 

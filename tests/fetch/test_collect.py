@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from managedconsumer.errors import CorruptRecordError
-from managedconsumer.wire.encode import encode_marker
+from managedconsumer.wire.encode import Record, encode_batch, encode_marker
 from tests.fetch.kit import Kit, batch, damaged, tp
+from tests.wire.recordkit import with_crc
 
 A, B, C = 1, 2, 3
 
@@ -300,6 +301,55 @@ class TestDamage:
         with pytest.raises(CorruptRecordError):
             kit.dispenser.take_many(A, 100)
         assert kit.finished() == 2
+
+    @pytest.mark.parametrize(("limit", "good"), [(10, 1), (2, 3), (10, 11), (10, 10), (1, 2)])
+    def test_no_message_before_it_is_lost_whatever_the_limit(self, limit: int, good: int) -> None:
+        kit = Kit()
+        kit.fetched(0, batch(0, good) + damaged(good, 1) + batch(good + 1, 1))
+        got: list[int] = []
+        errors = 0
+        while True:
+            try:
+                more = [m.offset for m in kit.dispenser.take_many(A, limit)]
+            except CorruptRecordError as error:
+                errors += 1
+                kit.dispenser.skip_corrupt(tp(0), error.offset)
+                assert kit.finished() == good + 1
+                continue
+            if not more:
+                break
+            got += more
+        assert got == [*range(good), good + 1]
+        assert errors == 1
+
+    def test_skipping_acts_on_what_raised_and_on_nothing_behind_it(self) -> None:
+        """The checksum fits, so more is fetched behind the damage."""
+        data = encode_batch([Record(b"bad")], base_offset=1)
+        kit = Kit()
+        kit.fetched(0, batch(0, 1) + with_crc(data[:61] + b"\x04" + data[62:]) + batch(2, 8))
+        kit.fetched(0, batch(10, 2))
+        assert [m.offset for m in kit.dispenser.take_many(A, 4)] == [0]
+        with pytest.raises(CorruptRecordError) as caught:
+            kit.dispenser.take_many(A, 4)
+        kit.dispenser.skip_corrupt(tp(0), caught.value.offset)
+        assert (kit.position(), kit.finished()) == (2, 2)
+        assert [m.offset for m in kit.dispenser.take_many(A, 99)] == list(range(2, 12))
+
+    def test_two_threads_that_met_one_error_skip_one_batch(self) -> None:
+        kit = Kit()
+        kit.fetched(0, damaged(0, 2) + damaged(2, 2) + batch(4, 1))
+        met = []
+        for who in (A, B):
+            with pytest.raises(CorruptRecordError) as caught:
+                kit.take(who)
+            met.append(caught.value.offset)
+        assert met == [0, 0]
+        kit.dispenser.skip_corrupt(tp(0), met[0])
+        position = kit.position()
+        with pytest.raises(CorruptRecordError):
+            kit.take(A)
+        kit.dispenser.skip_corrupt(tp(0), met[1])
+        assert kit.position() == position
 
     def test_skipping_where_nothing_is_wrong_does_nothing(self) -> None:
         kit = Kit()

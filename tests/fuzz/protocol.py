@@ -10,6 +10,7 @@ from managedconsumer.errors import FrameError, MalformedResponseError
 from managedconsumer.runtime.sasl import OAuthBearer, SaslExchangeError, Scram
 from managedconsumer.wire import compression, schemas
 from managedconsumer.wire.api import Api
+from managedconsumer.wire.beginning import decode_beginning
 from managedconsumer.wire.compression import DecompressionError
 from managedconsumer.wire.framing import FrameReader, parse_request_header, parse_response_header
 from managedconsumer.wire.table import Field
@@ -83,6 +84,7 @@ class Schemas:
         if tracing:
             tracemalloc.start()
         try:
+            decode_beginning(api, case["version"], data)
             decode(case["version"], data)
         except MalformedResponseError as error:
             assert api.name in str(error)

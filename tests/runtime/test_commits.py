@@ -370,6 +370,20 @@ def test_a_silent_coordinator_stops_no_consumption(broker: Broker, make: Callabl
         assert time.monotonic() - began < 0.5
 
 
+def test_a_rebalance_waits_for_its_commit_no_longer_than_it_may(broker: Broker, make: Callable[..., Any]) -> None:
+    """30 % of the time for a rebalance: the partitions are on hold meanwhile."""
+    consumer = make(auto_commit_enable=True, auto_commit_interval_ms=20, rebalance_timeout_ms=1000)
+    for _ in range(3):
+        consumer.consume()
+    broker.silent = {"OffsetCommit"}
+    consumer.consume()
+    generation, began = consumer.generation_id, time.monotonic()
+    consumer._member.request_rejoin("test")
+    until(lambda: consumer.generation_id > generation and consumer.health()["state"] == "stable")
+    assert time.monotonic() - began < 2.0
+    assert consumer.consume() is not None
+
+
 def test_a_commit_that_waits_ends_with_the_membership(broker: Broker, make: Callable[..., Any]) -> None:
     lost: list[float] = []
 
@@ -445,3 +459,27 @@ def test_a_stop_takes_its_time_and_no_more_when_the_broker_is_silent(
     consumer.stop(timeout=0.5)
     assert time.monotonic() - began < 1.2
     assert "auto-commit (stop) did not happen" in caplog.text
+
+
+def test_a_commit_in_a_callback_of_the_stop_has_the_stops_time(broker: Broker, make: Callable[..., Any]) -> None:
+    """``on_partitions_revoked`` is where many programs commit; a silent broker must not keep ``stop()`` for 30 s."""
+    raised: list[BaseException] = []
+
+    class Listener(ConsumerRebalanceListener):
+        def on_partitions_assigned(self, assigned: Any) -> None: ...
+
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            if broker.silent:
+                try:
+                    consumer.commit_offsets()
+                except err.CommitFailedError as error:
+                    raised.append(error)
+
+    consumer = make(listener=Listener())
+    while consumer.consume() is None:
+        pass
+    broker.silent = {"*"}
+    began = time.monotonic()
+    consumer.stop(timeout=0.6)
+    assert time.monotonic() - began < 1.6
+    assert len(raised) == 1

@@ -63,6 +63,7 @@ class Member:
             group_id="g",
             link=None,
             closing=False,
+            stopping=False,
             fail=lambda error: pytest.fail(f"the worker ended: {error!r}"),
         )
         self.committer = Committer(self.engine)

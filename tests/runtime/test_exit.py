@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from managedconsumer import ManagedBalancedConsumer
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
 from tests.runtime.silent_proxy import SilentProxyBroker
@@ -66,6 +68,24 @@ def test_what_is_finished_is_committed_where_commits_are_automatic(broker: Memor
     assert "[b'a', b'b']" in done.stdout, done.stderr
     assert broker.committed(GROUP) == {TopicPartition(TOPIC, 0): 1}  # b was in hand
     assert broker.members(GROUP) == []
+
+
+def test_stop_works_where_no_thread_can_be_started_any_more(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.12 refuses new threads while the interpreter ends: a program that stops its consumer in ``atexit``."""
+    options = {"auto_commit_enable": True, "auto_offset_reset": "earliest", "consumer_timeout_ms": 5000}
+    consumer = ManagedBalancedConsumer(TOPIC, broker.bootstrap, GROUP, **options)
+    assert [consumer.consume().value for _ in range(2)] == [b"a", b"b"]
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    consumer.stop()
+    monkeypatch.undo()
+    assert broker.members(GROUP) == []
+    assert broker.committed(GROUP) == {TopicPartition(TOPIC, 0): 1}
 
 
 def test_a_static_member_keeps_its_place(broker: MemoryBroker) -> None:

@@ -111,7 +111,7 @@ def test_nothing_comes_of_a_chunk_that_was_switched_off(make: Callable[[], Any])
     assert list(chunk) == []
     assert chunk.take(5) == []
     assert chunk.position == 101
-    chunk.abandon(100)
+    chunk.rewind(100)
     assert chunk.position == 100
 
 

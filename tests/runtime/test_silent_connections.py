@@ -130,9 +130,9 @@ def test_all_connections_die_and_the_member_is_back(
         assert message is not None, consumer.health()
         values.add(message.value)
     assert time.monotonic() - silent_since < 4.0
+    # The group is reached over new connections, too.
+    _until(lambda: any({"Heartbeat", "JoinGroup"} & set(w.carried) for w in broker.wires if w not in old))
     _until(lambda: consumer.health()["state"] == "stable" and consumer.health()["trouble"] is None)
-    busy = [wire for wire in broker.wires if wire not in old and {"Heartbeat", "JoinGroup"} & set(wire.carried)]
-    assert busy, "the group is reached over new connections"
 
 
 def test_health_and_the_log_say_what_a_join_waits_for(
@@ -218,6 +218,33 @@ class TestTheLink:
             handler.sleep(0.005)
         link.lost("somebody else has found out")
         assert ended.wait(5)
+
+    def test_an_interrupted_request_says_nothing_about_the_coordinator(
+        self, link: CoordinatorLink, broker: SilentProxyBroker, handler: Handler
+    ) -> None:
+        """A stop breaks off a join that waits, and commits over another connection right after."""
+        for purpose in ("commit", "membership"):
+            self._ask(link, purpose)
+        made = len(broker.wires)
+        broker.choose = lambda wire, _name: wire is broker.wires[made - 1]
+        ended = handler.Event()
+
+        def wait() -> None:
+            body = {"group_id": "billing", "generation_id": 1, "member_id": "x", "group_instance_id": None}
+            with pytest.raises(err.SocketDisconnectedError):
+                link.request("membership", schemas.HEARTBEAT, body, 60000)
+            ended.set()
+
+        handler.spawn("waiting", wait)
+        deadline = handler.now() + 5
+        while not broker.wires[made - 1].silent:
+            assert handler.now() < deadline
+            handler.sleep(0.005)
+        link.interrupt("membership")
+        assert ended.wait(5)
+        assert link.broker is not None
+        self._ask(link, "commit")
+        assert len(broker.wires) == made  # over the connection that it had
 
     def test_a_connection_that_was_idle_is_replaced_when_asked_to(
         self, link: CoordinatorLink, broker: SilentProxyBroker

@@ -74,6 +74,7 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
         group_id="g",
         caller=lambda: 0,
         closing=False,
+        stopping=False,
     )
     committer = Committer(engine)
     newer: list[Any] = []

@@ -10,9 +10,11 @@ import threading
 import weakref
 from datetime import datetime
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from managedconsumer.errors import CorruptRecordError
 from managedconsumer.wire import records
 from managedconsumer.wire.encode import Record, encode_batch, encode_marker
 from tests.wire.recordkit import PARTITION, TOPIC, batch, chunk, drain, flip, offsets
@@ -412,3 +414,47 @@ def test_memory_does_not_grow(twin: ModuleType) -> None:
     gc.collect()
     assert len(gc.get_objects()) - objects < 20
     assert sys.getallocatedblocks() - blocks < 200
+
+
+@pytest.mark.parametrize("read", [lambda c, n: [next(c) for _ in range(n)], lambda c, n: c.take(n)])
+@pytest.mark.parametrize("taken", [1, 3, 5, 7, 9])
+def test_a_chunk_goes_back_to_where_it_has_been(twin: ModuleType, read: Any, taken: int) -> None:
+    """Over batches, gaps, codecs and aborted transactions."""
+    producer = {"transactional": True, "producer_id": 9}
+    aborted = batch(4, 2, **producer) + encode_marker(commit=False, offset=6, producer_id=9)
+    data = batch(0, 3, codec="gzip") + aborted + batch(7, 3, **producer) + batch(12, 4, codec="zstd")
+    records_ = chunk(twin, data, aborted=[(9, 4)], read_committed=True)
+    whole = [0, 1, 2, 7, 8, 9, 12, 13, 14, 15]
+    for start in range(taken):
+        place = records_.position
+        assert offsets(read(records_, taken - start)) == whole[start:taken]
+        records_.rewind(place)
+        assert records_.position == place
+        assert next(records_).offset == whole[start]
+    assert offsets(records_) == whole[taken:]
+    assert records_.exhausted
+    records_.rewind(0)  # its bytes are gone
+    assert (records_.active, records_.position, list(records_)) == (False, 0, [])
+
+
+def test_what_was_skipped_stays_skipped(twin: ModuleType) -> None:
+    bad = bytearray(batch(2, 2))
+    bad[-2] ^= 1
+    records_ = chunk(twin, batch(0, 2) + bytes(bad) + batch(4, 2))
+    assert offsets(records_.take(9)) == [0, 1]
+    with pytest.raises(CorruptRecordError):
+        next(records_)
+    assert records_.skip_corrupt() == 4
+    assert next(records_).offset == 4
+    records_.rewind(4)
+    assert offsets(records_) == [4, 5]
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_chunk_is_made_once(twin: ModuleType, read: bool) -> None:
+    records_ = chunk(twin, batch(0, 2))
+    if read:
+        assert offsets(records_) == [0, 1]
+    with pytest.raises(TypeError, match="twice"):
+        records_.__init__(twin.PartitionContext("t", 0), batch(0, 2), 0)
+    assert offsets(records_) == ([] if read else [0, 1])

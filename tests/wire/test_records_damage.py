@@ -347,3 +347,30 @@ def test_damaged_old_messages(twin: ModuleType, magic: int) -> None:
     assert "CRC" in error.reason
     assert records_.skip_corrupt() == 2
     assert drain(records_) == ([2], None)
+
+
+@pytest.mark.parametrize("headers", [False, True])
+def test_arrow_says_what_messages_say(twin: ModuleType, headers: bool) -> None:
+    """An offset out of order behind good records, where the reading takes two passes."""
+    pytest.importorskip("pyarrow")
+    from managedconsumer.wire.arrow import COLUMNS, chunk_to_columns
+
+    made = [Record(b"v", headers=[("h", b"x")] if headers else [], offset_delta=n) for n in (0, 1, 5)]
+    data = header(encode_batch(made), last_delta=3)
+    told = []
+    for rows in (False, True):
+        records_ = chunk(twin, data)
+        assert (chunk_to_columns(records_, columns=COLUMNS).num_rows if rows else len(records_.take(9))) == 2
+        with pytest.raises(CorruptRecordError) as caught:
+            next(records_)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+    assert "out of order" in told[0]
+
+
+def test_skipping_at_the_last_offset_that_there_can_be(twin: ModuleType) -> None:
+    last = (1 << 63) - 1
+    records_ = chunk(twin, flip(header(batch(0, 2), base_offset=last - 1), 70), last - 1)
+    with pytest.raises(CorruptRecordError):
+        next(records_)
+    assert records_.skip_corrupt() == last == records_.position

@@ -1,0 +1,92 @@
+"""Who has which messages in hand, and what was taken away from whom.
+
+Pure and not thread-safe: the consumer's lock is held around every call.
+"""
+
+from __future__ import annotations
+
+from typing import Container
+
+from managedconsumer.fetch.buffer import PartitionQueue
+from managedconsumer.structs import TopicPartition
+
+#: The lowest offset in hand of each partition.
+Hand = tuple[tuple[PartitionQueue, int], ...]
+#: Holds what threads had in hand when they ended: it is never finished, and nobody waits for it.
+NOBODY = -1
+
+
+class Hands(dict[int, Hand]):
+    """The hand of each thread, greenlet or task, by a number that no later one gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # What each had in hand when its partition was taken away: the next offset, until it comes back.
+        self._taken: dict[int, dict[TopicPartition, int]] = {}
+
+    def lowest(self, queue: PartitionQueue, but: int | None = None) -> int | None:
+        """The lowest offset of the partition in any hand other than that of ``but``."""
+        offsets = [o for who, hand in self.items() if who != but for other, o in hand if other is queue]
+        return min(offsets, default=None)
+
+    def hold(self, tps: Container[TopicPartition] | None, but: int | None) -> bool:
+        """True if somebody other than ``but`` has a message of ``tps`` (None: any) in hand, and may come back."""
+        return any(
+            who not in (but, NOBODY) and any(tps is None or queue.tp in tps for queue, _ in hand)
+            for who, hand in self.items()
+        )
+
+    def forget(self, tps: Container[TopicPartition]) -> None:
+        """Nothing of these partitions is in hand any more."""
+        for who, hand in list(self.items()):
+            kept = tuple(pair for pair in hand if pair[0].tp not in tps)
+            if kept:
+                self[who] = kept
+            else:
+                self.pop(who, None)
+
+    # -- what was taken away --------------------------------------------------------------------------
+
+    def note_taken(self, tps: Container[TopicPartition]) -> None:
+        """These partitions are about to be taken away: remember the next offset of those who have them in hand."""
+        for who, hand in self.items():
+            for queue, _ in hand:
+                position = queue.state.position
+                if queue.tp in tps and position is not None:
+                    elsewhere = self.lowest(queue, but=who)
+                    offset = position if elsewhere is None else min(position, elsewhere)
+                    self._taken.setdefault(who, {})[queue.tp] = offset
+
+    def lost_something(self, who: int) -> bool:
+        """True if something was taken away from ``who`` since it last came back."""
+        return who in self._taken
+
+    def taken_away(self, who: int) -> dict[TopicPartition, int]:
+        """What was taken away while ``who`` had it in hand: the next offset by partition."""
+        return dict(self._taken.get(who, {}))
+
+    def forget_taken(self, who: int | None = None) -> None:
+        """``who`` came back (None: the consumer was stopped), so what was taken away from it does not matter."""
+        if who is None:
+            self._taken.clear()
+        else:
+            self._taken.pop(who, None)
+
+    # -- those who ended ------------------------------------------------------------------------------
+
+    def owners(self) -> set[int]:
+        """Everybody who has something in hand and has not been noticed to have ended."""
+        return {who for who in self if who != NOBODY}
+
+    def leave_behind(self, who: int) -> list[tuple[TopicPartition, int]]:
+        """``who`` has ended: what it had in hand stays unfinished as long as the partition is ours. Returns that."""
+        hand = self.pop(who, ())
+        lowest: dict[PartitionQueue, int] = {}
+        for queue, offset in (*self.get(NOBODY, ()), *hand):
+            lowest[queue] = min(offset, lowest.get(queue, offset))
+        self[NOBODY] = tuple(lowest.items())
+        return [(queue.tp, offset) for queue, offset in hand]
+
+    def left_behind(self) -> bool:
+        """True if somebody ended with messages in hand."""
+        return bool(self.get(NOBODY))

@@ -1,0 +1,255 @@
+"""Whatever interrupts a call, at whatever line: no message is lost, and none is finished before it was handed out.
+
+A signal handler that raises (Ctrl-C, a time-out), ``gevent.Timeout``, too little memory. Each test consumes a log once
+for every line that this takes, with an exception raised there, and goes on as a program does that survived it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import managedconsumer
+from managedconsumer.errors import CorruptRecordError
+from managedconsumer.runtime.rdkafka_chunk import RdkafkaChunk
+from managedconsumer.wire import records
+from managedconsumer.wire._lane_py import Lane as PythonLane
+from managedconsumer.wire.encode import Record, encode_batch, encode_marker
+from tests.fetch.kit import Kit, batch, damaged, tp
+from tests.runtime.test_rdkafka_chunk import Theirs
+
+ROOT = Path(managedconsumer.__file__).parent
+FILES = (
+    *("fetch/collect.py", "fetch/buffer.py", "partition_state.py", "runtime/rdkafka_chunk.py"),
+    *("wire/_lane_py.py", "wire/_records_py.py", "wire/arrow.py", "wire/compression.py"),
+)
+#: The lines of each file where a signal may be handled: not at a "try", nor between the end of a block and the release
+#: of its lock, though Python names the line of its "with" again.
+LINES = {
+    str(ROOT / name): {
+        number
+        for number, line in enumerate((ROOT / name).read_text().splitlines(), 1)
+        if not line.lstrip().startswith(("try:", "with "))
+    }
+    for name in FILES
+}
+ME, OTHER = 1, 2
+Place = tuple[str, int]
+Found = list[tuple[int, int]]
+Logs = tuple[tuple[bytes, ...], ...]
+
+
+class InterruptedHereError(BaseException):
+    """What the signal handler raises."""
+
+
+def kinds() -> list[str]:
+    """The twins that this process may use, and librdkafka's messages."""
+    forced = os.environ.get(records.ENVIRONMENT_VARIABLE)
+    return [*([forced] if forced else sorted({records.__impl__, "python"})), "rdkafka"]
+
+
+def read(data: bytes) -> Any:
+    return records.RecordChunk(records.PartitionContext("t", 0), data, 0, aborted=[(9, 4)], read_committed=True)
+
+
+@cache
+def sound(data: bytes) -> tuple[int, ...]:
+    """The offsets that a consumer has to get."""
+    chunk, found = read(data), []
+    while True:
+        try:
+            for message in chunk:
+                found.append(message.offset)  # noqa: PERF401 (what comes before the damage counts)
+            return tuple(found)
+        except CorruptRecordError:
+            chunk.skip_corrupt()
+
+
+@cache
+def end_of(data: bytes) -> int:
+    return int(read(data).next_fetch_offset)
+
+
+@cache
+def wanted(logs: Logs) -> frozenset[tuple[int, int]]:
+    return frozenset((part, offset) for part, log in enumerate(logs) for data in log for offset in sound(data))
+
+
+class Program:
+    """A consumer of partitions on a broker, whose fetches are answered as often as it asks."""
+
+    def __init__(self, kind: str, logs: Logs) -> None:
+        self.module: Any = None if kind == "rdkafka" else records.load(kind)
+        self.kit, self.logs, self.want = Kit(len(logs)), logs, wanted(logs)
+        make = self.module.Lane if self.module else PythonLane
+        self.kit.dispenser.lane = make(threading.get_ident, True, threading.Lock())
+        self.got: Found = []
+        self.refused = False
+        for part in self.kit.states:
+            self.answer(part)
+
+    def _chunk(self, part: int, data: bytes, start: int) -> Any:
+        if self.module is not None:
+            context = self.module.PartitionContext("orders", part)
+            return self.module.RecordChunk(context, data, start, aborted=[(9, 4)], read_committed=True)
+        found = [Theirs(Record(b"v"), offset) for offset in sound(data) if offset >= start]
+        return RdkafkaChunk(records.PartitionContext("orders", part), found, start, end_of(data))
+
+    def answer(self, part: int) -> bool:
+        """What the fetch workers do, in threads that get no signals: everything from the next offset on."""
+        sys.settrace(None)
+        queue = self.kit.queue(part)
+        before = queue.fetch_offset
+        for data in self.logs[part]:
+            if end_of(data) > queue.fetch_offset >= 0:
+                chunk = self._chunk(part, data, queue.fetch_offset)
+                assert self.kit.buffer.accept(queue, queue.version, chunk)
+        return queue.fetch_offset != before
+
+    def call(self, step: Callable[[Program], Found]) -> bool:
+        """One call of the user's; False when there is nothing more."""
+        try:
+            found = step(self)
+        except CorruptRecordError as error:
+            self.kit.dispenser.skip_corrupt(tp(error.partition), error.offset)
+            return True
+        self.got += found
+        answered = [self.answer(part) for part in self.kit.states]
+        return bool(found) or any(answered)
+
+    def check(self) -> None:
+        """What is finished, and may be committed, was handed out."""
+        missing = self.want.difference(self.got)
+        for part in self.kit.states:
+            finished = self.kit.finished(part)
+            waiting = [offset for each, offset in missing if each == part]
+            assert finished is not None
+            assert finished <= min(waiting, default=finished), (part, finished, waiting)
+
+    def all_finished(self) -> bool:
+        self.kit.dispenser.finish(ME)
+        self.kit.dispenser.finish(OTHER)
+        return [self.kit.finished(part) for part in self.kit.states] == [end_of(log[-1]) for log in self.logs]
+
+
+def one(program: Program) -> Found:
+    """``consume()``: the short way if there is one, else the long way."""
+    message = program.kit.dispenser.lane.take() or program.kit.dispenser.take(ME)
+    return [] if message is None else [(message.partition_id, message.offset)]
+
+
+def in_turns(program: Program) -> Found:
+    """Two threads: everything goes the long way."""
+    message = program.kit.dispenser.take(ME if len(program.got) % 2 else OTHER)
+    return [] if message is None else [(message.partition_id, message.offset)]
+
+
+def many(program: Program) -> Found:
+    return [(message.partition_id, message.offset) for message in program.kit.dispenser.take_many(ME, 5)]
+
+
+def columns(program: Program) -> Found:
+    found = program.kit.dispenser.take_columns(ME, ("partition", "offset"))
+    return [] if found is None else list(zip(*(found[0].column(n).to_pylist() for n in range(2)), strict=True))
+
+
+def refused(take: Callable[[Program], Found]) -> Callable[[Program], Found]:
+    """A deserializer refuses the first two messages once."""
+
+    def step(program: Program) -> Found:
+        if not program.refused:
+            messages = program.kit.dispenser.take_many(ME, 2)
+            program.refused = True
+            program.kit.dispenser.push_back(ME, messages)
+        return take(program)
+
+    return step
+
+
+def transaction(first: int, count: int) -> bytes:
+    return encode_batch([Record(b"t")] * count, base_offset=first, transactional=True, producer_id=9)
+
+
+ABORTED = transaction(4, 2) + encode_marker(commit=False, offset=6, producer_id=9) + transaction(7, 1)
+SOUND: Logs = (
+    (batch(0, 2, codec="gzip") + batch(2, 1, last_offset_delta=1), ABORTED + batch(8, 1)),
+    (batch(0, 2), batch(2, 1) + batch(3, 1, codec="snappy")),
+)
+DAMAGED: Logs = ((batch(0, 2) + damaged(2, 1) + batch(3, 1), batch(4, 2)), (damaged(0, 1), batch(1, 2)))
+
+
+class Tracer:
+    """Counts the lines that are run, and raises at one of them."""
+
+    def __init__(self, at: int = -1) -> None:
+        self.at = at
+        self.places: list[Place] = []
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        lines = LINES.get(frame.f_code.co_filename)
+        if lines is None:
+            return None
+        if event == "line" and frame.f_lineno in lines:
+            self.places.append((frame.f_code.co_filename, frame.f_lineno))
+            if len(self.places) - 1 == self.at:
+                raise InterruptedHereError(self.places[-1])
+        return self
+
+    def run(self, program: Program, step: Callable[[Program], Found]) -> None:
+        """Everything up to the end, under the tracer until it has raised."""
+        going, before = True, sys.gettrace()
+        while going:
+            sys.settrace(self if len(self.places) - 1 < self.at or self.at < 0 else before)
+            try:
+                going = program.call(step)
+            except InterruptedHereError:
+                pass
+            finally:
+                sys.settrace(before)
+            program.check()
+
+
+def interrupt_everywhere(kind: str, logs: Logs, step: Callable[[Program], Found], last: bool) -> None:
+    """At every line that is run: the first time, or the last."""
+    tracer = Tracer()
+    tracer.run(Program(kind, logs), step)
+    numbers = {place: number for number, place in list(enumerate(tracer.places))[:: 1 if last else -1]}
+    assert len(numbers) > 50
+    for at in numbers.values():
+        tracer, program = Tracer(at), Program(kind, logs)
+        tracer.run(program, step)
+        assert set(program.got) == program.want, tracer.places[at]
+        assert program.all_finished(), tracer.places[at]
+
+
+first_and_last = pytest.mark.parametrize("last", [False, pytest.param(True, marks=pytest.mark.slow)])
+
+
+@first_and_last
+@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("step", [one, in_turns, many, columns])
+def test_nothing_is_lost_whatever_line_is_interrupted(kind: str, step: Any, last: bool) -> None:
+    interrupt_everywhere(kind, SOUND, step, last)
+
+
+@first_and_last
+@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("take", [in_turns, many, columns])
+def test_nothing_is_lost_after_a_deserializer_refused_messages(kind: str, take: Any, last: bool) -> None:
+    interrupt_everywhere(kind, SOUND, refused(take), last)
+
+
+@first_and_last
+@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind != "rdkafka"])
+@pytest.mark.parametrize("step", [one, many, columns])
+def test_nothing_is_lost_beside_damage(kind: str, step: Any, last: bool) -> None:
+    interrupt_everywhere(kind, DAMAGED, step, last)
