@@ -127,16 +127,14 @@ class Program(Watched):
     def _run_tasks(self, count: int) -> None:
         from managedconsumer.testing.simulate_loop import VirtualLoop
 
-        self.loop = VirtualLoop(self.handler)
         try:
             while not self.stop_asked and not self.over:  # dead tasks are followed by others
                 readers = [Reader(self) for _ in range(count)]
                 self.everybody += readers
+                self.loop = VirtualLoop(self.handler)
                 for error in self.loop.run([reader.run_async() for reader in readers]):
                     if not isinstance(error, (ReaderDied, Killed)):
                         self.world.report(f"{self.name}: a task ended by {error!r}")
-                if not self.stop_asked and not self.over:
-                    self.loop = VirtualLoop(self.handler)
         finally:
             self.loop = None
 

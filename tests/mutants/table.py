@@ -37,7 +37,10 @@ GROUP = [
         "the coordinator of the simulation fences nobody",
         "managedconsumer/testing/simulate_group.py",
         "    def check_commit(self, body: Body) -> int:\n",
-        "    def check_commit(self, body: Body) -> int:\n        return 0\n\n    def check_nothing(self, body: Body) -> int:\n",
+        "    def check_commit(self, body: Body) -> int:\n"
+        "        return 0\n"
+        "\n"
+        "    def check_nothing(self, body: Body) -> int:\n",
         (),
         _SOME,
     ),
@@ -77,7 +80,9 @@ GROUP = [
     Mutant(
         "after the fence messages are handed out",
         "managedconsumer/group_owner.py",
-        "        held = self._consumer._assigned()\n        self._engine.hold(held)\n        self._consumer._committer.fenced(event.error)",
+        "        held = self._consumer._assigned()\n"
+        "        self._engine.hold(held)\n"
+        "        self._consumer._committer.fenced(event.error)",
         "        held = self._consumer._assigned()\n        self._consumer._committer.fenced(event.error)",
         (),
         _SOME,
@@ -153,7 +158,8 @@ FETCH = [
     Mutant(
         "seek leaves the buffer as it is",
         "managedconsumer/runtime/assignment_part.py",
-        "                self.subscription.seek(tp, offset, epochs.get(tp, -1))\n                self.buffer.restart(tp)\n",
+        "                self.subscription.seek(tp, offset, epochs.get(tp, -1))\n"
+        "                self.buffer.restart(tp)\n",
         "                self.subscription.seek(tp, offset, epochs.get(tp, -1))\n",
         ("tests/testing/test_memory_broker.py",),
         _SOME,
@@ -161,7 +167,9 @@ FETCH = [
     Mutant(
         "resume() wakes nobody",
         "managedconsumer/runtime/engine.py",
-        "                    self.subscription.resume(tp)\n            self.lock.notify_all()\n            self.room.notify_all()\n",
+        "                    self.subscription.resume(tp)\n"
+        "            self.lock.notify_all()\n"
+        "            self.room.notify_all()\n",
         "                    self.subscription.resume(tp)\n",
         (),
         _MANY,
@@ -170,7 +178,8 @@ FETCH = [
     Mutant(
         "messages arrive and nobody wakes the reader",
         "managedconsumer/runtime/fetch_pool.py",
-        "            if results:  # an idle topic's answers are empty, and wake nobody\n                engine.lock.notify_all()\n",
+        "            if results:  # an idle topic's answers are empty, and wake nobody\n"
+        "                engine.lock.notify_all()\n",
         "",
         (),
         _SOME,
@@ -178,7 +187,9 @@ FETCH = [
     Mutant(
         "a new assignment wakes no fetcher",
         "managedconsumer/runtime/assignment_part.py",
-        "            self.fetchers.ensure_workers()\n            self.lock.notify_all()\n            self.room.notify_all()\n",
+        "            self.fetchers.ensure_workers()\n"
+        "            self.lock.notify_all()\n"
+        "            self.room.notify_all()\n",
         "            self.fetchers.ensure_workers()\n            self.lock.notify_all()\n",
         (),
         _MANY,
@@ -194,7 +205,9 @@ FETCH = [
     Mutant(
         "a paused partition's messages are handed out",
         "managedconsumer/fetch/buffer.py",
-        "            if not queue.state.is_fetchable():\n                self._turn.append(queue)\n                continue\n",
+        "            if not queue.state.is_fetchable():\n"
+        "                self._turn.append(queue)\n"
+        "                continue\n",
         "",
         ("tests/fetch/test_buffer.py", "tests/fetch/test_collect.py"),
         _SOME,
@@ -313,7 +326,8 @@ SPARK = [
     Mutant(
         "empty answers are the end of a range",
         "managedconsumer/runtime/fetch_range.py",
-        "            self._note_failure(err.RecordsNotSentError(*self._tp, offset, end, waited))\n            return False\n",
+        "            self._note_failure(err.RecordsNotSentError(*self._tp, offset, end, waited))\n"
+        "            return False\n",
         "            return True\n",
         ("tests/runtime/test_fetch_range_silence.py",),
     ),
@@ -364,7 +378,10 @@ ACCELERATOR = [
     Mutant(
         "the accelerator looks at no CRC",
         "managedconsumer/wire/_recordwalk.pxd",
-        "        if computed != stated:\n            _mark(batch, BAD_CRC, computed, stated)\n            return\n    if base",
+        "        if computed != stated:\n"
+        "            _mark(batch, BAD_CRC, computed, stated)\n"
+        "            return\n"
+        "    if base",
         "        if False:\n            _mark(batch, BAD_CRC, computed, stated)\n            return\n    if base",
         ("tests/wire/test_records_damage.py",),
         twin="cython",

@@ -1,0 +1,216 @@
+"""The parts of a simulation that are not obvious: steps inside of a call, an event loop, logs, wake-ups."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Callable
+
+import pytest
+
+from managedconsumer.structs import TopicPartition
+from managedconsumer.testing.simulate import World, simulate
+from managedconsumer.testing.simulate_handler import VirtualHandler
+from managedconsumer.testing.simulate_kernel import START, Kernel, Livelock, Process
+from managedconsumer.testing.simulate_log import Log
+from managedconsumer.testing.simulate_loop import VirtualLoop
+from managedconsumer.testing.simulate_plan import Plan
+from managedconsumer.testing.simulate_steps import Steps
+from managedconsumer.wire.records import PartitionContext, RecordChunk
+
+
+def _run(main: Callable[[VirtualHandler], Any], until: float = 100.0) -> None:
+    kernel = Kernel(1)
+    handler = VirtualHandler(Process(kernel, "p"))
+    done: list[BaseException | None] = []
+
+    def guarded() -> None:
+        try:
+            main(handler)
+            done.append(None)
+        except BaseException as error:  # noqa: BLE001 (raised below)
+            done.append(error)
+
+    handler.spawn("main", guarded)
+    kernel.run(START + until)
+    assert done, "it has not ended"
+    if done[0] is not None:
+        raise done[0]
+
+
+# -- steps -------------------------------------------------------------------------------------------------
+
+
+def _three_lines(seen: list[int]) -> None:
+    seen.append(1)
+    seen.append(2)
+    seen.append(3)
+
+
+@pytest.mark.parametrize(("number", "seen"), [(1, []), (2, [1]), (3, [1, 2]), (4, [1, 2, 3])])
+def test_an_exception_comes_up_before_the_chosen_line(number: int, seen: list[int]) -> None:
+    got: list[int] = []
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def main(handler: VirtualHandler) -> None:
+        task = handler.kernel.current
+        assert task is not None
+        try:
+            with Steps(task, ("test_parts.py",), number, interrupt):
+                _three_lines(got)
+        except KeyboardInterrupt:
+            assert number < 4
+        else:
+            assert number == 4
+
+    _run(main)
+    assert got == seen
+
+
+def test_a_handler_of_a_signal_may_wait_and_the_others_go_on() -> None:
+    story: list[str] = []
+
+    def main(handler: VirtualHandler) -> None:
+        handler.spawn("other", lambda: (handler.sleep(0.5), story.append("other")))
+
+        def handle() -> None:
+            handler.sleep(1.0)
+            story.append("handler")
+
+        task = handler.kernel.current
+        assert task is not None
+        with Steps(task, ("test_parts.py",), 2, handle):
+            got: list[int] = []
+            _three_lines(got)
+            story.append(f"call {got}")
+
+    _run(main)
+    assert story == ["other", "handler", "call [1, 2, 3]"]
+
+
+# -- the event loop ----------------------------------------------------------------------------------------
+
+
+def test_two_loops_with_tasks_and_threads_in_virtual_time() -> None:
+    story: list[tuple[float, str]] = []
+
+    def main(handler: VirtualHandler) -> None:
+        async def work(name: str, seconds: float) -> None:
+            await asyncio.sleep(seconds)
+            assert asyncio.current_task() is not None
+            got = await asyncio.to_thread(lambda: handler.sleep(1.0) or name)
+            story.append((handler.now() - START, got))
+
+        def loop(name: str) -> None:
+            assert VirtualLoop(handler).run([work(name + "1", 1.0), work(name + "2", 2.0)]) == []
+
+        workers = [handler.spawn(name, loop, name) for name in "ab"]
+        for worker in workers:
+            worker.join()
+            assert worker.exception is None
+
+    _run(main)
+    assert sorted(story) == [(2.0, "a1"), (2.0, "b1"), (3.0, "a2"), (3.0, "b2")]
+
+
+def test_what_a_task_raises_is_told() -> None:
+    def main(handler: VirtualHandler) -> None:
+        async def fail() -> None:
+            raise ValueError("here")
+
+        (error,) = VirtualLoop(handler).run([fail()])
+        assert isinstance(error, ValueError)
+
+    _run(main)
+
+
+# -- time that stands still, wake-ups ----------------------------------------------------------------------
+
+
+def test_workers_that_keep_each_other_busy_for_ever_are_noticed() -> None:
+    kernel = Kernel(1)
+    handler = VirtualHandler(Process(kernel, "p"))
+    changed = handler.Condition()
+
+    def ping() -> None:
+        with changed:
+            while True:
+                changed.notify_all()
+                changed.wait(5.0)
+
+    handler.spawn("a", ping)
+    handler.spawn("b", ping)
+    with pytest.raises(Livelock):
+        kernel.run(START + 1.0)
+
+
+@pytest.mark.parametrize("notified", [True, False])
+def test_a_worker_that_was_woken_by_time_alone_is_known(notified: bool) -> None:
+    def main(handler: VirtualHandler) -> None:
+        changed, task = handler.Condition(), handler.kernel.current
+        assert task is not None
+
+        def other() -> None:
+            handler.sleep(0.5)
+            with changed:
+                changed.notify_all()
+
+        if notified:
+            handler.spawn("other", other)
+        with changed:
+            changed.wait(1.0)
+        assert task.woken_by_time() == (0.0 if notified else 1.0)
+        assert task.woken_by_time() == 0.0
+
+    _run(main)
+
+
+def test_a_silent_connection_is_noticed_and_the_group_goes_on() -> None:
+    plan = Plan(3, members=2, topics={"t": 2}, fault_rate=0.0, duration=4.0)
+    plan.batches = [(0.5 + n / 4, "t", n % 2, 1) for n in range(8)]
+    plan.incidents = [(1.0, "silence", 0)]
+    trace = simulate(3, plan=plan, record=True)
+    assert trace.ok, trace
+    assert any("silence p" in line for line in trace.lines)
+
+
+# -- logs --------------------------------------------------------------------------------------------------
+
+
+def _read(log: Log, committed_only: bool) -> list[int]:
+    data, aborted = log.read(0, committed_only)
+    pairs = [(each["producer_id"], each["first_offset"]) for each in aborted or ()]
+    context = PartitionContext("t", 0, None)
+    return [m.offset for m in RecordChunk(context, data, 0, aborted=pairs, read_committed=committed_only)]
+
+
+def test_a_log_ends_before_the_first_transaction_that_goes_on() -> None:
+    log = Log(1)
+    log.append(2)
+    log.append(3, producer=7)
+    assert (log.stable(False), log.stable(True)) == (5, 2)
+    assert (_read(log, False), _read(log, True)) == ([0, 1, 2, 3, 4], [0, 1])
+    log.finish_transaction(7, commit=True)
+    assert log.stable(True) == 6
+    assert log.never_seen(5, False)
+    assert _read(log, True) == [0, 1, 2, 3, 4]
+
+
+def test_an_aborted_transaction_is_for_those_who_read_everything() -> None:
+    log = Log(1)
+    log.append(2, producer=7)
+    log.finish_transaction(7, commit=False)
+    assert _read(log, False) == [0, 1]
+    assert _read(log, True) == []
+    assert log.never_seen(1, True)
+    assert not log.never_seen(1, False)
+
+
+def test_the_schedule_of_a_log_that_is_damaged_names_what_nobody_can_read() -> None:
+    world = World(Plan(1, topics={"t": 1}, damage=1.0), record=False)
+    world.incidents.produce(TopicPartition("t", 0), 4)
+    log = world.brokers.logs[TopicPartition("t", 0)]
+    assert log.damaged
+    assert log.damaged <= {0, 1, 2, 3}
+    world.network.forget()
