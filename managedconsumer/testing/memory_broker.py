@@ -7,8 +7,8 @@
         assert broker.committed("billing")[TopicPartition("orders", 0)] == 1
 
 Any client that speaks the protocol of Kafka 2.4 may use it, several at a time. It has one node, classic groups
-(KIP-345 and KIP-394 too), topics by name; no transactions, no KIP-848, no security, and it forgets everything when it
-is stopped. What a real broker does under faults is :class:`~managedconsumer.testing.DevBroker`'s to tell.
+(KIP-345 and KIP-394 too), topics by name; no transactions, no KIP-848, no security. Stopped and started again it is what a
+coordinator's fail-over is: topics, commits and members are there, and the members' sessions begin anew. What a real broker does under faults is :class:`~managedconsumer.testing.DevBroker`'s to tell.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class MemoryBroker:
         self._wanted_port = port
         self._delay = rebalance_delay_ms / 1000.0
         self._groups: dict[str, ClassicGroup] = {}
-        self._kept: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
         self._waiting: list[Callable[[], bool]] = []
         self._server: Server | None = None
         self._turn = 0
@@ -58,17 +57,16 @@ class MemoryBroker:
         if self._server is not None:
             raise IllegalStateError("the broker is running already")
         self._server = Server(self._handle, self._wanted_port)
+        self._server.call(lambda: [group.move() for group in self._groups.values()])
         return self
 
     def stop(self) -> None:
-        """Hang up and forget the groups' members; topics and commits stay for another :meth:`start`. Idempotent."""
+        """Hang up; topics, commits and members stay for another :meth:`start`. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
             self._wanted_port = server.port
             server.stop()
             self._waiting.clear()
-            self._kept = {name: group.committed for name, group in self._groups.items()}
-            self._groups.clear()
 
     def __enter__(self) -> MemoryBroker:
         return self.start()
@@ -193,13 +191,12 @@ class MemoryBroker:
     def _group(self, name: str) -> ClassicGroup:
         found = self._groups.get(name)
         if found is None:
-            server = self._server
-            found = ClassicGroup(
-                Server.now, lambda s, call: server.after(s, call) if server else None, initial_delay=self._delay
-            )
-            found.committed.update(self._kept.get(name, {}))
-            self._groups[name] = found
+            found = self._groups[name] = ClassicGroup(Server.now, self._after, initial_delay=self._delay)
         return found
+
+    def _after(self, seconds: float, call: Callable[[], None]) -> None:
+        if self._server is not None:
+            self._server.after(seconds, call)
 
     # -- requests, in the server's thread ---------------------------------------------------------------
 

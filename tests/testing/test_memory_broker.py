@@ -76,13 +76,14 @@ def test_connections_that_break_and_a_broker_that_is_away(broker: MemoryBroker) 
         broker.produce(TOPIC, [b"a"], partition=1)
         assert consumer.consume().value == b"a"
         consumer.commit_offsets()
-        address = broker.bootstrap
+        address, members = broker.bootstrap, broker.members("billing")
         broker.stop()
         broker.produce(TOPIC, [b"b"], partition=1)
         broker.start()
         assert broker.bootstrap == address
         _until(lambda: (m := consumer.consume()) is not None and m.value == b"b")
         assert broker.committed("billing") == {TopicPartition(TOPIC, n): int(n == 1) for n in range(4)}
+        assert broker.members("billing") == members != []  # a fail-over: nobody has to join again
 
 
 def test_offsets_times_and_retention(broker: MemoryBroker) -> None:
