@@ -92,8 +92,9 @@ class Reader:
                     self._maybe_commit(True)
                     if not self._goes_on():
                         break
-                self.hand = []
-                self._maybe_commit(False)
+                else:  # it has waited in vain, and what it had is finished by that
+                    self.hand = []
+                    self._maybe_commit(False)
             except ReaderDied:
                 program.reader_died(self)
                 raise
