@@ -341,7 +341,7 @@ SPARK = [
         "managedconsumer/runtime/fetch_range.py",
         "return max(chunk.position, chunk.fetch_offset)",
         "return chunk.next_fetch_offset",
-        ("tests/runtime/test_fetch_range.py", "tests/spark/test_reader.py"),
+        ("tests/runtime/test_fetch_range_silence.py",),
     ),
 ]
 
