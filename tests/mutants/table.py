@@ -337,11 +337,11 @@ SPARK = [
         ("tests/spark/test_ranges.py",),
     ),
     Mutant(
-        "a range forgets what the caller has skipped",
-        "managedconsumer/runtime/fetch_range.py",
-        "return max(chunk.position, chunk.fetch_offset)",
-        "return chunk.next_fetch_offset",
-        ("tests/runtime/test_fetch_range_silence.py",),
+        "small partitions are forgotten beside a large one",
+        "managedconsumer/spark/ranges.py",
+        "granted[tp] = 1 + (available[tp] - 1) * spare // rest",
+        "granted[tp] = available[tp] * limit // total",
+        ("tests/spark/test_ranges.py",),
     ),
 ]
 
