@@ -9,7 +9,7 @@ from managedconsumer import errors as err
 from managedconsumer.compat.accept import TopicChoice, accept_partition
 from managedconsumer.compat.private import PykafkaNames
 from managedconsumer.consumer_reading import ReadingAPI
-from managedconsumer.coordinator.committing import explicit_patience
+from managedconsumer.coordinator.committing import Patience, explicit_patience
 from managedconsumer.offset_convention import held_from_position, next_offset_of, target_of
 from managedconsumer.runtime.committer import Committer
 from managedconsumer.runtime.pending import Commit
@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 # How long (seconds) a call that needs a broker's answer tries before it raises.
 _PATIENCE = 30.0
+# How long (seconds) a commit goes on in a callback while a stop waits for the callback to come back.
+_STOP_PATIENCE = 5.0
 
 
 class OffsetFetchPartitionResponse(NamedTuple):
@@ -112,10 +114,33 @@ class ConsumerAPI(ReadingAPI, PykafkaNames):
             offsets = {tp: next_offset_of(value, f"commit_offsets, {tp.topic}-{tp.partition}") for tp, value in pairs}
         options = self._options
         patience = explicit_patience(options.offsets_commit_max_retries, options.offsets_channel_backoff_ms)
+        commit = self._commit(offsets, patience, wait)
         if not wait:
-            return self._committer.submit(offsets, patience)
-        self._committer.commit(offsets, patience)
+            return commit
+        if not commit.wait(_STOP_PATIENCE):  # a stop is wanted that follows when a callback has come back
+            self._committer.end_wait(commit)
+        commit.result()
         return None
+
+    def _commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, patience: Patience, wait: bool
+    ) -> Commit:
+        """A ``stop()`` in a signal handler that interrupts this is carried out when no lock is held any more."""
+        engine, committer = self._engine, self._committer
+        who = engine.handler.ident()
+        outermost = who not in engine.inside
+        engine.inside.add(who)
+        try:
+            patience = committer.within_stop(patience)
+            commit = committer.submit(offsets, patience)
+            if wait:
+                committer.wait_for(commit, patience)
+            return commit
+        finally:
+            if outermost:
+                engine.inside.discard(who)
+                if engine.stop_wanted:
+                    self._stop_now(engine.stop_timeout)
 
     def _pairs(self, what: str, partition_offsets: Any) -> list[tuple[TopicPartition, Any]]:
         items = partition_offsets.items() if isinstance(partition_offsets, Mapping) else partition_offsets

@@ -60,7 +60,7 @@ class LifeAPI:
         """
         engine = self._engine
         if not engine.closing:
-            engine.want_stop()
+            engine.want_stop(timeout)
             engine.handler.spawn("stopper", self._stop_if_nobody_does, timeout)
 
     def _stop_if_nobody_does(self, timeout: float | None) -> None:
@@ -76,7 +76,7 @@ class LifeAPI:
     def _finish_stop(self) -> None:
         """A signal handler or a callback asked for a stop while this thread was consuming: do it now."""
         if self._engine.stop_wanted:
-            self._stop_now(None)
+            self._stop_now(self._engine.stop_timeout)
             raise err.ConsumerStoppedException("the consumer was stopped")
 
     def end_soon(self) -> None:
@@ -94,7 +94,7 @@ class LifeAPI:
     def _stop_at_exit(self) -> None:
         """A signal handler called ``stop()`` and ``sys.exit()``: nobody comes back to stop."""
         if self._engine.stop_wanted:
-            self._stop_now(None)
+            self._stop_now(self._engine.stop_timeout)
 
     # -- with -----------------------------------------------------------------------------------------
 

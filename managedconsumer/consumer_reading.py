@@ -201,7 +201,9 @@ class ReadingAPI(LifeAPI, ShortWay):
             _say_where(failure, "on_error", error if message is None else message)
             raise
         if decision not in _DECISIONS:
-            raise wrong_value("what on_error returns", decision, "'raise' or 'skip'") from error
+            problem = wrong_value("what on_error returns", decision, "'raise' or 'skip'")
+            _say_where(problem, "on_error", error if message is None else message)
+            raise problem from error
         return decision
 
 

@@ -26,6 +26,8 @@ class Hands(dict[int, Hand]):
 
     def lowest(self, queue: PartitionQueue, but: int | None = None) -> int | None:
         """The lowest offset of the partition in any hand other than that of ``but``."""
+        if len(self) == 1 and but in self:
+            return None  # most consumers have one thread
         offsets = [o for who, hand in self.items() if who != but for other, o in hand if other is queue]
         return min(offsets, default=None)
 

@@ -10,6 +10,7 @@ from random import random
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
 from managedconsumer.coordinator import committing
 from managedconsumer.coordinator.committing import Committing, Offsets, Patience, Result, Wanted
 from managedconsumer.runtime.commit_worker import CommitWorker
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 # What an explicit commit is granted beyond its patience (seconds): for the look-up of a coordinator that is silent.
 _GRACE = 10.0
+# A missed wake-up can cost a waiting thread at most this much (seconds).
+_LONGEST_NAP = 1.0
 # A commit in a callback of stop() is granted at least this long (seconds).
 _LEAST_IN_STOP = 0.2
 
@@ -119,15 +122,32 @@ class Committer:
 
     def commit(self, offsets: Offsets | None, patience: Patience) -> None:
         """:meth:`submit`, and wait for it. Raises what :func:`committing.failure` says when it did not happen."""
-        patience = self._within_stop(patience)
+        patience = self.within_stop(patience)
         commit = self.submit(offsets, patience)
-        longest = None if patience.seconds is None else patience.seconds + (0.0 if patience.strict else _GRACE)
-        if not commit.wait(longest):
-            waited = err.RequestTimedOut(f"there was no answer within {longest:.1f} s")
-            give_up([commit], self._engine.group_id, waited, "may not have been committed", again=True)
+        self.wait_for(commit, patience)
         commit.result()
 
-    def _within_stop(self, patience: Patience) -> Patience:
+    def wait_for(self, commit: Commit, patience: Patience) -> None:
+        """Wait until ``commit`` is done, or its time is over: then it is given up.
+
+        Returns early, with the commit still under way, when a signal handler wants the consumer stopped.
+        """
+        engine = self._engine
+        longest = None if patience.seconds is None else patience.seconds + (0.0 if patience.strict else _GRACE)
+        deadline = Deadline(engine.handler.now(), longest)
+        with engine.commits:
+            while not commit.done() and not engine.stop_wanted and not deadline.expired(engine.handler.now()):
+                left = deadline.remaining(engine.handler.now())
+                engine.commits.wait(_LONGEST_NAP if left is None else min(left, _LONGEST_NAP))
+        if not engine.stop_wanted:
+            self.end_wait(commit)
+
+    def end_wait(self, commit: Commit) -> None:
+        """Nobody waits for ``commit`` any longer."""
+        late = err.RequestTimedOut("there was no answer in time")
+        give_up([commit], self._engine.group_id, late, "may not have been committed", again=True)
+
+    def within_stop(self, patience: Patience) -> Patience:
         """In a callback of ``stop()`` a commit has what is left of the stop's time."""
         engine = self._engine
         if not engine.stopping:
@@ -138,10 +158,13 @@ class Committer:
     def submit(self, offsets: Offsets | None, patience: Patience) -> Commit:
         """Let the worker commit ``offsets`` (None: :meth:`held`, as it is now). Does not block.
 
-        What was taken away while the calling thread had it in hand is not committed, and is told by the result.
+        What was taken away while the calling thread had it in hand is not committed, and is told by the result. Raises
+        ConsumerStoppedException when a stop was faster.
         """
         engine = self._engine
         with engine.lock:
+            if engine.closing:  # what was in hand is forgotten
+                raise err.ConsumerStoppedException("the consumer was stopped; nothing was committed")
             taken = engine.dispenser.taken_away(engine.caller())
             chosen = dict(self._not_behind(self.held()) if offsets is None else offsets)
             lost = {tp: taken[tp] for tp in taken if offsets is None or tp in offsets}

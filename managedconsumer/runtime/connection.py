@@ -339,7 +339,10 @@ class Connection:
         return error
 
     def _frame_size(self, header: bytes) -> int:
-        return framing.check_frame_size(header, self._max_frame_bytes)
+        limit = self._max_frame_bytes
+        if not self._pending or self._pending[0].api is not schemas.FETCH:
+            limit = min(limit, opening.MAX_ORDINARY_FRAME_BYTES)
+        return framing.check_frame_size(header, limit)
 
     def _understand(self, decode: Any) -> dict[str, Any]:
         """Decode an answer; one that cannot be decoded means that nothing else on this connection can be trusted."""

@@ -73,6 +73,8 @@ class Engine(forks.OwnProcess, ConsumingPart):
         self.ending = False
         #: When (handler's clock) the stop that goes on should be over.
         self.stop_by = 0.0
+        #: How long (seconds) the stop that is wanted may take; None: its default.
+        self.stop_timeout: float | None = None
         #: Threads that are inside ``consume()`` or a callback of it: a ``stop()`` there waits until they are out.
         self.inside: set[int] = set()
         self._draining = 0
@@ -177,8 +179,12 @@ class Engine(forks.OwnProcess, ConsumingPart):
             self._raise_once.append(error)
             self.call_user()
 
-    def want_stop(self) -> None:
-        """The next call that consumes stops. No lock, and no waiting: this may run in the middle of anything."""
+    def want_stop(self, timeout: float | None = None) -> None:
+        """The next call that consumes stops. No lock, and no waiting: this may run in the middle of anything.
+
+        ``timeout``: how long (seconds) that stop may take; None: its default.
+        """
+        self.stop_timeout = timeout
         self.stop_wanted = True
         self.dispenser.lane.leave()
 
@@ -188,9 +194,10 @@ class Engine(forks.OwnProcess, ConsumingPart):
         self.dispenser.lane.leave()
 
     def tell_users(self) -> None:
-        """Wake the consuming threads after :meth:`want_stop` or :meth:`end_soon`."""
+        """Wake the threads that consume or commit after :meth:`want_stop` or :meth:`end_soon`."""
         with self.lock:
             self.call_user()
+            self.commits.notify_all()
 
     def call_user(self) -> None:
         """There is something that the consuming threads must look at before they get another message; lock held."""

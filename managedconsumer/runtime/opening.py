@@ -16,6 +16,10 @@ log = logging.getLogger(__name__)
 
 MAX_EARLY_FRAME_BYTES: Final = 1 << 20
 """Before the broker has proved who it is, nothing large is expected of it."""
+# The largest answer accepted to anything but Fetch. Records are left as they are, but other answers become objects of
+# some 17 times their size. Metadata is the largest: 16 MiB have room for more than 300,000 partitions with 3 replicas
+# each (42 bytes in version 12), several times what a cluster can have.
+MAX_ORDINARY_FRAME_BYTES: Final = 16 << 20
 _PROBE_S: Final = 0.5
 
 

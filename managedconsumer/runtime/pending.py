@@ -58,9 +58,11 @@ class Commit:
 
     def wait(self, seconds: float | None) -> bool:
         """Wait for up to ``seconds`` (None: as long as it takes); True once it is done. Raises nothing."""
+        if self.done():  # without the lock: a signal handler that interrupts this may stop the consumer
+            return True
         deadline = Deadline(self._now(), seconds)
         with self._changed:
-            while not self._done:
+            while not self.done():
                 left = deadline.remaining(self._now())
                 if left is not None and left <= 0:
                     return False

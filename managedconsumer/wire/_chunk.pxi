@@ -31,12 +31,13 @@ cdef class RecordChunk:
     cdef set _aborting
     cdef Py_ssize_t _skipped      # batches up to this one were skipped or are sound
     cdef bint _made               # __init__ has run
+    cdef bint _torn               # the cursor is behind a record that became no message
     cdef bint _read_committed
     cdef int64_t _max_batch_bytes
     cdef int64_t _unpacked        # bytes of all batches opened so far
 
     def __cinit__(self):
-        self._has_data = self._has_payload = self._made = False
+        self._has_data = self._has_payload = self._made = self._torn = False
         self._buffers = <Buffers *>malloc(sizeof(Buffers))
         if self._buffers == NULL:
             raise MemoryError
@@ -125,6 +126,8 @@ cdef class RecordChunk:
         cdef View view
         cdef Outcome outcome
         cdef Message message
+        if self._torn:
+            self.rewind(self.position)
         while self.active:
             if self._cursor.left > 0:
                 outcome = read_record(&self._cursor, &view)
@@ -144,6 +147,8 @@ cdef class RecordChunk:
 
     cpdef list take(self, Py_ssize_t n, stop_offset=None, max_bytes=None):
         """Up to ``n`` messages, see ``managedconsumer.wire.records``."""
+        if self._torn:
+            self.rewind(self.position)
         cdef list taken = []
         cdef int64_t position = self.position
         cdef int64_t stop = INT64_MAX if stop_offset is None else stop_offset
@@ -204,7 +209,7 @@ cdef class RecordChunk:
         self.position = position
         self._leave_batch()
         self._index = -1
-        self._raised = False
+        self._raised = self._torn = False
         self._ready.clear()
 
     cdef void _leave_batch(self):
@@ -222,15 +227,13 @@ cdef class RecordChunk:
 
     cdef inline Message _message(self, View *view):
         cdef Message message
-        try:
-            message = Message.__new__(Message)
-            message.value = to_bytes(view.value, view.value_size)
-            message.partition_key = to_bytes(view.key, view.key_size)
-            if view.headers != NULL:
-                message._headers = PyBytes_FromStringAndSize(<const char *>view.headers, view.headers_size)
-        except MemoryError:
-            self.rewind(self.position)  # the cursor is behind the record, which nobody has got
-            raise
+        self._torn = True  # until it is made: there may be too little memory
+        message = Message.__new__(Message)
+        message.value = to_bytes(view.value, view.value_size)
+        message.partition_key = to_bytes(view.key, view.key_size)
+        if view.headers != NULL:
+            message._headers = PyBytes_FromStringAndSize(<const char *>view.headers, view.headers_size)
+        self._torn = False
         message._context = self.context
         message.offset = view.offset
         message.timestamp = view.timestamp

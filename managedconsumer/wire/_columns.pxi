@@ -234,6 +234,8 @@ cdef object build_columns(RecordChunk chunk, pa, schema, int64_t stop, int64_t b
     cdef _Builder builder = _Builder(pa, schema)
     cdef int64_t position = chunk.position
     cdef Ending ending
+    if chunk._torn:
+        chunk.rewind(position)
     try:
         ending = gather(chunk, builder, stop, budget)
         if not builder.columns.rows and (chunk._ready or ending == ODD_NAME):

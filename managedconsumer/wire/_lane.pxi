@@ -57,7 +57,7 @@ cdef class Lane:
         cdef Outcome outcome
         cdef Message message
         cdef RecordChunk chunk = self._chunk
-        if chunk is None or not chunk.active:
+        if chunk is None or not chunk.active or chunk._torn:
             return None
         if self._current is None:
             if this_thread() != self._thread:

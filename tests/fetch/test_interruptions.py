@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 import managedconsumer
 from managedconsumer.errors import CorruptRecordError
+from managedconsumer.runtime.owners import here
 from managedconsumer.runtime.rdkafka_chunk import RdkafkaChunk
 from managedconsumer.wire import records
 from managedconsumer.wire._lane_py import Lane as PythonLane
@@ -91,7 +91,7 @@ class Program:
         self.module: Any = None if kind == "rdkafka" else records.load(kind)
         self.kit, self.logs, self.want = Kit(len(logs)), logs, wanted(logs)
         make = self.module.Lane if self.module else PythonLane
-        self.kit.dispenser.lane = make(threading.get_ident, True, threading.Lock())
+        self.kit.dispenser.lane = make(None, here)
         self.got: Found = []
         self.refused = False
         for part in self.kit.states:

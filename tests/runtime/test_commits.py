@@ -483,3 +483,41 @@ def test_a_commit_in_a_callback_of_the_stop_has_the_stops_time(broker: Broker, m
     consumer.stop(timeout=0.6)
     assert time.monotonic() - began < 1.6
     assert len(raised) == 1
+
+
+@pytest.mark.parametrize("kind", [SimpleConsumer, ManagedBalancedConsumer])
+def test_a_signal_handler_that_stops_while_the_lock_is_held(
+    broker: Broker, make: Callable[..., Any], kind: Any
+) -> None:
+    """In the middle of the look-up: the stop follows when the lock is free, and covers the commit."""
+    consumer = make(kind, auto_commit_enable=True)
+    message = consumer.consume()
+    look = consumer._committer.held
+
+    def interrupted() -> Any:
+        signal.raise_signal(signal.SIGUSR1)
+        return look()
+
+    consumer._committer.held = interrupted
+    old = signal.signal(signal.SIGUSR1, lambda *_: consumer.stop(timeout=2))
+    began = time.monotonic()
+    try:
+        consumer.commit_offsets()
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+        consumer._committer.held = look
+    assert time.monotonic() - began < 1.5
+    assert broker.committed("g")[TopicPartition("t", message.partition_id)] == 1
+    with pytest.raises(err.ConsumerStoppedException):
+        consumer.consume()
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_stop_that_was_faster_than_a_commit_is_told(broker: Broker, make: Callable[..., Any], wait: bool) -> None:
+    """What was in hand is forgotten by then: the call must not return as if there were nothing to commit."""
+    consumer = make(SimpleConsumer)
+    consumer.consume()
+    consumer._require_running = consumer.stop
+    with pytest.raises(err.ConsumerStoppedException, match="nothing was committed"):
+        consumer.commit_offsets(wait=wait)
+    assert broker.committed("g") == {}

@@ -53,6 +53,7 @@ class Member:
         self.assignment = {tp: self.state() for tp in (A, B)}
         self.engine: Any = SimpleNamespace(
             handler=handler,
+            caller=handler.ident,
             lock=handler.Condition(shared),
             commits=handler.Condition(shared),
             offsets=OffsetClient(SimpleNamespace(handler=handler), link, "g", 0),  # type: ignore[arg-type]
@@ -64,6 +65,7 @@ class Member:
             link=None,
             closing=False,
             stopping=False,
+            stop_wanted=False,
             fail=lambda error: pytest.fail(f"the worker ended: {error!r}"),
         )
         self.committer = Committer(self.engine)
@@ -166,7 +168,6 @@ def test_of_several_that_wait_the_newest_offset_is_sent(member: Member) -> None:
 
 def test_a_stopped_consumer_commits_nothing(member: Member) -> None:
     member.engine.closing = True
-    commit = member.committer.submit(None, EXPLICIT)
-    with pytest.raises(err.CommitFailedError, match="not running"):
-        commit.result(0)
+    with pytest.raises(err.ConsumerStoppedException, match="nothing was committed"):
+        member.committer.submit(None, EXPLICIT)
     assert member.sent == []

@@ -97,6 +97,21 @@ def test_before_the_login_only_small_answers_are_accepted(new_connection: Connec
         assert "claims 2097152 bytes" in fails(new_connection(broker.port), errors.FrameTooLargeError)
 
 
+def test_only_records_may_be_very_large(new_connection: Connect) -> None:
+    """What is no Fetch is decoded at once, and takes many times its size then."""
+    with scripted(after_greeting(struct.pack(">i", (16 << 20) + 1) + bytes(100))) as broker:
+        connection = new_connection(broker.port)
+        connection.connect()
+        with pytest.raises(errors.FrameError, match="16777217 bytes and 16777216 are allowed"):
+            connection.request(schemas.METADATA, {"topics": None})
+        assert not connection.connected
+    with scripted(after_greeting(struct.pack(">i", 60 << 20) + bytes(100))) as broker:
+        connection = new_connection(broker.port)
+        connection.connect()
+        with pytest.raises(errors.RequestTimedOut):  # it is waited for
+            connection.request(schemas.FETCH, {"max_wait_ms": 1, "min_bytes": 1, "topics": []}, timeout_ms=200)
+
+
 def test_a_wrong_correlation_id(new_connection: Connect) -> None:
     with scripted(after_greeting(struct.pack(">ii", 11, 77) + bytes(7))) as broker:
         assert "it sent answer 77 where 2 (Heartbeat) was due" in fails(

@@ -51,12 +51,12 @@ def on_a_loop(consumer: SimpleConsumer) -> None:
 
 
 WAYS = [by_one, in_batches, on_a_loop]
-PLACE = "offset 1 of orders-0"
+PLACE = "orders-0 at offset 1"
 
 
 def said(error: BaseException, caplog: pytest.LogCaptureFixture, what: str) -> None:
     """The place is in a line of the log, and where Python has notes, in the error's."""
-    text = f"{what} raised this for {PLACE}"
+    text = f"raised by {what} for {PLACE}"
     if sys.version_info >= (3, 11):
         assert error.__notes__ == [text]
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
