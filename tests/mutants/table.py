@@ -172,7 +172,7 @@ FETCH = [
         "            self.room.notify_all()\n",
         "                    self.subscription.resume(tp)\n",
         (),
-        _MANY,
+        _SOME,
         ci=True,
     ),
     Mutant(
