@@ -90,6 +90,7 @@ class World:
         self.brokers = Brokers(self.kernel, plan.nodes, plan.topics, plan.initial_delay, modern)
         self.network = Network(self.kernel, self.brokers)
         self.network.latency = plan.latency
+        self.network.metadata_max_age_ms = plan.metadata_max_age_ms
         self.network.choose = self._choose
         self.network.on_request = self._requested
         self.witness = Witness(self.brokers, self.report, plan)

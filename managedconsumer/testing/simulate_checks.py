@@ -43,7 +43,7 @@ class Witness:
         #: What the users have given up because it cannot be read.
         self._given_up: dict[TopicPartition, set[int]] = {}
         #: Under LATEST: where a partition's log ended when somebody was told that it is read from now on.
-        self._floor: dict[TopicPartition, int] = {}
+        self._floor: dict[TopicPartition, tuple[Watched, int]] = {}
         #: Under LATEST: the ends that the brokers have told.
         self._told: dict[TopicPartition, set[int]] = {}
         #: The highest offset whose commit was ever accepted.
@@ -68,8 +68,8 @@ class Witness:
     def reach(self, tp: TopicPartition) -> int:
         """Everything below was finished, or is for nobody."""
         prefix = self.prefix.get(tp, 0)
-        if self._latest and tp not in self.highest:
-            prefix = max(prefix, self._floor.get(tp, 0))
+        if self._latest and tp not in self.highest and tp in self._floor:
+            prefix = max(prefix, self._floor[tp][1])
         return self.visible(tp, prefix)
 
     def handing_out(self, program: Watched, tp: TopicPartition, offset: int, state: Any) -> None:
@@ -117,8 +117,8 @@ class Witness:
 
     def _check_start(self, program: Watched, tp: TopicPartition, offset: int) -> None:
         if self._latest and tp not in self.highest:
-            floor = self._floor.pop(tp, None)
-            if floor is not None and offset > self.visible(tp, floor):
+            told, floor = self._floor.pop(tp, (None, 0))
+            if told is program and offset > self.visible(tp, floor):
                 self.report(f"{program.name} starts {tp} at {offset}, though it was read from {floor} on: lost")
             self.prefix[tp] = max(offset, self.prefix.get(tp, 0))
         elif offset > self.reach(tp):
@@ -158,10 +158,10 @@ class Witness:
         if self._latest:
             self._told.setdefault(tp, set()).add(offset)
 
-    def promise(self, tp: TopicPartition) -> None:
-        """Somebody has been told that ``tp`` is read from now on."""
+    def promise(self, program: Watched, tp: TopicPartition) -> None:
+        """``program`` has been told that it reads ``tp`` from now on."""
         if self._latest and tp not in self.highest:
-            self._floor[tp] = self.brokers.logs[tp].stable(self._committed_only)
+            self._floor[tp] = program, self.brokers.logs[tp].stable(self._committed_only)
 
     # -- commits --------------------------------------------------------------------------------------
 

@@ -38,6 +38,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
             task.on_leave = task.on_return = None
             self._leave()
             self.close()
+            for coroutine in coroutines:
+                coroutine.close()  # of a program that was killed, some have not even begun
 
     def _leave(self) -> None:
         self._thread_id: int | None = None

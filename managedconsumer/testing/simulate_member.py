@@ -187,7 +187,7 @@ class Program(Watched):
     def told_to_read(self, tps: Collection[TopicPartition]) -> None:
         """The program knows that it reads ``tps``: this is the worst moment for a message to be produced."""
         for tp in sorted(tps):
-            self.world.witness.promise(tp)
+            self.world.witness.promise(self, tp)
             if self.world.plan.reset == "latest" and not self.world.calm:
                 self.world.brokers.append(tp, 1)
 

@@ -43,6 +43,7 @@ class Network:
         #: Told of every request that a worker makes.
         self.on_request: Callable[[Call], None] = lambda _call: None
         self.latency = 0.002
+        self.metadata_max_age_ms = 4000
         self.connections: list[SimulatedConnection] = []
 
     def forget(self) -> None:
@@ -180,7 +181,7 @@ class SimulatedCluster(Cluster):
 
     def __init__(self, network: Network, process: Process) -> None:
         addresses = [(f"node{node}", 9092) for node in network.brokers.nodes]
-        super().__init__(addresses, VirtualHandler(process), metadata_max_age_ms=4000)
+        super().__init__(addresses, VirtualHandler(process), metadata_max_age_ms=network.metadata_max_age_ms)
         self._network, self._process = network, process
         self._opened: list[SimulatedConnection] = []
 

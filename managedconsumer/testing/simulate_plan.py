@@ -97,6 +97,7 @@ class Plan:
     #: Refusals of Fetch and ListOffsets too.
     fetch_codes: bool = False
     twin: bool = False
+    metadata_max_age_ms: int = 4000
 
     @property
     def slow_seconds(self) -> float:
@@ -248,6 +249,8 @@ def _pauses(plan: Plan, random: Random) -> None:
     """Partitions that are paused and resumed."""
     for _ in range(random.randint(1, 3) if random.random() < 0.15 else 0):
         plan.incidents.append((random.uniform(0.3, plan.duration), "pause", random.randrange(100)))
+        # New metadata wakes everybody, and so would hide that somebody else has not.
+        plan.metadata_max_age_ms = 60_000 if not plan.pattern else plan.metadata_max_age_ms
 
 
 def _silence(plan: Plan, random: Random) -> None:

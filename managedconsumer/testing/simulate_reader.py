@@ -92,8 +92,9 @@ class Reader:
                     self._maybe_commit(True)
                     if not self._goes_on():
                         break
-                self.hand = []
-                self._maybe_commit(False)
+                else:  # it has waited in vain, and what it had is finished by that
+                    self.hand = []
+                    self._maybe_commit(False)
             except ReaderDied:
                 program.reader_died(self)
                 raise
@@ -163,27 +164,28 @@ class Reader:
             return Steps(task, ANYWHERE, 1 + int(random.random() ** 2 * 150), self._look_around)
         if plan.interruptions and random.random() < plan.interruptions:
             kind = random.choice(_INTERRUPTIONS)
-            return Steps(task, TAKING, 1 + int(random.random() ** 2 * 60), lambda: self._interrupt(kind))
+            return Steps(task, TAKING, 1 + int(random.random() ** 2 * 60), lambda where: self._interrupt(kind, where))
         return nullcontext()
 
-    def _interrupt(self, kind: type[BaseException]) -> None:
+    def _interrupt(self, kind: type[BaseException], where: str) -> None:
+        self.program.note(f"{kind.__name__} in {where}")
         self.world.disturbances += 1
         raise kind
 
-    def _signalled(self) -> None:
+    def _signalled(self, where: str) -> None:
         """The handler of SIGTERM: it stops the consumer."""
-        self.program.note("signal: stop()")
+        self.program.note(f"signal in {where}: stop()")
         self.world.disturbances += 1
         self.program.signal_due = False
         self.program.ask("elsewhere")
         self._handle(self.program.running_consumer().stop)
 
-    def _look_around(self) -> None:
+    def _look_around(self, where: str) -> None:
         """Another signal's handler: it looks at the consumer."""
         consumer = self.program.running_consumer()
         self.world.disturbances += 1
         call = self._random.choice((consumer.health, lambda: consumer.held_offsets, lambda: consumer.partitions))
-        self.program.note("signal: looks at the consumer")
+        self.program.note(f"signal in {where}: looks at the consumer")
         self._handle(call)
 
     def _handle(self, call: Callable[[], Any]) -> None:
@@ -226,7 +228,9 @@ class Reader:
             lost = before is not None and before[0] is state and program.undelivered.get(tp)
             if state is None or state.position is None or lost or error.offset not in log.damaged:
                 return
-            if self.world.witness.visible(tp, state.position) == error.offset:  # still there
+            only = self._plan.isolation == "read_committed"
+            between = range(state.position, error.offset + 1)
+            if between and all(at in log.damaged or log.never_seen(at, only) for at in between):  # still there
                 behind = next(end for start, end, _ in log.batches if start <= error.offset < end)
                 program.note(f"gives up {tp.topic}-{tp.partition}@{error.offset} to {behind}")
                 program.running_consumer().seek(tp, behind)

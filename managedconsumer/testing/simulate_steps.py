@@ -7,7 +7,9 @@ code has no lines, so the accelerator is one step, as it is to a real signal.
 
 from __future__ import annotations
 
+import linecache
 import sys
+from functools import cache
 from types import CodeType, FrameType
 from typing import Any, Callable
 
@@ -20,13 +22,19 @@ ANYWHERE = ("managedconsumer/",)
 _NEVER = ("managedconsumer/testing/", "managedconsumer/errors.py")
 
 
+@cache
+def _cleans_up(file: str, line: int) -> bool:
+    """True for the first line of a ``finally`` or ``except``: the interpreter goes there without a break."""
+    return linecache.getline(file, line - 1).strip().startswith(("finally:", "except"))
+
+
 class Steps:
-    """Counts the lines of one worker in ``modules`` and calls ``act`` at the ``number``-th, once.
+    """Counts the lines of one worker in ``modules`` and calls ``act(where)`` at the ``number``-th, once.
 
     ``with Steps(...)``: only what the worker does inside of the block counts.
     """
 
-    def __init__(self, task: Task, modules: tuple[str, ...], number: int, act: Callable[[], None]) -> None:
+    def __init__(self, task: Task, modules: tuple[str, ...], number: int, act: Callable[[str], None]) -> None:
         self._task = task
         self._modules = modules
         self._left = number
@@ -65,11 +73,12 @@ class Steps:
     def _called(self, frame: FrameType, event: str, _arg: Any) -> Any:
         return self._stepped if event == "call" and self._counts(frame.f_code) else None
 
-    def _stepped(self, _frame: FrameType, event: str, _arg: Any) -> Any:
+    def _stepped(self, frame: FrameType, event: str, _arg: Any) -> Any:
         if event == "line" and self._left > 0:
-            self._left -= 1
+            if self._left > 1 or not _cleans_up(frame.f_code.co_filename, frame.f_lineno):
+                self._left -= 1
             if not self._left:
                 self._disarm()
-                self._act()  # what it raises comes up in the frame
+                self._act(f"{frame.f_code.co_name}, line {frame.f_lineno}")  # what it raises comes up in the frame
                 return None
         return self._stepped

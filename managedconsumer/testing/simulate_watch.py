@@ -140,7 +140,11 @@ class Watched:
     @property
     def loses(self) -> bool:
         """True when the membership is lost; whoever has found it out may still be on the way to say so."""
-        return self.knows_loss or (self.member is not None and self.member.state is MemberState.LOSING)
+        member = self.member
+        # A join that waits is given up, and its generation forgotten, as soon as a heartbeat learns of the loss.
+        return self.knows_loss or (
+            member is not None and (member.state is MemberState.LOSING or not member.generation.joined)
+        )
 
     def describe(self) -> str:
         """For the report of a group that does not settle."""

@@ -172,7 +172,7 @@ FETCH = [
         "            self.room.notify_all()\n",
         "                    self.subscription.resume(tp)\n",
         (),
-        _MANY,
+        _SOME,
         ci=True,
     ),
     Mutant(
@@ -205,18 +205,16 @@ FETCH = [
     Mutant(
         "a paused partition's messages are handed out",
         "managedconsumer/fetch/buffer.py",
-        "            if not queue.state.is_fetchable():\n"
-        "                self._turn.append(queue)\n"
-        "                continue\n",
-        "",
+        "elif queue.state.is_fetchable():",
+        "elif queue.chunks:",
         ("tests/fetch/test_buffer.py", "tests/fetch/test_collect.py"),
         _SOME,
     ),
     Mutant(
         "the lane: what is in hand counts as finished",
         "managedconsumer/fetch/collect.py",
-        "self._hands[self._lane_who] = ((queue, self.lane.last_offset),)",
-        "self._hands[self._lane_who] = ()",
+        "self.hands[self._lane_who] = ((queue, self.lane.last_offset),)",
+        "self.hands[self._lane_who] = ()",
         ("tests/fetch/test_lane.py",),
         _SOME,
     ),
@@ -238,8 +236,8 @@ FETCH = [
     ),
     Mutant(
         "a dead thread's hand is forgotten",
-        "managedconsumer/fetch/collect.py",
-        "        self._hands[_NOBODY] = tuple(lowest.items())\n",
+        "managedconsumer/fetch/hands.py",
+        "        self[NOBODY] = tuple(lowest.items())\n",
         "",
         ("tests/test_hands.py",),
         _SOME,
@@ -339,11 +337,11 @@ SPARK = [
         ("tests/spark/test_ranges.py",),
     ),
     Mutant(
-        "a range forgets what the caller has skipped",
-        "managedconsumer/runtime/fetch_range.py",
-        "return max(chunk.position, chunk.fetch_offset)",
-        "return chunk.next_fetch_offset",
-        ("tests/runtime/test_fetch_range.py", "tests/spark/test_reader.py"),
+        "small partitions are forgotten beside a large one",
+        "managedconsumer/spark/ranges.py",
+        "granted[tp] = 1 + (available[tp] - 1) * spare // rest",
+        "granted[tp] = available[tp] * limit // total",
+        ("tests/spark/test_ranges.py",),
     ),
 ]
 
@@ -388,9 +386,9 @@ ACCELERATOR = [
     ),
     Mutant(
         "the accelerator: an aborted transaction that begins at a batch's last offset",
-        "managedconsumer/wire/_chunk.pxi",
-        "while self._aborted and self._aborted[len(self._aborted) - 1][1] <= batch.last_offset:",
-        "while self._aborted and self._aborted[len(self._aborted) - 1][1] < batch.last_offset:",
+        "managedconsumer/wire/_oddbatches.pxi",
+        "while chunk._aborted and chunk._aborted[len(chunk._aborted) - 1][1] <= batch.last_offset:",
+        "while chunk._aborted and chunk._aborted[len(chunk._aborted) - 1][1] < batch.last_offset:",
         ("tests/wire/test_records.py",),
         twin="cython",
     ),

@@ -14,7 +14,7 @@ from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.runtime.handlers import ThreadingHandler
 from tests.logserver import TOPIC, LogServer
 from tests.spoiled import SpoiledBroker, partitions_of
-from tests.test_damage import sound
+from tests.test_damage import bad_content, bad_crc, sound
 
 
 def read(address: str, start: int, stop: int, on_lost: Any = None, **limits: Any) -> list[int]:
@@ -70,3 +70,30 @@ def test_gaps_cost_no_time(start: int, stop: int, found: list[int]) -> None:
         assert read(server.address, start, stop, max_wait_ms=2000) == found
         assert time.monotonic() - began < 1.5
         assert len(server.fetches) <= 2
+
+
+@pytest.mark.parametrize("bad", [bad_crc, bad_content])
+def test_a_range_goes_on_behind_what_the_caller_has_skipped(bad: Any) -> None:
+    batches = [sound(0, 3), bad(3, 3), sound(6, 3), bad(9, 3), sound(12, 2)]
+    with LogServer([batches]) as server:
+        cluster = Cluster(parse_bootstrap(server.address), ThreadingHandler())
+        got: list[int] = []
+        skipped = 0
+        try:
+            for chunk in fetch_range(cluster, TOPIC, 0, 0, 14, RangeLimits(patience=5.0)):
+                while True:
+                    try:
+                        message = next(chunk, None)
+                    except err.CorruptRecordError:
+                        chunk.skip_corrupt()
+                        skipped += 1
+                        assert skipped < 5, "it comes again and again"
+                        continue
+                    if message is None:
+                        break
+                    got.append(message.offset)
+        finally:
+            cluster.close()
+    assert skipped == 2
+    assert [offset for offset in got if offset not in (3, 4, 5, 9, 10, 11)] == [0, 1, 2, 6, 7, 8, 12, 13]
+    assert got == sorted(set(got))

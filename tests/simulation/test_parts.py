@@ -50,7 +50,8 @@ def _three_lines(seen: list[int]) -> None:
 def test_an_exception_comes_up_before_the_chosen_line(number: int, seen: list[int]) -> None:
     got: list[int] = []
 
-    def interrupt() -> None:
+    def interrupt(where: str) -> None:
+        assert where.startswith("_three_lines, line ")
         raise KeyboardInterrupt
 
     def main(handler: VirtualHandler) -> None:
@@ -74,7 +75,7 @@ def test_a_handler_of_a_signal_may_wait_and_the_others_go_on() -> None:
     def main(handler: VirtualHandler) -> None:
         handler.spawn("other", lambda: (handler.sleep(0.5), story.append("other")))
 
-        def handle() -> None:
+        def handle(_where: str) -> None:
             handler.sleep(1.0)
             story.append("handler")
 
