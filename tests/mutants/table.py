@@ -34,6 +34,14 @@ GROUP = [
         ci=True,
     ),
     Mutant(
+        "a commit that was to be tried again counts as done",
+        "managedconsumer/coordinator/committing.py",
+        "            if error is not None:\n                errors[tp] = error",
+        "            if error is not None and classify(error) is not Verdict.RETRY:\n                errors[tp] = error",
+        ("tests/coordinator/test_committing.py",),
+        _SOME,
+    ),
+    Mutant(
         "the coordinator of the simulation fences nobody",
         "managedconsumer/testing/simulate_group.py",
         "    def check_commit(self, body: Body) -> int:\n",
