@@ -37,7 +37,8 @@ GROUP = [
         "a commit that was to be tried again counts as done",
         "managedconsumer/coordinator/committing.py",
         "            if error is not None:\n                errors[tp] = error",
-        "            if error is not None and classify(error) is not Verdict.RETRY:\n                errors[tp] = error",
+        "            if error is not None and classify(error) is not Verdict.RETRY:\n"
+        "                errors[tp] = error",
         ("tests/coordinator/test_committing.py",),
         _SOME,
     ),
