@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 
@@ -61,9 +61,10 @@ def test_an_instance_id_in_use_is_named_under_kip_848() -> None:
     assert "The broker says: member A has it (Kafka error 111" in text
 
 
-@pytest.mark.parametrize("machine", [_classic(), _modern()], ids=["classic", "consumer"])
-def test_a_group_that_may_not_be_looked_up_is_not_asked_for_again(machine: Any) -> None:
+@pytest.mark.parametrize("make", [_classic, _modern], ids=["classic", "consumer"])
+def test_a_group_that_may_not_be_looked_up_is_not_asked_for_again(make: Callable[[], Any]) -> None:
     """FindCoordinator refuses: the same ACL is missing, and trying again does not add it."""
+    machine = make()
     machine.poll()
     machine.prepared(False)
     request = machine.next_request(100.0) or machine.next_heartbeat(100.0)
