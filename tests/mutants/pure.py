@@ -32,11 +32,15 @@ TESTS = (
     "tests/fetch",
     "tests/test_offset_convention.py",
     "tests/test_partition_state.py",
-    "tests/test_positions.py",
     "tests/test_subscription_state.py",
+    "tests/test_subscription_told.py",
 )
-#: pytest's options, one a line.
-OPTIONS = ("-p", "no:cacheprovider", "-m", "not broker and not java and not slow and not gevent")
+#: pytest's options, one a line. The interruptions take as long as all the other tests of these rooms together, times
+#: ten, and would run for each mutant that the others do not kill.
+OPTIONS = (
+    *("-p", "no:cacheprovider", "-m", "not broker and not java and not slow and not gevent"),
+    "--ignore=tests/fetch/test_interruptions.py",
+)
 #: What a mutant's end can be; mutmut has a few rarer ones (a crash of the interpreter, for instance).
 COLUMNS = ("killed", "timeout", "survived", "no tests")
 FOUND = ("killed", "timeout", "segfault", "caught by type check")
