@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.offset_convention import held_from_position, target_of
+from managedconsumer.offset_convention import held_from_position, next_offset_of, target_of
+from managedconsumer.structs import OffsetAndMetadata
 
 
 @pytest.mark.parametrize(("position", "held"), [(None, -2), (0, -2), (1, 0), (11, 10)])
@@ -73,3 +74,59 @@ def test_anything_else_is_a_type_error_that_says_what_is_needed(wrong: Any) -> N
 def test_other_negative_numbers_are_refused(wrong: int) -> None:
     with pytest.raises(ValueError, match=rf"orders-3.*-2 \(earliest\) or -1 \(latest\), not {wrong}"):
         target_of(wrong, "orders-3")
+
+
+@pytest.mark.parametrize("value", [1.5, "7", None, True])
+def test_a_target_of_another_kind_is_named(value: Any) -> None:
+    with pytest.raises(TypeError) as caught:
+        target_of(value, "t-0")
+    assert str(caught.value) == (
+        "t-0: the target must be an int (the offset last consumed), OffsetType.EARLIEST, OffsetType.LATEST or a "
+        f"datetime, not {type(value).__name__}: {value!r}"
+    )
+
+
+def test_a_negative_target_is_named() -> None:
+    with pytest.raises(
+        ValueError, match=r"^t-0: the target must be 0 or more \(the offset last consumed\), -2"
+    ) as caught:
+        target_of(-3, "t-0")
+    assert str(caught.value).endswith("-2 (earliest) or -1 (latest), not -3")
+
+
+def test_milliseconds_of_a_datetime_are_an_int() -> None:
+    assert repr(target_of(dt.datetime(1970, 1, 1, 0, 0, 1, 2999), "x")) == "('lookup', 1002)"
+    summer = dt.timezone(dt.timedelta(hours=2))
+    assert target_of(dt.datetime(1970, 1, 1, 3, tzinfo=summer), "x") == ("lookup", 3600000)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7])
+def test_a_commit_s_int_is_the_next_offset(offset: int) -> None:
+    assert next_offset_of(offset, "t-0") == OffsetAndMetadata(offset)
+    assert type(next_offset_of(Number(offset), "t-0").offset) is int
+
+
+def test_a_commit_keeps_metadata_and_epoch() -> None:
+    assert next_offset_of(OffsetAndMetadata(7, "note", 3), "t-0") == OffsetAndMetadata(7, "note", 3)
+    assert type(next_offset_of(OffsetAndMetadata(Number(7), "note"), "t-0").offset) is int
+
+
+class Number(int):
+    """An integer of another kind, as numpy has."""
+
+
+@pytest.mark.parametrize("value", [1.5, "7", None, False])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_commit_s_offset_of_another_kind_is_named(value: Any, wrapped: bool) -> None:
+    with pytest.raises(TypeError) as caught:
+        next_offset_of(OffsetAndMetadata(value) if wrapped else value, "t-0")
+    assert str(caught.value) == (
+        "t-0: the offset must be an int (the next offset to read) or an OffsetAndMetadata, "
+        f"not {type(value).__name__}: {value!r}"
+    )
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_commit_s_negative_offset_is_named(wrapped: bool) -> None:
+    with pytest.raises(ValueError, match=r"^t-0: the offset must be the next offset to read \(0 or more\), not -1$"):
+        next_offset_of(OffsetAndMetadata(-1) if wrapped else -1, "t-0")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from managedconsumer.errors import IllegalStateError
-from managedconsumer.partition_state import TRANSITIONS, FetchState, TopicPartitionState
+from managedconsumer.partition_state import TRANSITIONS, FetchState, TopicPartitionState, checked_offset
 from managedconsumer.structs import OffsetAndMetadata, OffsetResetStrategy, TopicPartition
 from managedconsumer.subscription_state import PartitionNotAssignedError, SubscriptionState
 
@@ -196,3 +196,105 @@ def test_repr_says_what_matters() -> None:
     state.pause()
     state.active = False
     assert repr(state) == "<TopicPartitionState fetching, position=3, paused, dead>"
+
+
+def test_a_new_partition_knows_nothing() -> None:
+    state = TopicPartitionState()
+    assert (state.era, state.active, state.held, state.paused) == (0, True, False, False)
+    assert (state.committed, state.reset_strategy, state.position, state.finished) == (None, None, None, None)
+    assert (state.highwater, state.log_start, state.last_stable) == (None, None, None)
+    assert (state.leader_epoch, state.epoch_before(5)) == (-1, -1)
+    assert not state.finish()
+    assert not state.finish(0)
+    assert repr(state) == "<TopicPartitionState initializing, position=None>"
+    state.forget_epochs_ahead()
+    assert state.leader_epoch == -1
+
+
+@pytest.mark.parametrize(
+    ("paused", "held", "active", "text"),
+    [
+        (True, True, True, ", paused, held"),
+        (False, True, True, ", held"),
+        (True, False, False, ", paused, dead"),
+        (False, False, True, ""),
+    ],
+)
+def test_repr_names_what_keeps_it_from_being_fetched(paused: bool, held: bool, active: bool, text: str) -> None:
+    state = TopicPartitionState()
+    state.seek(7)
+    state.paused, state.held, state.active = paused, held, active
+    assert repr(state) == f"<TopicPartitionState fetching, position=7{text}>"
+
+
+def test_resume_makes_it_fetchable_again() -> None:
+    state = TopicPartitionState()
+    state.seek(7)
+    state.pause()
+    assert (state.paused, state.is_fetchable()) == (True, False)
+    state.resume()
+    assert (state.paused, state.is_fetchable()) == (False, True)
+
+
+@pytest.mark.parametrize(("epoch", "known"), [(-1, -1), (0, 0), (1, 1), (9, 9)])
+def test_a_seek_with_an_epoch_knows_it_from_the_first_offset_on(epoch: int, known: int) -> None:
+    state = TopicPartitionState()
+    state.seek(0, epoch)
+    assert (state.leader_epoch, state.epoch_before(0), state.epoch_before(5)) == (known, known, known)
+
+
+def test_epochs_follow_the_position_and_what_is_finished() -> None:
+    state = TopicPartitionState()
+    state.seek(10, 1)
+    state.note_epochs([(12, 1), (14, 2), (16, 3), (18, 4)])
+    assert [state.epoch_before(offset) for offset in (10, 14, 15, 16, 17, 19)] == [1, 1, 2, 2, 3, 4]
+    state.position = 19
+    assert state.leader_epoch == 4
+    assert state.finish(16)
+    state.note_epochs([(20, 4)])
+    assert [state.epoch_before(offset) for offset in (16, 17, 19, 30)] == [2, 3, 4, 4]
+    assert state.finish(19)
+    state.note_epochs([(20, 5)])
+    assert [state.epoch_before(offset) for offset in (16, 19, 20, 21)] == [-1, 4, 4, 5]
+
+
+def test_what_was_known_beyond_the_position_is_forgotten() -> None:
+    state = TopicPartitionState()
+    state.seek(10, 1)
+    state.note_epochs([(12, 2), (14, 3)])
+    state.position = 12
+    state.forget_epochs_ahead()
+    assert [state.epoch_before(offset) for offset in (12, 13, 15)] == [1, 1, 1]
+
+
+def test_a_reset_forgets_the_epochs() -> None:
+    state = TopicPartitionState()
+    state.seek(10, 1)
+    state.await_reset(OffsetResetStrategy.EARLIEST)
+    assert (state.leader_epoch, state.epoch_before(10)) == (-1, -1)
+    state.note_epochs([(3, 7)])
+    assert state.epoch_before(4) == 7
+
+
+def test_finishing_the_same_again_is_no_refusal() -> None:
+    state = TopicPartitionState()
+    state.seek(10)
+    state.position = 12
+    assert state.finish(11)
+    assert state.finish(11)
+    assert not state.finish(10)
+    assert not state.finish(13)
+    assert state.finish()
+    assert state.finished == 12
+    state.active = False
+    assert not state.finish(12)
+
+
+def test_an_offset_s_error_begins_with_what_it_is_about() -> None:
+    assert checked_offset(3) == 3
+    for wrong, text in ((True, "t-0: offset must be an int, not True"), ("x", "t-0: offset must be an int, not 'x'")):
+        with pytest.raises(TypeError) as caught:
+            checked_offset(wrong, "t-0: ")  # type: ignore[arg-type]
+        assert str(caught.value) == text
+    with pytest.raises(ValueError, match=r"^offset must be 0 or more, not -1 \(for the log's beginning"):
+        checked_offset(-1)

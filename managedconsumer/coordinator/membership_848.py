@@ -157,7 +157,7 @@ class ConsumerGroupMembership(Machine):
             return None
         if self.state is _S.PREPARING_REBALANCE or self._owned_to_tell() != self._told_owned:
             return max(now, self._backoff.retry_at)
-        return max(self._backoff.retry_at, now + self.heartbeat.ttl(now))
+        return now + self.heartbeat.ttl(now)  # a pause after a failure is over: what was told then is told first
 
     # -- what the driver feeds back -------------------------------------------------------------------
 

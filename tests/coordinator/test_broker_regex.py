@@ -55,3 +55,36 @@ def test_flags() -> None:
     assert broker_regex(re.compile("a", re.IGNORECASE)) is None
     assert broker_regex(re.compile("a", re.VERBOSE)) is None
     assert broker_regex(re.compile("a.b", re.DOTALL | re.ASCII | re.MULTILINE)) == "(?:a.b).*"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("orders", "orders"),
+        ("_-a~", r"_-a\~"),
+        ("a\\.b\x7f", "a\\.b\\\x7f"),
+        (" \x1f\x00", r"\ \x1f\x00"),
+        ("[a_Z0-]", r"[a_Z0\x2d]"),
+        ("[\x7f ~-]", r"[\x7f\x20\x7e\x2d]"),
+        ("[^a-c]", "[^a-c]"),
+        (r"[\w\d]", r"[\w\d]"),
+        (r"\s\S\D\W", r"[\s][\S][\D][\W]"),
+        ("[^_]", "[^_]"),
+        ("a*b+c?", "a*b+c?"),
+        (".*[ab]+[^c]?", ".*[ab]+[^c]?"),
+        ("(?:ab)*(?:ab)+(?:ab)?", "(?:ab)*(?:ab)+(?:ab)?"),
+        ("(?:a*)+", "(?:a*)+"),
+        ("a{2}b{2,}c{2,3}d{,4}", "a{2,2}b{2,}c{2,3}d{0,4}"),
+        ("a{1000}b{1000,1000}", "a{1000,1000}b{1000,1000}"),
+        ("(a)(?P<x>b)", "(?:a)(?:b)"),
+        ("ab|cd", "(?:ab|cd)"),
+        (r"\Aa\bc\B", r"\Aa\bc\B"),
+    ],
+)
+def test_the_words(text: str, said: str) -> None:
+    assert broker_regex(re.compile(text)) == f"(?:{said}).*"
+
+
+@pytest.mark.parametrize("text", ["\x80", "[\x80]", "[a-\x80]", "[^\x80]", "a{1001,}", "a{0,1001}", "a{1001,1001}"])
+def test_beyond_ascii_and_a_thousand_repeats_it_is_not_said(text: str) -> None:
+    assert broker_regex(re.compile(text)) is None

@@ -295,3 +295,65 @@ def test_a_failure_survives_a_pickle() -> None:
 def test_many_partitions_are_named_in_short() -> None:
     text = committing.named({TopicPartition("t", n): OffsetAndMetadata(n) for n in range(50)})
     assert text.startswith("t-0 (up to 0), t-1 (up to 1)") and text.endswith("and 38 more")
+
+
+def test_twelve_partitions_are_named_as_they_are() -> None:
+    offsets = {TopicPartition("t", number): OffsetAndMetadata(5) for number in range(14)}
+    for count, more in ((12, ""), (13, " and 1 more"), (14, " and 2 more")):
+        some = {tp: offsets[tp] for tp in list(offsets)[:count]}
+        assert committing.named(some) == ", ".join(f"t-{n} (up to 5)" for n in range(12)) + more
+
+
+def test_an_explicit_commit_s_patience() -> None:
+    patience = explicit_patience(5, 1000)
+    assert patience == Patience(30.0, strict=False, through_rebalances=True, pauses=(0.05, 1.0))
+    assert explicit_patience(1, 1) == Patience(0.1, strict=False, through_rebalances=True, pauses=(0.05, 0.05))
+    assert (AUTOMATIC.strict, AUTOMATIC.through_rebalances, AUTOMATIC.pauses) == (True, False, (0.05, 0.5))
+
+
+def test_one_that_is_given_up_says_that_there_was_no_time() -> None:
+    case = Case(EXPLICIT)
+    case.request()
+    case.commit.give_up()
+    assert str(case.commit.result.problem) == str(err.RequestTimedOut("there was no time left for it"))
+    assert case.commit.next_deadline(case.now) is None
+
+
+def test_one_that_is_given_up_after_a_failure_says_what_that_was() -> None:
+    case = Case(EXPLICIT)
+    gone = err.SocketDisconnectedError("gone")
+    case.fail(gone)
+    case.commit.give_up()
+    assert case.commit.result.problem is gone
+    assert case.failure.__cause__ is gone
+
+
+def test_what_nobody_has_tried_says_that_there_was_no_time() -> None:
+    result = committing.Result(left=dict(BOTH))
+    assert str(result.error) == str(err.RequestTimedOut("there was no time left for it"))
+    failure = committing.failure("g", BOTH, result)
+    assert failure is not None
+    assert "there was no time left for it" in str(failure)
+    assert committing.Result().error is None
+
+
+def test_the_next_attempt_is_due_after_its_pause() -> None:
+    case = Case(AUTOMATIC)
+    assert case.commit.next_deadline(case.now) == 100.0
+    request = case.request()
+    assert case.commit.next_deadline(case.now) is None
+    case.answer(request, 14, 14)
+    assert case.commit.next_deadline(case.now) == 100.05
+    assert case.commit.next_request(100.04) is None
+    assert case.commit.next_request(100.05) is not None
+
+
+def test_a_lost_answer_under_a_generation_is_told_with_it() -> None:
+    case = Case(EXPLICIT)
+    error = err.UnknownMemberId("look-up")
+    case.fail(error)
+    assert case.events == [Expelled(error, MEMBER)]
+
+
+def test_a_client_without_a_membership_commits_in_nobody_s_name() -> None:
+    assert committing.without_group(BOTH) == Wanted(NO_GENERATION, BOTH, {}, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 
@@ -61,9 +61,10 @@ def test_an_instance_id_in_use_is_named_under_kip_848() -> None:
     assert "The broker says: member A has it (Kafka error 111" in text
 
 
-@pytest.mark.parametrize("machine", [_classic(), _modern()], ids=["classic", "consumer"])
-def test_a_group_that_may_not_be_looked_up_is_not_asked_for_again(machine: Any) -> None:
+@pytest.mark.parametrize("make", [_classic, _modern], ids=["classic", "consumer"])
+def test_a_group_that_may_not_be_looked_up_is_not_asked_for_again(make: Callable[[], Any]) -> None:
     """FindCoordinator refuses: the same ACL is missing, and trying again does not add it."""
+    machine = make()
     machine.poll()
     machine.prepared(False)
     request = machine.next_request(100.0) or machine.next_heartbeat(100.0)
@@ -78,3 +79,43 @@ def test_every_refusal_keeps_its_code(code: int) -> None:
     error = refusal(code, CONFIG)
     assert error.code == code
     assert not error.retriable
+
+
+TEXTS = {
+    23: (
+        "this member offers 'range', 'sticky' (membership_protocol), and the group uses others, or is no group of "
+        "consumers"
+    ),
+    24: "the broker does not accept the name of the group",
+    26: (
+        "session_timeout_ms=1000 is out of the range that the broker allows (group.min.session.timeout.ms to "
+        "group.max.session.timeout.ms there)"
+    ),
+    29: (
+        "a topic of the subscription is not authorized: the user needs an ACL that allows the operations Read and "
+        "Describe on it"
+    ),
+    81: "the group has as many members as the broker allows (group.max.size there)",
+    82: "another member has taken over group_instance_id='till-1': give each member an id of its own",
+    111: "group_instance_id='till-1' belongs to a member that has not left: give each member an id of its own",
+    112: "the broker has no assignor 'range', 'sticky' (membership_protocol)",
+}
+
+
+@pytest.mark.parametrize("code", sorted(TEXTS))
+def test_the_text_is_all_that_a_user_needs(code: int) -> None:
+    text = f"group 'billing': {TEXTS[code]}"
+    offered = ["range", "sticky"]
+    assert str(refusal(code, CONFIG, offered)) == str(err.error_for_code(code, text))
+    told = str(err.error_for_code(code, f"{text}. The broker says: no way"))
+    assert str(refusal(code, CONFIG, offered, "no way")) == told
+
+
+@pytest.mark.parametrize(("code", "words"), [(23, "offers no assignor ("), (112, "has no assignor of that name (")])
+def test_without_assignors_none_is_named(code: int, words: str) -> None:
+    assert words in str(refusal(code, CONFIG))
+
+
+@pytest.mark.parametrize("message", [None, "no way"])
+def test_a_refusal_without_a_text_of_ours_has_the_broker_s(message: str | None) -> None:
+    assert str(refusal(42, CONFIG, message=message)) == str(err.error_for_code(42, message))
