@@ -160,7 +160,8 @@ class GroupMember:
         deadline = Deadline(self._handler.now(), timeout)
         while not self._closing and not give_up():
             with self._lock:
-                events = self.machine.poll()
+                # Not by the heartbeat worker alone: while it looks for the coordinator the session may run out.
+                events = [*self.machine.check_session(self._handler.now()), *self.machine.poll()]
             self._dispatch(events)
             while self._todo:
                 self._hand_to_owner(self._todo.popleft())
