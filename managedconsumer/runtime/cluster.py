@@ -85,6 +85,8 @@ class Cluster:
         self._control: Connection | None = None
         self._connections = OpenConnections(handler)
         self._closed = False
+        #: True as soon as one of the addresses has turned out to be a broker's.
+        self.reached = False
         forks.watch(self)
 
     def disown(self) -> None:
@@ -112,7 +114,7 @@ class Cluster:
             retry_backoff_ms=int(base * 1000),
             retry_backoff_max_ms=int(cap * 1000),
         )
-        twin.snapshot = self.snapshot
+        twin.snapshot, twin.reached = self.snapshot, self.reached
         return twin
 
     # -- connections ----------------------------------------------------------------------------------
@@ -149,6 +151,7 @@ class Cluster:
         except BaseException:
             connection.close()
             raise
+        self.reached = True
         if self._is_closed():
             connection.close()
             raise err.SocketDisconnectedError("the consumer's connections are closed")

@@ -131,7 +131,9 @@ class Connection:
     @property
     def connected(self) -> bool:
         """Whether requests can be sent: connected, not closed here, and as far as this machine knows, not there."""
-        return self._ready and not self._hold.closed and os.getpid() == self._pid and net.is_established(self._hold.sock)
+        return (
+            self._ready and not self._hold.closed and os.getpid() == self._pid and net.is_established(self._hold.sock)
+        )
 
     def close(self) -> None:
         """End the connection; never raises.  A blocked call wakes at once and raises SocketDisconnectedError."""

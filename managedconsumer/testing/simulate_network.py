@@ -212,6 +212,7 @@ class SimulatedCluster(Cluster):
         if self._is_closed():
             raise err.SocketDisconnectedError("the consumer's connections are closed")
         made = SimulatedConnection(self._network, self._process, node)
+        self.reached = True
         self._network.connections.append(made)
         self._opened = [c for c in self._opened if c.connected]
         self._opened.append(made)
