@@ -18,7 +18,7 @@ from managedconsumer.coordinator.requests import waiting_text
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.callbacks import CallbackNotDelivered, ListenerCalls
 from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
-from managedconsumer.runtime.troubles import GROUP, WAITING
+from managedconsumer.runtime.troubles import COORDINATOR, GROUP, WAITING
 from managedconsumer.simpleconsumer import SimpleConsumer
 from managedconsumer.structs import ClusterSnapshot, Generation, TopicPartition
 from managedconsumer.subscription_state import FetchState
@@ -229,6 +229,9 @@ class GroupOwner:
             log.info("%s", noted)
         elif isinstance(event, ev.CoordinatorLost):
             add("coordinator", self.member.generation, reason=event.reason)
+            self._engine.troubles.note(COORDINATOR, f"the coordinator is away: {event.reason}")
+        elif isinstance(event, ev.CoordinatorBack):
+            self._engine.troubles.over(COORDINATOR)
         elif isinstance(event, ev.Retrying):
             add("retry", self.member.generation, reason=str(event.error))
             self._engine.troubles.note(GROUP, f"cannot join yet: {event.error}")

@@ -23,9 +23,10 @@ from managedconsumer.fetch.plan import FetchLimits
 from managedconsumer.fetch.resets import OffsetAnswer
 from managedconsumer.runtime import diagnose
 from managedconsumer.runtime.accelerator import warn_if_missing
+from managedconsumer.runtime.cluster import PASSING
 from managedconsumer.runtime.committer import Committer
 from managedconsumer.runtime.engine import Engine
-from managedconsumer.runtime.starting import StartPatience
+from managedconsumer.runtime.starting import StartPatience, stopped_while_starting
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import FetchState
 
@@ -173,10 +174,13 @@ class SimpleConsumer(ConsumerAPI):
                 return
             self._starting = True
             try:
-                self._open(StartPatience(self._group or "consumer", self._cluster, _START_PATIENCE))
-                self._assign_all()
-            except BaseException:
+                patience = StartPatience(self._group or "consumer", self._cluster, _START_PATIENCE)
+                self._open(patience)
+                self._assign_all(patience)
+            except BaseException as error:
                 self._close(_STOP_TIMEOUT)
+                if self._engine.stop_wanted and isinstance(error, PASSING):
+                    raise stopped_while_starting() from error
                 raise
             finally:
                 self._starting = False
@@ -215,7 +219,7 @@ class SimpleConsumer(ConsumerAPI):
                 f"topic {missing[0]!r} does not exist on {self._cluster.address}: create it, or correct its name"
             )
 
-    def _assign_all(self) -> None:
+    def _assign_all(self, patience: StartPatience) -> None:
         engine = self._engine
         tps = self._chosen
         if tps is not None:
@@ -231,7 +235,14 @@ class SimpleConsumer(ConsumerAPI):
                 for number in sorted(self._cluster.snapshot.partitions_for_topic(name) or ())
             ]
         new = engine.take_over(tps, retain=False, manual=True)
-        late = self._find_positions(new, reset=self._options.reset_offset_on_start)
+        late = self._find_positions(
+            new,
+            reset=self._options.reset_offset_on_start,
+            interrupted=lambda: engine.stop_wanted,
+            waiting=patience.outlasted,
+        )
+        if engine.stop_wanted:
+            raise stopped_while_starting()
         if late and self._options.auto_offset_reset == "latest" and not engine.closing:
             tp, answer = next(iter(late.items()))
             # Found later, the end would be a later one, and what came in between would be passed over.
@@ -262,17 +273,19 @@ class SimpleConsumer(ConsumerAPI):
         reset: bool,
         patience: float = _START_PATIENCE,
         interrupted: Callable[[], bool] = lambda: False,
+        waiting: Callable[[err.KafkaException], object] = lambda _problem: None,
     ) -> dict[TopicPartition, OffsetAnswer]:
         """Positions from the group's committed offsets, or by ``auto_offset_reset`` where there are none.
 
         They are known when this returns, but for those whose leaders could not be asked within ``patience`` seconds:
-        these are returned with what went wrong, and the position worker goes on asking.
+        these are returned with what went wrong, and the position worker goes on asking. ``waiting`` is told what keeps
+        the group's offsets away, after each attempt.
         """
         engine = self._engine
         committed: dict[TopicPartition, int] = {}
         positions, epochs = committed, dict[TopicPartition, int]()
         if self._group is not None and not reset and tps:
-            found = engine.offsets.committed(tps, _START_PATIENCE, lambda: engine.closing or interrupted())
+            found = engine.offsets.committed(tps, _START_PATIENCE, lambda: engine.closing or interrupted(), waiting)
             committed = {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
             positions, epochs = self._compared(committed, {tp: entry.leader_epoch for tp, entry in found.items()})
         missing = [tp for tp in tps if tp not in committed]
@@ -312,7 +325,8 @@ class SimpleConsumer(ConsumerAPI):
                 log.info("%s-%d: starting at offset %d", *tp, found[tp])
             elif answer.may_change or engine.closing:
                 late[tp] = answer
-                log.warning("%s-%d: where to start is not known yet: %s", *tp, answer.error)
+                if not interrupted():
+                    log.warning("%s-%d: where to start is not known yet: %s", *tp, answer.error)
             else:
                 raise answer.error
         return found, late
@@ -338,6 +352,7 @@ class SimpleConsumer(ConsumerAPI):
     def _stop_now(self, timeout: float | None) -> None:
         if self._starting:  # another thread waits for the brokers, perhaps for long: it raises
             self._engine.want_stop()
+            self._cluster.close()
             self._engine.tell_users()
         with self._life:
             if not self._engine.closing:

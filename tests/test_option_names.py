@@ -19,7 +19,7 @@ LIKE_AN_OPTION = re.compile(
     r"\b(?:ssl|sasl)_[a-z_]+\b|\b[a-z]+(?:_[a-z]+)*_(?:ms|bytes|messages|retries|protocol|timeout|interval|reset|enable)\b"
 )
 #: Rooms with options of their own: the coordinator package's configs, Spark's, the commands', the wire's fields.
-OTHER_ROOMS = {"coordinator", "spark", "testing", "cli", "wire"}
+OTHER_ROOMS: set[str] = set()
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:

@@ -97,6 +97,11 @@ class CoordinatorLost:
 
 
 @dataclass(frozen=True)
+class CoordinatorBack:
+    """It has answered again, whichever broker it is now."""
+
+
+@dataclass(frozen=True)
 class Retrying:
     """A passing error; the next try comes after ``delay`` seconds."""
 
@@ -127,6 +132,7 @@ Event = (
     | Assigned
     | MembershipLost
     | CoordinatorLost
+    | CoordinatorBack
     | Retrying
     | Waiting
     | MembershipFailed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from dataclasses import replace
 from random import random
 from types import MappingProxyType
@@ -14,6 +13,7 @@ from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.runtime import diagnose, forks
 from managedconsumer.runtime.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.silence import OpenConnections
 from managedconsumer.runtime.transport import BufferFactory
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo
 from managedconsumer.wire import schemas
@@ -83,14 +83,16 @@ class Cluster:
         self._backoff_seconds = (retry_backoff_ms / 1000.0, retry_backoff_max_ms / 1000.0)
         self._lock = handler.RLock()
         self._control: Connection | None = None
-        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._connections = OpenConnections(handler)
         self._closed = False
+        #: True as soon as one of the addresses has turned out to be a broker's.
+        self.reached = False
         forks.watch(self)
 
     def disown(self) -> None:
         """In the child of a fork: connections of its own from here on, as the sockets here are the parent's."""
         self._lock = self.handler.RLock()  # a thread that does not exist here may hold the other one
-        self._connections = weakref.WeakSet()
+        self._connections = OpenConnections(self.handler)
         self._control = None
 
     @property
@@ -112,22 +114,32 @@ class Cluster:
             retry_backoff_ms=int(base * 1000),
             retry_backoff_max_ms=int(cap * 1000),
         )
-        twin.snapshot = self.snapshot
+        twin.snapshot, twin.reached = self.snapshot, self.reached
         return twin
 
     # -- connections ----------------------------------------------------------------------------------
 
-    def connect(self, node_id: int, buffers: BufferFactory | None = None) -> Connection:
-        """A new, connected connection to a broker by its id; the caller closes it. ``buffers``: where it receives."""
+    def connect(
+        self, node_id: int, buffers: BufferFactory | None = None, timeout_ms: float | None = None
+    ) -> Connection:
+        """A new, connected connection to a broker by its id; the caller closes it.
+
+        ``buffers``: where it receives. ``timeout_ms``: how long connecting may take, if that is less than usual.
+        """
         broker = self.snapshot.brokers.get(node_id)
         if broker is None:
             broker = self.refresh(()).brokers.get(node_id)
         if broker is None:
             raise err.NoBrokersAvailableError(f"broker {node_id} is not in the cluster's metadata any more")
-        return self._open(broker.host, broker.port, node_id, buffers)
+        return self._open(broker.host, broker.port, node_id, buffers, timeout_ms)
 
     def _open(
-        self, host: str, port: int, node_id: int | None = None, buffers: BufferFactory | None = None
+        self,
+        host: str,
+        port: int,
+        node_id: int | None = None,
+        buffers: BufferFactory | None = None,
+        timeout_ms: float | None = None,
     ) -> Connection:
         if self._closed:
             raise err.SocketDisconnectedError("the consumer's connections are closed")
@@ -135,10 +147,11 @@ class Cluster:
         connection = Connection(host, port, self.handler, settings, node_id)
         self._connections.add(connection)
         try:
-            connection.connect()
+            connection.connect(timeout_ms if timeout_ms is None else min(timeout_ms, settings.connect_timeout_ms))
         except BaseException:
             connection.close()
             raise
+        self.reached = True
         if self._is_closed():
             connection.close()
             raise err.SocketDisconnectedError("the consumer's connections are closed")
@@ -150,8 +163,7 @@ class Cluster:
     def close(self) -> None:
         """Close every connection that was opened here; any thread, idempotent. Waiters get SocketDisconnectedError."""
         self._closed = True
-        for connection in list(self._connections):
-            connection.close()
+        self._connections.close()
 
     def reopen(self) -> None:
         """Allow connections again after :meth:`close`."""

@@ -12,9 +12,7 @@ import logging
 import os
 import random
 import re
-import socket
-import sys
-from typing import Any, Final, Mapping, NamedTuple
+from typing import Any, Callable, Final, Mapping, NamedTuple
 
 from managedconsumer import errors
 from managedconsumer._version import __version__
@@ -32,7 +30,6 @@ log = logging.getLogger(__name__)
 _MAX_CORRELATION_ID: Final = 2**31 - 1
 _REAUTHENTICATE_AT: Final = (0.85, 0.95)  # of the session's life; a fleet that started together spreads out
 _LAST_WORDS_S: Final = 0.05
-_TCP_ESTABLISHED: Final = 1
 # What a broker accepts as a client's version (KIP-511).
 _SOFTWARE_VERSION: Final = re.sub(r"[^A-Za-z0-9.-]", "-", __version__).strip(".-")
 
@@ -75,6 +72,10 @@ class Connection:
         """Until when (handler's clock) the broker will not look at our requests (KIP-219)."""
         self.login_due_at: float | None = None
         """When (handler's clock) the session needs to be renewed; None: never (KIP-368)."""
+        self.on_silence: Callable[[str, float], object] = lambda _address, _since: None
+        """Told the address and since when (handler's clock) it has not answered, when a request timed out."""
+        self.heard_at = handler.now()
+        """When (handler's clock) the last answer came over this connection, or when it was made."""
         self._handler = handler
         self._pid = os.getpid()
         self._hold = net.SocketHold(handler)
@@ -130,20 +131,13 @@ class Connection:
     @property
     def connected(self) -> bool:
         """Whether requests can be sent: connected, not closed here, and as far as this machine knows, not there."""
-        return self._ready and not self._hold.closed and os.getpid() == self._pid and self._is_open()
+        return (
+            self._ready and not self._hold.closed and os.getpid() == self._pid and net.is_established(self._hold.sock)
+        )
 
     def close(self) -> None:
         """End the connection; never raises.  A blocked call wakes at once and raises SocketDisconnectedError."""
         self._hold.close()
-
-    def _is_open(self) -> bool:
-        """Whether TCP still stands; sees the end of an idle connection without reading from it."""
-        if not sys.platform.startswith("linux"):
-            return True
-        try:
-            return bool(self._hold.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_ESTABLISHED)
-        except OSError:
-            return False
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -223,7 +217,7 @@ class Connection:
             raise errors.IllegalStateError(f"connect() to {self.address} first")
         version = self.version(api) if version is None else version
         if not self._pending:
-            if not self._is_open():
+            if not net.is_established(self._hold.sock):
                 self.close()
                 raise errors.SocketDisconnectedError(
                     f"the broker at {self.address} has closed the connection while it was idle"
@@ -321,6 +315,7 @@ class Connection:
             self._fail(error, f"while {pending.api.name} was waiting for its answer", pending)
             raise
         self._pending.popleft()
+        self.heard_at = self._handler.now()
         return body
 
     def _last_words(self, error: BaseException) -> BaseException:
@@ -362,7 +357,10 @@ class Connection:
             if meaning is not None:
                 raise (self._closed(what) if self._hold.closed else meaning) from error
         finally:
+            silent = isinstance(error, TimeoutError) and self._ready and not self._hold.closed
             self.close()
+            if silent and pending is not None:
+                self.on_silence(self.address, pending.sent_at)
 
     def _closed(self, what: str) -> errors.KafkaException:
         return errors.SocketDisconnectedError(f"the connection to {self.address} was closed {what}")

@@ -26,15 +26,18 @@ class ConnectionPool:
         self._idle: dict[int, list[Connection]] = {}
         self._closed = False
 
-    def borrow(self, node_id: int) -> Connection:
-        """An idle connection to the broker, or a new one; raises what connecting raises."""
+    def borrow(self, node_id: int, timeout_ms: float | None = None) -> Connection:
+        """An idle connection to the broker, or a new one; raises what connecting raises.
+
+        ``timeout_ms``: how long connecting may take, if that is less than usual.
+        """
         broker = self.cluster.snapshot.brokers.get(node_id)
         while True:
             with self._lock:
                 idle = self._idle.get(node_id)
                 connection = idle.pop() if idle else None
             if connection is None:
-                return self.cluster.connect(node_id)
+                return self.cluster.connect(node_id, timeout_ms=timeout_ms)
             moved = broker is not None and (connection.host, connection.port) != (broker.host.strip("[]"), broker.port)
             if connection.connected and not moved:
                 return connection

@@ -35,8 +35,12 @@ _LONGEST_NAP = 5.0
 # second of being there.
 _FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 0.4
-# What the broker gets beyond its own waiting time before a fetch counts as lost (ms).
-_ANSWER_GRACE_MS = 30000
+
+
+def answer_timeout_ms(connection: Connection, max_wait_ms: int, now: float) -> float:
+    """How long to wait for a Fetch: as for any request, and what the broker waits and throttles us for (KIP-219)."""
+    throttled = max(0.0, connection.throttled_until - now)
+    return max_wait_ms + connection.settings.request_timeout_ms + 1000 * throttled
 
 
 class FetchPool:
@@ -152,7 +156,7 @@ class FetchPool:
             version = min(version, fp.TOPIC_ID_VERSION - 1)
         if version < fp.EPOCH_VERSION:
             fp.forget_epochs(plan)
-        timeout = self._limits.max_wait_ms + _ANSWER_GRACE_MS
+        timeout = answer_timeout_ms(connection, self._limits.max_wait_ms, self._engine.handler.now())
         answer = connection.request(schemas.FETCH, session.shorten(plan.body, version), timeout, version)
         if not session.accept(answer):
             answer = connection.request(schemas.FETCH, session.shorten(plan.body, version), timeout, version)

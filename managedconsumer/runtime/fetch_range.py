@@ -20,14 +20,13 @@ from managedconsumer.fetch.refused import refused_batch
 from managedconsumer.runtime.cluster import Cluster
 from managedconsumer.runtime.connection import Connection
 from managedconsumer.runtime.connection_pool import ConnectionPool
+from managedconsumer.runtime.fetch_pool import answer_timeout_ms
 from managedconsumer.structs import BrokerInfo, OffsetType, TopicPartition
 from managedconsumer.wire import schemas
 from managedconsumer.wire.records import PartitionContext, RecordChunk
 
 log = logging.getLogger(__name__)
 
-# How much longer (ms) than the broker was told to wait we wait for its answer.
-_ANSWER_GRACE_MS = 30_000
 # For so long (seconds) a log that ends before the range does may still turn out to be longer.
 _SHORT_LOG_PATIENCE = 15.0
 
@@ -220,7 +219,8 @@ class _RangeReader:
         pending, self._pending = self._pending, None
         assert pending is not None  # noqa: S101 (sent just now)
         # Counted from now: the request may have been sent long before the caller came back for the answer.
-        answer = connection.receive(pending, self._limits.max_wait_ms + _ANSWER_GRACE_MS)
+        now = self._cluster.handler.now()
+        answer = connection.receive(pending, answer_timeout_ms(connection, self._limits.max_wait_ms, now))
         if answer["error_code"]:
             raise err.error_for_code(answer["error_code"])
         for topic in answer["responses"]:

@@ -86,6 +86,8 @@ class GroupMember:
         #: Called when the interpreter ends without a ``stop()``, while we are still in the group.
         self.before_exit: Callable[[], object] = lambda: None
         self._exiting = False
+        # True from a loss of the coordinator to its next answer.
+        self._away = False
 
     # -- state ----------------------------------------------------------------------------------------
 
@@ -160,7 +162,8 @@ class GroupMember:
         deadline = Deadline(self._handler.now(), timeout)
         while not self._closing and not give_up():
             with self._lock:
-                events = self.machine.poll()
+                # Not by the heartbeat worker alone: while it looks for the coordinator the session may run out.
+                events = [*self.machine.check_session(self._handler.now()), *self.machine.poll()]
             self._dispatch(events)
             while self._todo:
                 self._hand_to_owner(self._todo.popleft())
@@ -227,6 +230,9 @@ class GroupMember:
             return False
         finally:
             self._answered(purpose)
+        if self._away:
+            self._away = False
+            self._owner.observe(ev.CoordinatorBack())
         with self._lock:
             events = self.machine.receive(request, answer, self._handler.now())
             self._lock.notify_all()  # a heartbeat's answer may ask for a rebalance without an event
@@ -275,6 +281,7 @@ class GroupMember:
         for event in events:
             self._owner.observe(event)
             if isinstance(event, ev.CoordinatorLost):
+                self._away = True
                 self._link.lost(event.reason, era)
             elif isinstance(event, ev.MembershipLost):
                 self._owner.fence(event)

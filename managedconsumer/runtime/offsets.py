@@ -14,10 +14,12 @@ from managedconsumer.coordinator.committing import Committing, Expelled, Result
 from managedconsumer.fetch import epochs, resets
 from managedconsumer.fetch.epochs import EpochEnd
 from managedconsumer.fetch.resets import OffsetAnswer
+from managedconsumer.runtime import diagnose
 from managedconsumer.runtime.cluster import Cluster
-from managedconsumer.runtime.connection import Connection
+from managedconsumer.runtime.connection_pool import ConnectionPool
 from managedconsumer.runtime.coordinator_link import CONNECTION_ERRORS, CoordinatorLink
-from managedconsumer.structs import Generation, TopicPartition
+from managedconsumer.runtime.together import Together
+from managedconsumer.structs import ClusterSnapshot, Generation, TopicPartition
 from managedconsumer.wire import schemas
 
 log = logging.getLogger(__name__)
@@ -27,10 +29,13 @@ COMMIT = "commit"
 _REQUEST_S = 10.0
 # How long (ms) a leader may take to say where an epoch ends: whoever asks has a rebalance going on.
 _EPOCH_PATIENCE_MS = 5000
-# A leader gets at least so long (seconds) to say where its log begins or ends, however little time is left.
-_SLOWEST_ANSWER = 10.0
 
 Interrupted = Callable[[], bool]
+UseAnswers = Callable[[Mapping[TopicPartition, OffsetAnswer]], object]
+
+
+def _failed(code: int, text: str) -> OffsetAnswer:
+    return OffsetAnswer(-1, -1, -1, err.error_for_code(code, text))
 
 
 class OffsetClient:
@@ -42,54 +47,80 @@ class OffsetClient:
         self._group_id = group_id
         self._isolation = isolation
         self._now = cluster.handler.now
-        self._leaders: dict[int, Connection] = {}
-        self._leader_lock = cluster.handler.Lock()
+        self._leaders = ConnectionPool(cluster)
         self._commit_lock = cluster.handler.Lock()
 
     # -- the logs' ends -------------------------------------------------------------------------------
 
     def list_offsets(
-        self, wanted: Mapping[TopicPartition, int], timeout: float, interrupted: Interrupted = lambda: False
+        self,
+        wanted: Mapping[TopicPartition, int],
+        timeout: float,
+        interrupted: Interrupted = lambda: False,
+        *,
+        use: UseAnswers = lambda _answers: None,
+        slowest: float = 0.0,
     ) -> dict[TopicPartition, OffsetAnswer]:
         """The first offset at or after each timestamp (ms), or the log's start (-2) or end (-1).
 
-        Retries what may pass (new leaders, lost connections) until ``timeout`` seconds are over; then the last error of
-        each partition is in its answer.
+        All leaders are asked at the same time. Retries what may pass (new leaders, lost connections) until ``timeout``
+        seconds are over; then the last error of each partition is in its answer. ``use`` is given each leader's answers
+        as they come, in whichever worker they come to, also after ``interrupted`` has ended the wait. ``slowest``: a
+        leader gets at least so many seconds, however little time is left.
         """
         backoff, deadline = Backoff(0.05, 1.0, random), Deadline(self._now(), timeout)
         done: dict[TopicPartition, OffsetAnswer] = {}
         todo = dict(wanted)
         while todo:
             snapshot = self._cluster.snapshot
-            answers = self._list_once(todo, max(_SLOWEST_ANSWER, deadline.remaining(self._now()) or 0.0))
-            for tp, answer in answers.items():
+            seconds = max(slowest, deadline.remaining(self._now()) or 0.0)
+            for tp, answer in self._list_once(todo, seconds, interrupted, use).items():
                 done[tp] = answer
                 if not answer.may_change:
                     del todo[tp]
             if not todo or deadline.expired(self._now()) or interrupted():
                 break
             self._cluster.handler.sleep(min(backoff.fail(self._now()), deadline.remaining(self._now()) or 0.0))
-            try:
-                self._cluster.refresh_if_same(snapshot, {tp.topic for tp in todo})
-            except CONNECTION_ERRORS as error:
-                log.debug("metadata refresh failed: %s", error)
+            look = Together(self._cluster.handler, "metadata")
+            look.start(self._refresh, snapshot, {tp.topic for tp in todo})
+            look.wait(deadline.remaining(self._now()) or 0.0, interrupted)
+            if deadline.expired(self._now()):
+                break
         return done
 
-    def _list_once(self, wanted: Mapping[TopicPartition, int], seconds: float) -> dict[TopicPartition, OffsetAnswer]:
-        """One attempt; each leader gets ``seconds``, and no longer than any request."""
-        timeout_ms = min(1000.0 * seconds, self._cluster.settings.request_timeout_ms)
+    def _refresh(self, seen: ClusterSnapshot, topics: set[str]) -> None:
+        try:
+            self._cluster.refresh_if_same(seen, topics)
+        except CONNECTION_ERRORS as error:
+            log.debug("metadata refresh failed: %s", error)
+
+    def _list_once(
+        self, wanted: Mapping[TopicPartition, int], seconds: float, interrupted: Interrupted, use: UseAnswers
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        """One attempt; each leader gets ``seconds``, to connect and to answer."""
         grouped, homeless = resets.by_leader(wanted, self._cluster.snapshot)
-        answers = {tp: OffsetAnswer(-1, -1, -1, err.error_for_code(5, f"{tp} has no leader")) for tp in homeless}
-        for node, part in grouped.items():
+        answers = {tp: _failed(5, f"{tp} has no leader") for tp in homeless}
+        found: list[dict[TopicPartition, OffsetAnswer]] = []
+
+        def ask(node: int, part: Mapping[TopicPartition, int]) -> None:
             body = resets.list_offsets_body(part, self._isolation, 30000)
             try:
-                answer = self._ask_leader(node, schemas.LIST_OFFSETS, body, timeout_ms)
-                answers.update(resets.read_list_offsets(answer, part))
+                answer = self._ask_leader(node, schemas.LIST_OFFSETS, body, 1000.0 * seconds)
+                told = resets.read_list_offsets(answer, part)
             except err.FATAL_LOCAL_ERRORS:
                 raise
             except CONNECTION_ERRORS as error:
-                failed = err.error_for_code(7, str(error))
-                answers.update({tp: OffsetAnswer(-1, -1, -1, failed) for tp in part})
+                told = dict.fromkeys(part, _failed(7, str(error)))
+            found.append(told)
+            use(told)
+
+        asking = Together(self._cluster.handler, "offsets")
+        for node, part in grouped.items():
+            answers.update(dict.fromkeys(part, _failed(7, f"broker {node} has not answered")))
+            asking.start(ask, node, part)
+        asking.wait(seconds, interrupted)
+        for told in found:
+            answers.update(told)
         return answers
 
     def epoch_ends(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
@@ -104,28 +135,32 @@ class OffsetClient:
                 log.debug("leader epochs could not be compared: %s", error)
         return found
 
-    def _ask_leader(
-        self, node: int, api: schemas.Api, body: Mapping[str, Any], timeout_ms: float | None = None
-    ) -> dict[str, Any]:
-        with self._leader_lock:
-            connection = self._leaders.get(node)
-            if connection is None or not connection.connected:
-                if connection is not None:
-                    connection.close()
-                connection = self._leaders[node] = self._cluster.connect(node)
-            try:
-                return connection.request(api, body, timeout_ms)
-            except CONNECTION_ERRORS:
-                connection.close()
-                del self._leaders[node]
-                raise
+    def _ask_leader(self, node: int, api: schemas.Api, body: Mapping[str, Any], timeout_ms: float) -> dict[str, Any]:
+        """Connect if needed, and ask: both within ``timeout_ms``, and no longer than any request."""
+        timeout_ms = min(timeout_ms, self._cluster.settings.request_timeout_ms)
+        until = self._now() + timeout_ms / 1000.0
+        connection = self._leaders.borrow(node, timeout_ms)
+        try:
+            return connection.request(api, body, max(1.0, 1000.0 * (until - self._now())))
+        except CONNECTION_ERRORS:
+            connection.close()
+            raise
+        finally:
+            self._leaders.give_back(connection)
 
     # -- the group's offsets --------------------------------------------------------------------------
 
     def committed(
-        self, partitions: Iterable[TopicPartition], timeout: float, interrupted: Interrupted = lambda: False
+        self,
+        partitions: Iterable[TopicPartition],
+        timeout: float,
+        interrupted: Interrupted = lambda: False,
+        waiting: Callable[[err.KafkaException], object] = lambda _problem: None,
     ) -> dict[TopicPartition, CommittedOffset]:
-        """What the group has committed (offset -1: nothing). Retries for ``timeout`` seconds, then raises."""
+        """What the group has committed (offset -1: nothing). Retries for ``timeout`` seconds, then raises.
+
+        ``waiting`` is told, before each further attempt, what the last one has failed of.
+        """
         wanted = list(partitions)
         backoff, deadline = Backoff(0.05, 1.0, random), Deadline(self._now(), timeout)
         body = commits.fetch_body(self._group_id or "", wanted, require_stable=True)
@@ -139,11 +174,16 @@ class OffsetClient:
                 problem = error
             if problem is None:
                 return found
+            if isinstance(problem, err.GroupAuthorizationFailed):
+                raise diagnose.not_authorized(
+                    self._cluster.address, self._cluster.settings.security, "group", self._group_id or ""
+                )
             verdict = commits.classify(problem)
             if verdict is Verdict.FATAL or deadline.expired(self._now()) or interrupted():
                 raise problem
             if verdict is Verdict.FIND_COORDINATOR and self._link is not None:
                 self._link.lost(str(problem))
+            waiting(problem)
             self._cluster.handler.sleep(min(backoff.fail(self._now()), deadline.remaining(self._now()) or 0.0))
         return {}
 
@@ -193,6 +233,4 @@ class OffsetClient:
 
     def close(self) -> None:
         """Close the connections to the leaders."""
-        for connection in list(self._leaders.values()):
-            connection.close()
-        self._leaders.clear()
+        self._leaders.close_idle()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from random import random
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch.resets import OffsetAnswer
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# For so long (seconds) a round of look-ups tries again. What it has found counts, and trouble is told, when it is over.
+# For so long (seconds) a round of look-ups tries again. Trouble is told when it is over.
 _ROUND = 1.0
+# A leader gets at least so long (seconds) to say where its log begins or ends, however little is left of the round.
+_SLOWEST_ANSWER = 10.0
 
 
 class PositionWorker:
@@ -44,8 +46,11 @@ class PositionWorker:
         if self._worker is not None:
             self._worker.join(timeout)
 
-    def resolve(self, timeout: float) -> None:
-        """Look positions up for every partition that waits for a reset. Unreachable leaders are left for later."""
+    def resolve(self, timeout: float, interrupted: Callable[[], bool] = lambda: False) -> None:
+        """Look positions up for every partition that waits for a reset. Unreachable leaders are left for later.
+
+        ``interrupted`` ends the wait: what is answered after that counts as well.
+        """
         engine = self._engine
         with engine.lock:
             waiting = {
@@ -57,19 +62,27 @@ class PositionWorker:
             engine.troubles.over(POSITIONS)
             return
         wanted = {tp: strategy for tp, (_, strategy) in waiting.items() if strategy is not None}
-        answers = engine.offsets.list_offsets(wanted, timeout, lambda: engine.closing)
-        with engine.lock:
-            for tp, answer in answers.items():
-                state, strategy = waiting[tp]
-                if answer.error is not None:
-                    self._trouble(tp, answer)
-                elif strategy is not None and state.reset_to(max(0, answer.offset), strategy):
-                    # The epoch of the log's start says nothing about the records before the position.
-                    log.info("%s-%d: starting at offset %d", *tp, answer.offset)
-                    engine.buffer.restart(tp)
-            engine.fetchers.ensure_workers()
-            engine.lock.notify_all()
-            engine.room.notify_all()
+
+        def use(answers: Mapping[TopicPartition, OffsetAnswer]) -> None:
+            with engine.lock:
+                for tp, answer in answers.items():
+                    state, strategy = waiting[tp]
+                    if answer.error is not None or strategy is None:
+                        continue
+                    if state.reset_to(max(0, answer.offset), strategy):
+                        # The epoch of the log's start says nothing about the records before the position.
+                        log.info("%s-%d: starting at offset %d", *tp, answer.offset)
+                        engine.buffer.restart(tp)
+                engine.fetchers.ensure_workers()
+                engine.lock.notify_all()
+                engine.room.notify_all()
+
+        answers = engine.offsets.list_offsets(
+            wanted, timeout, lambda: engine.closing or interrupted(), use=use, slowest=_SLOWEST_ANSWER
+        )
+        for tp, answer in answers.items():
+            if not (answer.may_change and interrupted()):
+                self._trouble(tp, answer)
 
     def _trouble(self, tp: TopicPartition, answer: OffsetAnswer) -> None:
         if self._engine.closing or answer.error is None:
@@ -99,7 +112,8 @@ class PositionWorker:
         try:
             while not engine.closing:
                 self._wake.clear()
-                self.resolve(_ROUND)
+                # What is asked for meanwhile does not wait for a slow leader: the next round is for both.
+                self.resolve(_ROUND, self._wake.is_set)
                 age = now() - engine.cluster.refreshed_at
                 # Never yet: whoever starts the consumer is asking, and has to hear what is wrong.
                 if engine.cluster.metadata_max_age <= age < float("inf") or self._in_the_dark():

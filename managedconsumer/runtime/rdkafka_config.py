@@ -68,7 +68,8 @@ def settings(bootstrap: list[tuple[str, int]], options: ConsumerOptions, connect
         # Half of what may be queued is queued over there, the other half by us. All partitions share its queue.
         "queued.max.messages.kbytes": min(max(1024, options.queued_max_bytes // 2048), 2097151),
         "socket.connection.setup.timeout.ms": max(1000, int(connection.connect_timeout_ms)),
-        "socket.timeout.ms": min(max(60_000, wait_ms + 30_000), 300_000),
+        # It must be a second longer than the broker may wait.
+        "socket.timeout.ms": min(wait_ms + max(1000, int(connection.request_timeout_ms)), 300_000),
         "reconnect.backoff.max.ms": 2000,
         **_security(connection.security),
     }

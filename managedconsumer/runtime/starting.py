@@ -24,6 +24,11 @@ def pykafka_seconds(max_retries: int, backoff_ms: int) -> float:
     return max_retries * (max_retries - 1) / 2 * backoff_ms / 1000.0
 
 
+def stopped_while_starting() -> err.ConsumerStoppedException:
+    """What ``start()`` raises when another thread has called ``stop()``."""
+    return err.ConsumerStoppedException("the consumer was stopped while it was starting")
+
+
 class StartPatience:
     """The patience of one ``start()``; used by the thread that starts.
 
@@ -66,8 +71,8 @@ class StartPatience:
     def call(self, ask: Callable[[], T], stopped: Callable[[], bool]) -> T:
         """What ``ask`` returns, as soon as it raises nothing that passes.
 
-        At the very first contact an address that answers clearly (nothing listens there, the name does not exist) is
-        probably a mistake: that is raised at once. Raises ConsumerStoppedException once ``stopped`` says so.
+        Until a broker has been reached, an address that answers clearly (nothing listens there, the name does not
+        exist) is probably a mistake: that is raised at once. Raises ConsumerStoppedException once ``stopped`` says so.
         """
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, random)
         while True:
@@ -80,9 +85,8 @@ class StartPatience:
                 self._since = None
                 return result
             if stopped():
-                raise err.ConsumerStoppedException("the consumer was stopped while it was starting")
+                raise stopped_while_starting()
             self._cluster.handler.sleep(backoff.fail(self._cluster.handler.now()))
 
     def _is_a_wrong_address(self, error: BaseException) -> bool:
-        never_reached = not self._cluster.snapshot.brokers
-        return never_reached and isinstance(error, err.NoBrokersAvailableError) and error.definite
+        return not self._cluster.reached and isinstance(error, err.NoBrokersAvailableError) and error.definite

@@ -8,7 +8,8 @@ from typing import Hashable
 log = logging.getLogger(__name__)
 
 #: Where trouble is met; a fetch worker's is ``(FETCH, broker id, slot)``.
-GROUP, WAITING, METADATA, POSITIONS, FETCH = "group", "waiting", "metadata", "positions", "fetch"
+GROUP, COORDINATOR, WAITING = "group", "coordinator", "waiting"
+METADATA, POSITIONS, FETCH = "metadata", "positions", "fetch"
 
 
 class Troubles:

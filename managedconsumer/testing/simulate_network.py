@@ -6,7 +6,7 @@ from typing import Any, Callable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster import Cluster
-from managedconsumer.runtime.connection import Connection
+from managedconsumer.runtime.connection import Connection, ConnectionSettings
 from managedconsumer.testing.simulate_broker import Brokers
 from managedconsumer.testing.simulate_handler import VirtualHandler
 from managedconsumer.testing.simulate_kernel import Kernel, Process, Task
@@ -125,6 +125,8 @@ class SimulatedConnection:
     """What :class:`~managedconsumer.runtime.connection.Connection` is to the core, over the simulated network."""
 
     broker_ranges = _RANGES
+    settings = ConnectionSettings()
+    throttled_until = 0.0
 
     def __init__(self, network: Network, process: Process, node: int) -> None:
         self.network, self.process, self.node = network, process, node
@@ -189,8 +191,15 @@ class SimulatedCluster(Cluster):
         del handler
         return SimulatedCluster(self._network, self._process)
 
-    def _open(self, host: str, port: int, node_id: int | None = None, buffers: Any = None) -> Connection:
-        del port, node_id, buffers
+    def _open(
+        self,
+        host: str,
+        port: int,
+        node_id: int | None = None,
+        buffers: Any = None,
+        timeout_ms: float | None = None,
+    ) -> Connection:
+        del port, node_id, buffers, timeout_ms
         node = int(host[4:])
         if self._closed:
             raise err.SocketDisconnectedError("the consumer's connections are closed")
@@ -204,6 +213,7 @@ class SimulatedCluster(Cluster):
         if self._is_closed():
             raise err.SocketDisconnectedError("the consumer's connections are closed")
         made = SimulatedConnection(self._network, self._process, node)
+        self.reached = True
         self._network.connections.append(made)
         self._opened = [c for c in self._opened if c.connected]
         self._opened.append(made)

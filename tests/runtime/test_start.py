@@ -225,3 +225,48 @@ def test_the_log_says_what_is_waited_for_once_and_then_at_intervals(caplog: pyte
     assert all("COORDINATOR_LOAD_IN_PROGRESS" in text for text in texts)
     assert not patience.outlasted(None)  # a success: what follows has the whole time again
     assert not patience.outlasted(problem)
+
+
+class MortalBroker(MoodyBroker):
+    """Dies, without an answer, when it gets the first request of one kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dies_of: str | None = None
+        self.dead = threading.Event()
+
+    def _handle(self, header: Any, body: dict[str, Any], answer: Any) -> None:
+        if header.api.name == self.dies_of:
+            self.dies_of = None
+            threading.Thread(target=self._die, daemon=True).start()
+        elif not self.dead.is_set():
+            super()._handle(header, body, answer)
+
+    def _die(self) -> None:
+        self.stop()
+        self.dead.set()
+
+
+@pytest.mark.parametrize(
+    ("make", "moment"),
+    [(_managed, each) for each in ("Metadata", "FindCoordinator", "JoinGroup", "SyncGroup", "OffsetFetch")]
+    + [(_managed, "ListOffsets"), (_simple, "Metadata"), (_simple, "ListOffsets")],
+)
+def test_a_cluster_that_restarts_while_a_consumer_starts_is_waited_for(make: Callable[..., Any], moment: str) -> None:
+    broker = MortalBroker()
+    broker.start()
+    consumer = make(broker.bootstrap)
+    broker.produce(TOPIC, [b"a"], partition=0)
+    try:
+        broker.dies_of = moment
+        starting = Beside(consumer.start)
+        assert broker.dead.wait(10)
+        time.sleep(0.3)  # the length of the fault: attempts meet a port where nothing listens
+        broker.dead.clear()
+        broker.start()
+        assert starting.over()
+        assert starting.error is None
+        assert consumer.consume().value == b"a"
+        consumer.stop()
+    finally:
+        broker.stop()

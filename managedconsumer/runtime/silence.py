@@ -1,0 +1,48 @@
+"""What a request without an answer says about the other connections to the same broker."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+
+from managedconsumer.runtime.connection import Connection
+from managedconsumer.runtime.handlers import Handler
+
+log = logging.getLogger(__name__)
+
+# A broker that has not answered for less (seconds) may just be slow: that says nothing about other connections.
+_TELLING_S = 2.0
+
+
+class OpenConnections:
+    """The connections that one consumer has open. Thread-safe; holds them weakly, as their users own them.
+
+    A firewall that has lost its table or a proxy that hangs kills every connection through it, without a word on any
+    of them. The first request that times out is how we learn it. Connections to that broker over which something has
+    come since that request was sent are alive. The others are closed: a request that waits on one of them fails at
+    once, and no new one is sent over an old one. To a broker that is only slow this costs a new connection each.
+    """
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+    def add(self, connection: Connection) -> None:
+        """A connection that is about to be made; what it hears and does not hear counts from here on."""
+        connection.on_silence = self._silent
+        self._open.add(connection)
+
+    def close(self) -> None:
+        """Close all of them; any thread."""
+        for connection in list(self._open):
+            connection.close()
+
+    def _silent(self, address: str, since: float) -> None:
+        """A request that was sent to ``address`` at ``since`` (handler's clock) has got no answer in time."""
+        waited = self._handler.now() - since
+        for connection in list(self._open):
+            if connection.address != address or connection.heard_at >= since or not connection.connected:
+                continue
+            if waited >= min(_TELLING_S, connection.settings.request_timeout_ms / 1000):
+                log.info("%s has not answered for %.3g s: an older connection to it is given up", address, waited)
+                connection.close()

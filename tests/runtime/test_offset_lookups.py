@@ -1,0 +1,124 @@
+"""Where logs begin and end is asked of all leaders at the same time, and nobody waits for a frozen one for longer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
+from managedconsumer.runtime.cluster import Cluster
+from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.offsets import OffsetClient
+from managedconsumer.structs import BrokerInfo, OffsetType, TopicPartition
+from tests.runtime.silent_proxy import SilentProxyBroker
+
+TOPIC = "orders"
+FROZEN, ALIVE = 1, 2
+
+
+@pytest.fixture
+def make_broker() -> Iterator[Callable[[], SilentProxyBroker]]:
+    made: list[SilentProxyBroker] = []
+
+    def make() -> SilentProxyBroker:
+        made.append(SilentProxyBroker({TOPIC: 2}))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for broker in made:
+        broker.close()
+
+
+@pytest.fixture
+def two_leaders(
+    make_broker: Callable[[], SilentProxyBroker], handler: Handler, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Cluster, SilentProxyBroker]]:
+    """Partition 0 is led by a broker that can be frozen, partition 1 by another one."""
+    frozen, alive = make_broker(), make_broker()
+    alive.produce(TOPIC, [b"a", b"b"], partition=1)
+    cluster = Cluster([("127.0.0.1", frozen._port)], handler)
+    seen = cluster.refresh()
+    parts = seen.topics[TOPIC].partitions
+    led = {0: parts[0]._replace(leader=FROZEN), 1: parts[1]._replace(leader=ALIVE)}
+    brokers = {
+        FROZEN: BrokerInfo(FROZEN, "127.0.0.1", frozen._port),
+        ALIVE: BrokerInfo(ALIVE, "127.0.0.1", alive._port),
+    }
+    topic = replace(seen.topics[TOPIC], partitions=MappingProxyType(led))
+    cluster.snapshot = replace(seen, brokers=MappingProxyType(brokers), topics=MappingProxyType({TOPIC: topic}))
+    monkeypatch.setattr(cluster, "refresh_if_same", lambda snapshot, _topics: snapshot)
+    yield cluster, frozen
+    cluster.close()
+
+
+@pytest.mark.parametrize("frozen_at", ["ApiVersions", "ListOffsets"])
+def test_a_frozen_leader_costs_no_more_than_the_time_there_is(
+    two_leaders: tuple[Cluster, SilentProxyBroker], frozen_at: str
+) -> None:
+    cluster, frozen = two_leaders
+    frozen.choose = lambda _wire, name: name == frozen_at
+    client = OffsetClient(cluster, None, None, 0)
+    first, second = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+    used: list[tuple[float, Any]] = []
+    began = time.monotonic()
+    answers = client.list_offsets(
+        {first: OffsetType.LATEST, second: OffsetType.LATEST},
+        0.5,
+        use=lambda told: used.append((time.monotonic() - began, dict(told))),
+    )
+    took = time.monotonic() - began
+    assert took < 1.5  # and not the 10 s that connecting may take, nor a request's 30 s
+    assert answers[second].offset == 2
+    assert answers[first].may_change
+    at, told = used[0]
+    assert list(told) == [second]
+    assert at < 0.4  # at once
+
+
+def test_a_wait_that_is_broken_off_ends_at_once(two_leaders: tuple[Cluster, SilentProxyBroker]) -> None:
+    cluster, frozen = two_leaders
+    frozen.choose = lambda _wire, name: name == "ListOffsets"
+    client = OffsetClient(cluster, None, None, 0)
+    began = time.monotonic()
+    answers = client.list_offsets(
+        {TopicPartition(TOPIC, 0): OffsetType.LATEST}, 30.0, lambda: time.monotonic() - began > 0.1
+    )
+    assert time.monotonic() - began < 1.0
+    assert "has not answered" in str(answers[TopicPartition(TOPIC, 0)].error)
+
+
+@pytest.mark.parametrize("kind", [SimpleConsumer, ManagedBalancedConsumer])
+def test_stop_does_not_wait_for_a_frozen_leader(
+    make_broker: Callable[[], SilentProxyBroker], kind: Callable[..., Any]
+) -> None:
+    broker = make_broker()
+    broker.choose = lambda _wire, name: name == "ListOffsets"
+    with KafkaClient(broker.bootstrap) as client:
+        consumer = kind(TOPIC, client.cluster, b"billing", auto_start=False)
+        raised: list[BaseException] = []
+
+        def start() -> None:
+            try:
+                consumer.start()
+            except BaseException as error:  # noqa: BLE001 - that it raises is enough
+                raised.append(error)
+
+        starting = threading.Thread(target=start, daemon=True)
+        starting.start()
+        deadline = time.monotonic() + 5
+        while not any("ListOffsets" in wire.carried for wire in broker.wires):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        began = time.monotonic()
+        consumer.stop(timeout=1.0)
+        assert time.monotonic() - began < 2.0
+        starting.join(2.0)
+        assert not starting.is_alive()
+        assert raised

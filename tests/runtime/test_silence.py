@@ -1,0 +1,165 @@
+"""A request without an answer makes older connections to that broker suspicious, and only those."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from managedconsumer import KafkaClient, SimpleConsumer
+from managedconsumer import errors as err
+from managedconsumer.config import ConsumerOptions
+from managedconsumer.runtime import rdkafka_config
+from managedconsumer.runtime.cluster import Cluster
+from managedconsumer.runtime.connection import Connection, ConnectionSettings
+from managedconsumer.runtime.handlers import Handler
+from managedconsumer.wire import schemas
+from tests.runtime.silent_proxy import SilentProxyBroker
+
+TOPIC = "orders"
+#: The time-out (ms) that these tests give every request.
+TIMEOUT = 300
+
+
+@pytest.fixture
+def broker() -> Iterator[SilentProxyBroker]:
+    broker = SilentProxyBroker({TOPIC: 1})
+    broker.start()
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def cluster(broker: SilentProxyBroker, handler: Handler) -> Iterator[Cluster]:
+    cluster = Cluster([("127.0.0.1", broker._port)], handler, ConnectionSettings(request_timeout_ms=TIMEOUT))
+    cluster.refresh()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def connect(cluster: Cluster) -> Callable[[], Connection]:
+    """Makes connections that live as long as the test."""
+    made: list[Connection] = []
+
+    def make() -> Connection:
+        made.append(cluster.connect(1))
+        return made[-1]
+
+    return make
+
+
+def _ask(connection: Connection, timeout_ms: float | None = None) -> dict[str, Any]:
+    return connection.request(schemas.METADATA, {"topics": [], "allow_auto_topic_creation": False}, timeout_ms)
+
+
+def _until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.005)
+
+
+def test_whoever_waits_on_another_dead_connection_learns_it_at_once(
+    connect: Callable[[], Connection], broker: SilentProxyBroker, handler: Handler
+) -> None:
+    first, second, idle = (connect() for _ in range(3))
+    wire = broker.wires[-2]
+    broker.silence_all()
+    ended = handler.Event()
+    failed: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            _ask(second, 60_000)
+        except err.KafkaException as error:
+            failed.append(error)
+        ended.set()
+
+    carried = len(wire.carried)
+    handler.spawn("waiting", wait)
+    deadline = handler.now() + 5
+    while len(wire.carried) == carried:
+        assert handler.now() < deadline
+        handler.sleep(0.005)
+    with pytest.raises(err.RequestTimedOut):
+        _ask(first)
+    assert ended.wait(5)
+    assert isinstance(failed[0], err.SocketDisconnectedError)
+    assert not idle.connected  # nothing is sent over it any more
+    assert _ask(connect())["brokers"]
+
+
+def test_a_connection_that_has_answered_since_is_left_alone(
+    connect: Callable[[], Connection], broker: SilentProxyBroker, handler: Handler
+) -> None:
+    slow, alive, idle = (connect() for _ in range(3))
+    wire = broker.wires[-3]
+    wire.silent = True
+    failed: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            _ask(slow)
+        except err.KafkaException as error:
+            failed.append(error)
+
+    waiting = handler.spawn("waiting", wait)
+    deadline = handler.now() + 5
+    while "Metadata" not in wire.carried:
+        assert handler.now() < deadline
+        handler.sleep(0.005)
+    assert _ask(alive)["brokers"]
+    waiting.join(5)
+    assert isinstance(failed[0], err.RequestTimedOut)
+    assert alive.connected
+    assert not idle.connected
+
+
+def test_a_short_wait_says_nothing_about_other_connections(
+    connect: Callable[[], Connection], broker: SilentProxyBroker
+) -> None:
+    first, second = connect(), connect()
+    broker.wires[-2].silent = True
+    with pytest.raises(err.RequestTimedOut):
+        _ask(first, TIMEOUT / 6)
+    assert second.connected
+    assert _ask(second)["brokers"]
+
+
+def test_another_brokers_connections_are_not_concerned(
+    cluster: Cluster, connect: Callable[[], Connection], broker: SilentProxyBroker
+) -> None:
+    other = SilentProxyBroker({TOPIC: 1})
+    other.start()
+    try:
+        here, there = connect(), cluster._open("127.0.0.1", other._port)
+        broker.silence_all()
+        with pytest.raises(err.RequestTimedOut):
+            _ask(here)
+        assert there.connected
+        there.close()
+    finally:
+        other.close()
+
+
+def test_a_fetch_waits_as_long_as_the_client_says(broker: SilentProxyBroker) -> None:
+    """``socket_timeout_ms`` is for every answer; a fetch gets what the broker may wait on top."""
+    with KafkaClient(broker.bootstrap, socket_timeout_ms=TIMEOUT) as client:
+        consumer = SimpleConsumer(TOPIC, client.cluster, consumer_timeout_ms=5000)
+        _until(lambda: any("Fetch" in wire.carried for wire in broker.wires))
+        broker.silence_all()
+        began = time.monotonic()
+        broker.produce(TOPIC, [b"a"], partition=0)
+        assert consumer.consume().value == b"a"
+        assert time.monotonic() - began < 4.0  # and not the 30 s of the default
+        consumer.stop()
+
+
+@pytest.mark.parametrize(("timeout", "wait", "given"), [(5000, 100, 5100), (30_000, 100, 30_100), (1, 500, 1500)])
+def test_librdkafka_waits_as_long(timeout: int, wait: int, given: int) -> None:
+    options = ConsumerOptions(fetch_wait_max_ms=wait)
+    made = rdkafka_config.settings([("a", 1)], options, ConnectionSettings(request_timeout_ms=timeout))
+    assert made["socket.timeout.ms"] == given
