@@ -34,7 +34,7 @@ def assigned_in_group(described: Mapping[str, Any]) -> dict[str, set[int]] | Non
     found: dict[str, set[int]] = {}
     for member in group["members"]:
         blob = bytes(member["member_assignment"])
-        for tp in ConsumerProtocolMemberAssignment.decode(blob).partitions() if blob else ():
+        for tp in ConsumerProtocolMemberAssignment.decode(blob).partitions():
             found.setdefault(tp.topic, set()).add(tp.partition)
     return found
 

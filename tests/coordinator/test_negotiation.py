@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from managedconsumer.coordinator import events as ev
+from managedconsumer.coordinator.assignors.abstract import RebalanceProtocol
 from managedconsumer.coordinator.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from managedconsumer.coordinator.assignors.sticky import StickyPartitionAssignor
-from managedconsumer.coordinator.negotiation import Negotiation
+from managedconsumer.coordinator.negotiation import Negotiation, rebalance_protocol
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.structs import ClusterSnapshot, Generation, TopicInfo, TopicPartition
@@ -141,3 +142,78 @@ def test_a_share_by_topic_ids_tells_which_ids_are_not_known_yet() -> None:
     share, missing = negotiation.accept(assigned(target=((known, (1, 0)), (unknown, (0,)))), cluster)
     assert share == [TopicPartition("a", 0), TopicPartition("a", 1)]
     assert missing == [unknown]
+
+
+class Odd:
+    """An assignor of the user's, which knows nothing of KIP-429."""
+
+    name = "odd"
+
+
+def test_a_user_s_own_assignor_is_eager() -> None:
+    assert rebalance_protocol([Odd()]) is RebalanceProtocol.EAGER
+    assert rebalance_protocol([CooperativeStickyPartitionAssignor(), Odd()]) is RebalanceProtocol.EAGER
+    assert rebalance_protocol([CooperativeStickyPartitionAssignor()]) is RebalanceProtocol.COOPERATIVE
+
+
+def test_assignors_without_a_common_protocol_are_named() -> None:
+    class Never(Odd):
+        name = "never"
+
+        def supported_protocols(self) -> tuple[()]:
+            return ()
+
+    text = r"^the assignors odd, never have no rebalance protocol \(eager, cooperative\) in common$"
+    with pytest.raises(ConfigurationError, match=text):
+        Negotiation([Odd(), Never()])
+
+
+def test_no_assignor_is_refused_in_these_words() -> None:
+    with pytest.raises(ConfigurationError, match=r"^a group member needs at least one assignor$"):
+        Negotiation([])
+
+
+def test_under_kip_848_every_member_is_cooperative() -> None:
+    assert Negotiation([RangePartitionAssignor()], incremental=True).cooperative is True
+    assert Negotiation([RangePartitionAssignor()]).cooperative is False
+
+
+def test_what_cannot_be_read_is_told_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    negotiation = Negotiation([RangePartitionAssignor()])
+    negotiation.assign(elected(negotiation, "range", {"m2": b"\xff\xff"}), FakeCluster(a=2))  # type: ignore[arg-type]
+    text = "member m2 of the group sent a subscription that cannot be read: malformed consumer subscription: version -1"
+    assert [record.getMessage() for record in caplog.records] == [f"{text} (at byte 2 of 2)"]
+
+
+def test_all_that_were_offered_are_named() -> None:
+    negotiation = Negotiation([RangePartitionAssignor(), RoundRobinPartitionAssignor()])
+    event = ev.Elected("magic", [], skip_assignment=False)
+    with pytest.raises(ConfigurationError) as caught:
+        negotiation.assign(event, FakeCluster())  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "the group chose the assignor 'magic', which this member did not offer (range, roundrobin): is another program "
+        "in this group id?"
+    )
+
+
+@pytest.mark.parametrize("protocol", ["unknown", None])
+def test_a_share_of_an_unknown_assignor_is_a_share(protocol: str | None) -> None:
+    spy = Spy()
+    blob = ConsumerProtocolMemberAssignment(0, [("a", [2])], b"").encode()
+    event = ev.Assigned(Generation(9, "m1", protocol), blob, is_leader=False, continuous=True)
+    assert Negotiation([spy]).accept(event, ClusterSnapshot()) == ([TopicPartition("a", 2)], [])
+    assert spy.told == []
+
+
+def test_an_assignor_that_takes_no_generation_is_told_its_share_all_the_same() -> None:
+    class Plain(Odd):
+        share: Any = None
+
+        def on_assignment(self, assignment: Any) -> None:
+            self.share = assignment.partitions()
+
+    plain = Plain()
+    blob = ConsumerProtocolMemberAssignment(0, [("a", [2])], b"").encode()
+    event = ev.Assigned(Generation(9, "m1", "odd"), blob, is_leader=False, continuous=True)
+    Negotiation([plain]).accept(event, ClusterSnapshot())
+    assert plain.share == [TopicPartition("a", 2)]
