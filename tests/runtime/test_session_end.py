@@ -71,6 +71,5 @@ def test_partitions_are_lost_when_the_session_is_over(broker: SilentProxyBroker,
             consumer.consume()
             assert time.monotonic() - began < 5, consumer.health()
         assert notes.lost_at - began < SESSION_MS / 1000 + 1.0
-        assert "coordinator" in (consumer.health()["trouble"] or "") or consumer.health()["trouble"]
         broker.choose = lambda _wire, _name: False
         consumer.stop(timeout=0.5)

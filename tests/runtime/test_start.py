@@ -19,12 +19,16 @@ from managedconsumer.testing.simulate_group import join_error
 from managedconsumer.wire import schemas
 
 TOPIC = "orders"
-_NOT_AVAILABLE = 15
+_NOT_AVAILABLE, _NOT_COORDINATOR = 15, 16
 
 
 def _refusal(api: schemas.Api, code: int) -> dict[str, Any]:
     if api is schemas.FIND_COORDINATOR:
         return {"error_code": code, "node_id": -1, "host": "", "port": -1}
+    if api is schemas.HEARTBEAT:
+        return {"error_code": code}
+    if api is schemas.OFFSET_FETCH:
+        return {"error_code": code, "topics": []}
     return {"protocol_type": "consumer", **join_error(code, "")}
 
 
@@ -155,6 +159,39 @@ def test_a_coordinator_that_is_not_there_yet_is_waited_for(broker: MoodyBroker) 
     consumer.start()
     assert not broker.refused[schemas.FIND_COORDINATOR.key]
     consumer.stop()
+
+
+def test_health_says_that_the_coordinator_is_away_and_when_it_is_back(broker: MoodyBroker) -> None:
+    consumer = _managed(broker.bootstrap, heartbeat_interval_ms=50)
+    consumer.start()
+    assert consumer.health()["trouble"] is None
+    broker.refuse(schemas.FIND_COORDINATOR, _NOT_AVAILABLE, 1000)
+    broker.refuse(schemas.HEARTBEAT, _NOT_COORDINATOR, 1)
+    _until(lambda: "the coordinator is away" in (consumer.health()["trouble"] or ""))
+    broker.refused.clear()
+    _until(lambda: consumer.health()["trouble"] is None)
+    consumer.stop()
+
+
+def test_the_log_says_that_start_waits_for_the_groups_offsets(
+    broker: MoodyBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.refuse(schemas.FIND_COORDINATOR, _NOT_AVAILABLE, 3)
+    consumer = _simple(broker.bootstrap, consumer_group="billing")
+    consumer.start()
+    (line,) = [record.message for record in caplog.records if "start() has waited" in record.message]
+    assert line.startswith("billing: ")
+    assert "COORDINATOR_NOT_AVAILABLE" in line
+    consumer.stop()
+
+
+@pytest.mark.parametrize("api", [schemas.FIND_COORDINATOR, schemas.OFFSET_FETCH])
+def test_a_group_that_may_not_be_read_is_named_with_the_acl(broker: MoodyBroker, api: schemas.Api) -> None:
+    broker.refuse(api, 30, 1000)
+    consumer = _simple(broker.bootstrap, consumer_group="billing")
+    with pytest.raises(err.GroupAuthorizationFailed, match=r"the group 'billing'.*READ.*--group billing"):
+        consumer.start()
+    assert len(broker.refused[api.key]) == 999
 
 
 def test_trouble_that_lasts_is_raised(broker: MoodyBroker) -> None:
