@@ -7,8 +7,9 @@
         assert broker.committed("billing")[TopicPartition("orders", 0)] == 1
 
 Any client that speaks the protocol of Kafka 2.4 may use it, several at a time. It has one node, classic groups
-(KIP-345 and KIP-394 too), topics by name; no transactions, no KIP-848, no security. Stopped and started again it is what a
-coordinator's fail-over is: topics, commits and members are there, and the members' sessions begin anew. What a real broker does under faults is :class:`~managedconsumer.testing.DevBroker`'s to tell.
+(KIP-345 and KIP-394 too), topics by name; no transactions, no KIP-848, no security. A stop and a start are a fail-over
+of its coordinator: topics, commits and members stay, and the members' sessions begin anew. What a real broker does
+under faults is :class:`~managedconsumer.testing.DevBroker`'s to tell.
 """
 
 from __future__ import annotations
@@ -57,8 +58,12 @@ class MemoryBroker:
         if self._server is not None:
             raise IllegalStateError("the broker is running already")
         self._server = Server(self._handle, self._wanted_port)
-        self._server.call(lambda: [group.move() for group in self._groups.values()])
+        self._server.call(self._reload_groups)
         return self
+
+    def _reload_groups(self) -> None:
+        for group in self._groups.values():
+            group.move()
 
     def stop(self) -> None:
         """Hang up; topics, commits and members stay for another :meth:`start`. Idempotent."""
