@@ -131,7 +131,8 @@ class SimulatedConnection:
     def __init__(self, network: Network, process: Process, node: int) -> None:
         self.network, self.process, self.node = network, process, node
         self.node_id: int | None = node
-        self.address = f"node{node}:9092"
+        self.host, self.port = f"node{node}", 9092
+        self.address = f"{self.host}:{self.port}"
         self.connected = True
         #: Nothing comes through any more, and neither side has been told.
         self.silent = False
