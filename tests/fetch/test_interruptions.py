@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -219,7 +220,16 @@ class Tracer:
 
 
 def interrupt_everywhere(kind: str, logs: Logs, step: Callable[[Program], Found], last: bool) -> None:
-    """At every line that is run: the first time, or the last."""
+    """At every line that is run: the first time, or the last.
+
+    In a thread of its own: an exception that a tracer raises at the first line of an ``except`` stays the thread's
+    current one in CPython, and would be the context of whatever is raised after it.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_interrupt_everywhere, kind, logs, step, last).result()
+
+
+def _interrupt_everywhere(kind: str, logs: Logs, step: Callable[[Program], Found], last: bool) -> None:
     tracer = Tracer()
     tracer.run(Program(kind, logs), step)
     numbers = {place: number for number, place in list(enumerate(tracer.places))[:: 1 if last else -1]}
