@@ -12,6 +12,7 @@ from managedconsumer.fetch import epochs, resets
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo, TopicPartition
+from managedconsumer.subscription_state import TopicPartitionState
 from managedconsumer.wire.encode import Record, encode_batch
 from tests.fetch.kit import TOPIC, Kit, batch, damaged, tp
 
@@ -322,3 +323,33 @@ def test_a_batch_that_decompresses_to_too_much_is_damage() -> None:
     (result,) = fp.read_answer(made, answer, fp.FetchLimits(max_batch_bytes=6000))
     assert result.chunk is not None
     assert len(list(result.chunk)) == 1
+
+
+def test_two_topics_are_asked_for_under_their_own_names() -> None:
+    kit = Kit()
+    other, state = TopicPartition("users", 1), TopicPartitionState()
+    state.seek(9)
+    kit.buffer.add(other, state, "partition 1")
+    kit.buffer.restart(other)
+    named = [(t["topic"], [p["partition"] for p in t["partitions"]]) for t in _plan(kit).body["topics"]]
+    assert named == [(TOPIC, [0]), ("users", [1])]
+
+
+@pytest.mark.parametrize(("code", "ours"), [(29, True), (6, False), (2, False)])
+def test_only_a_refused_topic_has_the_remedy_in_its_text(code: int, ours: bool) -> None:
+    kit = Kit()
+    made = _plan(kit)
+    part = {"partition_index": 0, "error_code": code, "records": None}
+    answer = {"responses": [{"topic_id": TOPIC_ID, "topic": "", "partitions": [part]}]}
+    (result,) = fp.read_answer(made, answer, fp.FetchLimits())
+    assert ("kafka-acls.sh" in str(result.error)) is ours
+
+
+def test_an_answer_without_records_takes_no_room() -> None:
+    kit = Kit()
+    made = _plan(kit)
+    part = {"partition_index": 0, "error_code": 0, "records": None}
+    answer = {"responses": [{"topic_id": TOPIC_ID, "topic": "", "partitions": [part]}]}
+    (result,) = fp.read_answer(made, answer, fp.FetchLimits())
+    assert result.chunk is not None
+    assert (result.chunk.nbytes, result.chunk.record_count, result.chunk.next_fetch_offset) == (0, 0, 0)
