@@ -128,3 +128,16 @@ def test_hold_and_release_are_plain_flags() -> None:
     state.hold([T0])
     state.release([T0])
     assert state.assignment[T0].held is False
+
+
+def test_what_is_subscribed_and_assigned_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    state = SubscriptionState()
+    state.subscribe(pattern="t.*")
+    state.change_subscription(["u", "t"])
+    state.assign_from_subscribed([T1, T0])
+    assert [record.getMessage() for record in caplog.records] == [
+        "Subscribing to pattern: /t.*/",
+        "Updating subscribed topics to: ['t', 'u']",
+        "Updated partition assignment: ['t-0', 't-1']",
+    ]

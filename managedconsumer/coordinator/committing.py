@@ -195,7 +195,7 @@ class Committing:
         self._attempts += 1
         body = commits.commit_body(self._group_id, offsets, generation, self._instance_id)
         self._asked = dict(offsets)
-        self._sent = Request(schemas.OFFSET_COMMIT, body, seconds, self._attempts, generation)
+        self._sent = Request(schemas.OFFSET_COMMIT, body, seconds, generation)
         return self._sent
 
     def _judge(

@@ -17,14 +17,13 @@ from managedconsumer.wire.schemas import Api
 class Request:
     """Something to send to the group's coordinator.
 
-    ``timeout`` is how long (seconds) the driver waits for the answer. ``stamp`` and ``generation`` are what
-    the request was asked under; an answer to an outdated request changes nothing.
+    ``timeout`` is how long (seconds) the driver waits for the answer; ``generation`` is the one it was asked under.
+    The machine knows the object again: an answer to an outdated request changes nothing.
     """
 
     api: Api
     body: Mapping[str, Any]
     timeout: float
-    stamp: int
     generation: Generation
 
 

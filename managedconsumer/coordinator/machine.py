@@ -40,7 +40,6 @@ class Machine:
         self._backoff = backoff
         self._fatal: BaseException | None = None
         self._leave_reason = ""
-        self._stamp = 0
         self._events: list[Event] = []
 
     @property

@@ -142,21 +142,20 @@ class Membership(Machine):
                 self._on_heartbeat(response, now)
         elif request is self._in_flight:
             self._in_flight = None
-            if request.stamp == self._stamp:
-                {
-                    schemas.JOIN_GROUP.key: self._on_join,
-                    schemas.SYNC_GROUP.key: self._on_sync,
-                    schemas.LEAVE_GROUP.key: self._on_leave,
-                }[request.api.key](response, now)
+            {
+                schemas.JOIN_GROUP.key: self._on_join,
+                schemas.SYNC_GROUP.key: self._on_sync,
+                schemas.LEAVE_GROUP.key: self._on_leave,
+            }[request.api.key](response, now)
         return self._drain()
 
     def failed(self, request: Request, error: BaseException, now: float) -> list[Event]:
         """The answer to ``request`` will not come (connection lost, time-out, refused login)."""
         beat = request is self._beat_in_flight
-        current = request is self._in_flight and request.stamp == self._stamp
+        current = request is self._in_flight
         if beat:
             self._beat_in_flight = None
-        elif request is self._in_flight:
+        elif current:
             self._in_flight = None
         if not (current or (beat and self.state in IN_GROUP)):
             return self._drain()
@@ -391,10 +390,9 @@ class Membership(Machine):
 
     def _void_in_flight(self) -> None:
         """Answers still to come belong to the past."""
-        self._stamp += 1
         self._in_flight = None
         self._beat_in_flight = None
         self._assignments = None
 
     def _request(self, api: schemas.Api, body: Mapping[str, Any], timeout: float) -> Request:
-        return Request(api, body, timeout, self._stamp, self.generation)
+        return Request(api, body, timeout, self.generation)

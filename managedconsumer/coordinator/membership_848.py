@@ -131,7 +131,7 @@ class ConsumerGroupMembership(Machine):
         """The last heartbeat; a static member says that it will be back."""
         epoch = _LEAVE_EPOCH if self.config.group_instance_id is None else _LEAVE_STATIC_EPOCH
         body = {**self._identity(), "member_epoch": epoch}
-        return Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, 2.0, self._stamp, self.generation)
+        return Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, 2.0, self.generation)
 
     def next_heartbeat(self, now: float) -> Request | None:
         """The heartbeat that is due: by time, or at once when there is something to tell."""
@@ -147,7 +147,7 @@ class ConsumerGroupMembership(Machine):
         body = self._body(joining, topics, owned)
         timeout = min(self.config.request_timeout_ms, self.config.session_timeout_ms) / 1000.0
         timeout = timeout if joining else self.heartbeat.patience(timeout, now)
-        self._in_flight = Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, timeout, self._stamp, self.generation)
+        self._in_flight = Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, timeout, self.generation)
         self._told_topics, self._told_owned = topics, owned
         return self._in_flight
 
@@ -169,8 +169,7 @@ class ConsumerGroupMembership(Machine):
             self.generation = NO_GENERATION
         elif request is self._in_flight:
             self._in_flight = None
-            if request.stamp == self._stamp and self.state in _BEATING:
-                self._on_answer(response, now)
+            self._on_answer(response, now)
         return self._drain()
 
     def failed(self, request: Request, error: BaseException, now: float) -> list[Event]:
@@ -381,7 +380,6 @@ class ConsumerGroupMembership(Machine):
         self._told_topics = self._told_owned = None
 
     def _void_in_flight(self) -> None:
-        self._stamp += 1
         self._in_flight = None
         self._forget_told()
 

@@ -342,9 +342,7 @@ class GroupMember:
             self._lock.notify_all()
         self._dispatch(events)
         if request is not None:
-            bounded = ev.Request(
-                request.api, request.body, min(timeout, request.timeout), request.stamp, request.generation
-            )
+            bounded = ev.Request(request.api, request.body, min(timeout, request.timeout), request.generation)
             # In a worker of its own: looking for a coordinator that has just moved may take longer than that.
             self._handler.run_beside("leave", timeout, self._leave_once, request, bounded)
         self._link.interrupt(HEARTBEAT)

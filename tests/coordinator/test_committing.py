@@ -357,3 +357,57 @@ def test_a_lost_answer_under_a_generation_is_told_with_it() -> None:
 
 def test_a_client_without_a_membership_commits_in_nobody_s_name() -> None:
     assert committing.without_group(BOTH) == Wanted(NO_GENERATION, BOTH, {}, None)
+
+
+def test_a_request_names_group_instance_and_member() -> None:
+    request = Case(EXPLICIT).request()
+    assert request.api.name == "OffsetCommit"
+    assert request.body["group_id"] == "g"
+    assert (request.body["member_id"], request.body["group_instance_id"]) == ("m", "i")
+
+
+@pytest.mark.parametrize(("strict", "seconds"), [(True, 0.05), (False, 1.0)])
+def test_the_least_that_a_later_attempt_gets(strict: bool, seconds: float) -> None:
+    case = Case(Patience(30.0, strict=strict))
+    first = case.request()
+    assert first.timeout == 10.0
+    case.answer(first, 14, 14)
+    case.now = 129.99
+    assert case.request().timeout == seconds
+    assert not case.commit.over
+
+
+def test_a_lost_coordinator_is_told_with_the_reason() -> None:
+    case = Case(EXPLICIT)
+    case.answer(case.request(), 0, 16)
+    assert case.events == [CoordinatorLost(str(err.error_for_code(16)))]
+
+
+def test_what_ends_a_commit_is_every_remaining_partition_s_error() -> None:
+    case = Case(AUTOMATIC)
+    case.answer(case.request(), 25, 25)
+    assert {tp: type(error) for tp, error in case.commit.result.refused.items()} == dict.fromkeys(
+        BOTH, err.UnknownMemberId
+    )
+    assert case.commit.result.left == {}
+
+
+@pytest.mark.parametrize(
+    ("codes", "end"),
+    [
+        ((25, 25), " Whoever owns these partitions next starts at the last offsets that were committed."),
+        ((14, 14), " The consumer is still in its place: the same call may succeed later."),
+    ],
+)
+def test_the_text_says_whether_trying_again_helps(codes: tuple[int, int], end: str) -> None:
+    case = Case(Patience(0.0))
+    case.answer(case.request(), *codes)
+    assert str(case.failure).endswith(end)
+
+
+def test_a_refusal_has_the_broker_s_own_as_its_cause() -> None:
+    case = Case(EXPLICIT)
+    case.answer(case.request(), 30, 30)
+    assert isinstance(case.failure, err.GroupAuthorizationFailed)
+    assert isinstance(case.failure.__cause__, err.GroupAuthorizationFailed)
+    assert str(case.failure).startswith("group 'g': the offsets of t-0 (up to 5), t-1 (up to 9) were not committed: ")

@@ -384,3 +384,40 @@ def test_members_choose_different_ids() -> None:
         ids.add(machine.member_id)
     assert len(ids) == 3
     assert {len(each) for each in ids} == {36}  # UUIDs, as KIP-848 asks for
+
+
+def test_while_nobody_listens_at_the_coordinator_s_address_no_session_runs_out() -> None:
+    """It is restarting: its successor begins all sessions anew. Silence is another matter."""
+    refused = err.NoBrokersAvailableError("nobody")
+    refused.refused = True
+    for error, lasts in ((refused, True), (GONE, False)):
+        member = Modern(session_timeout_ms=10000)
+        member.to_stable([0])
+        member.wait(9.0)
+        member.fail(member.beat(), error)
+        member.wait(5.0)
+        assert (told(member.machine.check_session(member.now)) == []) is lasts
+
+
+@pytest.mark.parametrize(
+    ("assignor", "words"), [("uniform", "no assignor 'uniform' ("), (None, "no assignor of that name (")]
+)
+def test_an_assignor_that_the_broker_does_not_have_is_named(assignor: str | None, words: str) -> None:
+    member = Modern(server_assignor=assignor)
+    member.begin()
+    (*_, failed) = member.answer(member.beat(), error_code=112, error_message="no")
+    assert failed.startswith("MembershipFailed UnsupportedAssignor: group 'g': the broker has ")
+    assert words in failed
+
+
+def test_what_was_unfinished_is_forgotten_with_the_membership() -> None:
+    member = Modern()
+    member.begin()
+    member.answer(member.beat(), 1, [0])
+    member.machine.reconciled("a topic is not known yet")
+    member.machine.fence(err.UnknownMemberId(), Generation(1, "id1"))
+    member.machine.forgotten()
+    member.begin()
+    member.answer(member.beat(), 2, [])
+    assert told(member.machine.reconciled())[-1].startswith("Transition ASSIGNING STABLE 'assignment taken over'")
+    assert told(member.machine.poll()) == []

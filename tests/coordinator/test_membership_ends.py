@@ -324,3 +324,27 @@ def test_a_generation_is_current_until_the_next() -> None:
     member.machine.request_rejoin("test")
     member.reach(S.ASSIGNING, generation=2)
     assert not member.machine.is_current(one)
+
+
+def test_while_nobody_listens_at_the_coordinator_s_address_no_session_runs_out() -> None:
+    """It is restarting: its successor begins all sessions anew. Silence is another matter."""
+    refused = err.NoBrokersAvailableError("nobody")
+    refused.refused = True
+    for error, lasts in ((refused, True), (GONE, False)):
+        member = Classic()
+        member.reach(S.STABLE)
+        member.wait(9.0)
+        member.fail(member.beat(), error)
+        member.wait(5.0)
+        assert (told(member.machine.check_session(member.now)) == []) is lasts
+
+
+def test_assignments_that_nobody_waits_for_are_not_kept() -> None:
+    member = Classic()
+    member.reach(S.ASSIGNING)
+    member.machine.provide_assignments({"me": b"late"})
+    member.machine.reconciled()
+    member.machine.request_rejoin("test")
+    member.reach(S.PREPARING_REBALANCE)
+    member.join(2, leader="me")
+    assert member.machine.next_request(member.now) is None

@@ -142,3 +142,10 @@ def test_where_the_waiting_chunks_begin() -> None:
     assert queue.frontier == 3
     queue.fetch_offset = -1
     assert queue.frontier is None
+
+
+def test_every_loss_wakes_the_fetchers() -> None:
+    kit = Kit()
+    for expected in (1, 2):
+        kit.buffer.fetch_again(kit.queue())
+        assert kit.buffer.pops == expected

@@ -111,7 +111,7 @@ def test_where_reading_goes_on_if_it_is_skipped(magic: int, behind: int) -> None
 @pytest.mark.parametrize(
     "header",
     [
-        _header(magic=3),
+        _header(first=42, magic=3),
         _header(first=37),  # it ends before what was asked for
         _header(first=-5),
         _header(size=60),  # smaller than its header
@@ -143,3 +143,10 @@ def test_an_answer_for_other_partitions_or_none_is_none() -> None:
     met = _met(both)
     assert met is not None
     assert met.error.offset == 42
+
+
+def test_sizes_beyond_sixteen_mebibytes_are_read_whole() -> None:
+    answer = _answer(_header(size=(1 << 25) + 7))
+    met = refused_batch(CONTEXT, 42, FrameTooLargeError("too large", 1 << 26, 1 << 20, answer), "the_option")
+    assert met is not None
+    assert met.error.size == (1 << 25) + 7

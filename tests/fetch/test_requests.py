@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from managedconsumer.errors import CorruptRecordError
 from managedconsumer.fetch import epochs, resets
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo, TopicPartition
-from tests.fetch.kit import TOPIC, Kit, batch, tp
+from managedconsumer.subscription_state import TopicPartitionState
+from managedconsumer.wire.encode import Record, encode_batch
+from tests.fetch.kit import TOPIC, Kit, batch, damaged, tp
 
 TOPIC_ID = bytes(range(16))
 
@@ -251,3 +254,102 @@ class TestEpochs:
         assert [record.getMessage() for record in caplog.records] == [
             "ignoring orders-9 in an answer about leader epochs: it was not asked for"
         ]
+
+
+class TestAnotherLeader:
+    def _resting(self, kit: Kit) -> fp.FetchPlan:
+        made = _plan(kit)
+        fp.release(made, 50.0)
+        return made
+
+    def test_where_another_broker_leads_by_now_nothing_waits(self) -> None:
+        kit = Kit()
+        fp.ask_new_leaders(self._resting(kit), 0, _cluster())  # broker 1 leads
+        assert kit.queue().retry_at == 0.0
+
+    def test_where_the_same_broker_leads_its_recovery_is_waited_for(self) -> None:
+        kit = Kit()
+        fp.ask_new_leaders(self._resting(kit), 1, _cluster())
+        assert kit.queue().retry_at == 50.0
+
+    def test_a_partition_that_has_moved_on_is_left_alone(self) -> None:
+        kit = Kit()
+        made = self._resting(kit)
+        kit.buffer.restart(tp(0))
+        kit.queue().retry_at = 60.0
+        fp.ask_new_leaders(made, 0, _cluster())
+        assert kit.queue().retry_at == 60.0
+
+
+def test_a_request_alone_ends_with_its_answer() -> None:
+    kit = Kit(2)
+    made = _plan(kit)
+    assert fp.separate(made) is None
+    assert [queue.alone for queue in kit.buffer] == [True, True]
+    alone = _plan(kit)
+    fp.answered(alone)
+    assert [queue.alone for queue in kit.buffer] == [False, True]
+    other = _plan(kit)
+    ticket = fp.separate(other)
+    assert ticket is not None
+    assert (ticket[0], ticket[0].alone) == (kit.queue(1), False)
+
+
+def test_a_damaged_batch_is_found_or_not_as_configured() -> None:
+    kit = Kit()
+    made = _plan(kit)
+    part = {"partition_index": 0, "error_code": 0, "records": damaged(0, 2)}
+    answer = {"responses": [{"topic_id": TOPIC_ID, "topic": "", "partitions": [part]}]}
+    for checked in (True, False):
+        (result,) = fp.read_answer(made, answer, fp.FetchLimits(check_crcs=checked))
+        assert result.chunk is not None
+        if checked:
+            with pytest.raises(CorruptRecordError):
+                list(result.chunk)
+        else:
+            assert len(list(result.chunk)) == 2
+
+
+def test_a_batch_that_decompresses_to_too_much_is_damage() -> None:
+    kit = Kit()
+    made = _plan(kit)
+    data = encode_batch([Record(bytes(5000))], codec="gzip")
+    part = {"partition_index": 0, "error_code": 0, "records": data}
+    answer = {"responses": [{"topic_id": TOPIC_ID, "topic": "", "partitions": [part]}]}
+    (result,) = fp.read_answer(made, answer, fp.FetchLimits(max_batch_bytes=4000))
+    assert result.chunk is not None
+    with pytest.raises(CorruptRecordError):
+        list(result.chunk)
+    (result,) = fp.read_answer(made, answer, fp.FetchLimits(max_batch_bytes=6000))
+    assert result.chunk is not None
+    assert len(list(result.chunk)) == 1
+
+
+def test_two_topics_are_asked_for_under_their_own_names() -> None:
+    kit = Kit()
+    other, state = TopicPartition("users", 1), TopicPartitionState()
+    state.seek(9)
+    kit.buffer.add(other, state, "partition 1")
+    kit.buffer.restart(other)
+    named = [(t["topic"], [p["partition"] for p in t["partitions"]]) for t in _plan(kit).body["topics"]]
+    assert named == [(TOPIC, [0]), ("users", [1])]
+
+
+@pytest.mark.parametrize(("code", "ours"), [(29, True), (6, False), (2, False)])
+def test_only_a_refused_topic_has_the_remedy_in_its_text(code: int, ours: bool) -> None:
+    kit = Kit()
+    made = _plan(kit)
+    part = {"partition_index": 0, "error_code": code, "records": None}
+    answer = {"responses": [{"topic_id": TOPIC_ID, "topic": "", "partitions": [part]}]}
+    (result,) = fp.read_answer(made, answer, fp.FetchLimits())
+    assert ("kafka-acls.sh" in str(result.error)) is ours
+
+
+def test_an_answer_without_records_takes_no_room() -> None:
+    kit = Kit()
+    made = _plan(kit)
+    part = {"partition_index": 0, "error_code": 0, "records": None}
+    answer = {"responses": [{"topic_id": TOPIC_ID, "topic": "", "partitions": [part]}]}
+    (result,) = fp.read_answer(made, answer, fp.FetchLimits())
+    assert result.chunk is not None
+    assert (result.chunk.nbytes, result.chunk.record_count, result.chunk.next_fetch_offset) == (0, 0, 0)

@@ -1,11 +1,11 @@
-"""``python -m tests.mutants.pure [--home DIR] [--children N] [--survivors] [NAME ...]``: what the tests of rooms kill.
+"""``python -m tests.mutants.pure [--home DIR] [--children N] [--survivors] [NAME ...]``: the score of the pure rooms.
 
 mutmut changes the pure rooms (the code without sockets, threads and clocks) in thousands of places, one at a time, and
-runs their tests. The table says per module how many changes made a test fail. It takes one to two hours, so it is run
-by hand. mutmut is no dependency of the tests: ``pip install "mutmut>=3.8,<4"``.
+runs their tests. The table says per module how many of these mutants made a test fail. A whole run takes about half an
+hour, so it is started by hand. mutmut is no dependency of the tests: ``pip install "mutmut>=3.8,<4"``.
 
 The copy stays in ``--home``; there ``python -m mutmut show NAME`` prints a mutant. A second run with the same home
-checks only what has changed in the package, and with ``--survivors`` also the mutants that survived the run before
+checks only what has changed in the package, and with ``--survivors`` also the mutants that no test has killed before
 (after new tests were written). NAME is a mutant's name or a pattern such as ``*membership*``.
 """
 
@@ -35,8 +35,8 @@ TESTS = (
     "tests/test_subscription_state.py",
     "tests/test_subscription_told.py",
 )
-#: pytest's options, one a line. The interruptions take as long as all the other tests of these rooms together, times
-#: ten, and would run for each mutant that the others do not kill.
+#: The tests of interruptions take ten times as long as all the others together. They would run for each mutant that the
+#: others do not kill.
 OPTIONS = (
     *("-p", "no:cacheprovider", "-m", "not broker and not java and not slow and not gevent"),
     "--ignore=tests/fetch/test_interruptions.py",
@@ -123,10 +123,11 @@ def main() -> int:
     home.mkdir(parents=True, exist_ok=True)
     print(f"in {home}", flush=True)
     copy_to(home)
-    names = list(given.names)
-    if given.survivors:
-        names += [name for name, end in results(home).items() if end not in FOUND]
-    mutmut(home, "run", "--max-children", str(given.children), *names, log="mutmut.log")
+    run = ("run", "--max-children", str(given.children))
+    mutmut(home, *run, *given.names, log="mutmut.log")
+    again = [name for name, end in results(home).items() if end not in FOUND] if given.survivors else []
+    if again:
+        mutmut(home, *run, *again, log="mutmut.log")
     print(table(results(home)))
     return 0
 
