@@ -6,6 +6,9 @@ import pytest
 
 from tests.stopkit import run
 
+# Most of these start a program of their own, or wait for the end of a session.
+pytestmark = pytest.mark.slow
+
 FORK = """
 def in_child(work, seconds=8.0):
     'Fork; the child does work() and ends as a program does. Its exit code; -1: it hangs.'

@@ -16,6 +16,9 @@ from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.testing import MemoryBroker
 
+# Most of these start a program of their own, or wait for the end of a session.
+pytestmark = pytest.mark.slow
+
 COUNT = 40
 
 

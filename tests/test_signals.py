@@ -17,6 +17,9 @@ from managedconsumer import errors as err
 from managedconsumer.testing import MemoryBroker
 from tests.stopkit import run
 
+# Most of these start a program of their own, or wait for the end of a session.
+pytestmark = pytest.mark.slow
+
 IMPLEMENTATIONS = ["python", "cython", "rdkafka"]
 OnTerm = Callable[[Callable[[], None]], list[float]]
 

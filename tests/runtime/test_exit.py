@@ -15,6 +15,9 @@ from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
 from tests.runtime.silent_proxy import SilentProxyBroker
 
+# Most of these start a program of their own, or wait for the end of a session.
+pytestmark = pytest.mark.slow
+
 TOPIC, GROUP = "orders", "billing"
 
 _PROGRAM = """

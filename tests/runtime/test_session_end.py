@@ -12,6 +12,9 @@ from managedconsumer import KafkaClient, ManagedBalancedConsumer
 from managedconsumer.listeners import ConsumerRebalanceListener
 from tests.runtime.silent_proxy import SilentProxyBroker
 
+# Most of these start a program of their own, or wait for the end of a session.
+pytestmark = pytest.mark.slow
+
 TOPIC = "orders"
 SESSION_MS = 600
 

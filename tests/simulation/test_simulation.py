@@ -15,7 +15,7 @@ from managedconsumer.testing.simulate_plan import INCIDENTS, MORE_INCIDENTS, Pla
 
 #: Schedules of the fast tests, those that the statistics are taken of, and all. What fails is a seed, and ``python -m
 #: managedconsumer.testing.simulate SEED`` tells its story on any machine.
-FEW, SOME, ALL = 200, 1000, 20_000
+FEW, SOME, ALL = 60, 1000, 20_000
 
 
 def _check(seeds: range) -> dict[str, int]:
