@@ -254,6 +254,8 @@ class Program(Watched):
             self.check_error(error)
 
     def _check_nothing_left(self) -> None:
+        if self.process.dead:
+            return  # it was killed in the middle of the stop, and its stacks are unwound
         mine = self.world.kernel.current
         left = sorted(task.name for task in self.process.tasks.values() if task is not mine and task.name not in _OURS)
         if left:
