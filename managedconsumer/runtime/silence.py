@@ -25,22 +25,27 @@ class OpenConnections:
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
+        # By id(); unlike a WeakSet, a dict can be listed in one step while other threads add to it.
+        self._open: dict[int, weakref.ref[Connection]] = {}
 
     def add(self, connection: Connection) -> None:
         """A connection that is about to be made; what it hears and does not hear counts from here on."""
         connection.on_silence = self._silent
-        self._open.add(connection)
+        key = id(connection)
+        self._open[key] = weakref.ref(connection, lambda _: self._open.pop(key, None))
 
     def close(self) -> None:
         """Close all of them; any thread."""
-        for connection in list(self._open):
+        for connection in self._all():
             connection.close()
+
+    def _all(self) -> list[Connection]:
+        return [connection for ref in list(self._open.values()) if (connection := ref()) is not None]
 
     def _silent(self, address: str, since: float) -> None:
         """A request that was sent to ``address`` at ``since`` (handler's clock) has got no answer in time."""
         waited = self._handler.now() - since
-        for connection in list(self._open):
+        for connection in self._all():
             if connection.address != address or connection.heard_at >= since or not connection.connected:
                 continue
             if waited >= min(_TELLING_S, connection.settings.request_timeout_ms / 1000):
