@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 _STOP_TIMEOUT = 5.0
 # How long (seconds) start() waits through trouble that passes: for brokers, and for the group's committed offsets.
 _START_PATIENCE = 30.0
+# How long (seconds) a rebalance that is wanted waits for leaders that have been asked where a partition starts.
+_SLOWEST_LEADER = 5.0
 # How long (seconds) start() waits for the leaders of a topic that is just being created.
 _CREATION_PATIENCE = 3.0
 _UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE = 3, 5
@@ -315,9 +317,14 @@ class SimpleConsumer(ConsumerAPI):
 
         Raises what no later attempt can heal.
         """
-        engine = self._engine
+        engine, began = self._engine, self._engine.handler.now()
         wanted = dict.fromkeys(tps, self._default_reset())
-        answers = engine.offsets.list_offsets(wanted, patience, lambda: engine.closing or interrupted())
+
+        def broken_off() -> bool:
+            # Leaders that answer at once are heard even if the group goes on: "latest" must not be found later.
+            return engine.closing or (interrupted() and engine.handler.now() > began + _SLOWEST_LEADER)
+
+        answers = engine.offsets.list_offsets(wanted, patience, broken_off, once=interrupted)
         found, late = {}, {}
         for tp, answer in answers.items():
             if answer.error is None:

@@ -60,13 +60,15 @@ class OffsetClient:
         *,
         use: UseAnswers = lambda _answers: None,
         slowest: float = 0.0,
+        once: Interrupted = lambda: False,
     ) -> dict[TopicPartition, OffsetAnswer]:
         """The first offset at or after each timestamp (ms), or the log's start (-2) or end (-1).
 
         All leaders are asked at the same time. Retries what may pass (new leaders, lost connections) until ``timeout``
         seconds are over; then the last error of each partition is in its answer. ``use`` is given each leader's answers
         as they come, in whichever worker they come to, also after ``interrupted`` has ended the wait. ``slowest``: a
-        leader gets at least so many seconds, however little time is left.
+        leader gets at least so many seconds, however little time is left. ``once``: True when no attempt is wanted after
+        the one that is under way.
         """
         backoff, deadline = Backoff(0.05, 1.0, random), Deadline(self._now(), timeout)
         done: dict[TopicPartition, OffsetAnswer] = {}
@@ -78,7 +80,7 @@ class OffsetClient:
                 done[tp] = answer
                 if not answer.may_change:
                     del todo[tp]
-            if not todo or deadline.expired(self._now()) or interrupted():
+            if not todo or deadline.expired(self._now()) or interrupted() or once():
                 break
             self._cluster.handler.sleep(min(backoff.fail(self._now()), deadline.remaining(self._now()) or 0.0))
             look = Together(self._cluster.handler, "metadata")
