@@ -67,8 +67,8 @@ class OffsetClient:
         All leaders are asked at the same time. Retries what may pass (new leaders, lost connections) until ``timeout``
         seconds are over; then the last error of each partition is in its answer. ``use`` is given each leader's answers
         as they come, in whichever worker they come to, also after ``interrupted`` has ended the wait. ``slowest``: a
-        leader gets at least so many seconds, however little time is left. ``once``: True when no attempt is wanted after
-        the one that is under way.
+        leader gets at least so many seconds, however little time is left. ``once``: True when no attempt is wanted
+        after the one that is under way.
         """
         backoff, deadline = Backoff(0.05, 1.0, random), Deadline(self._now(), timeout)
         done: dict[TopicPartition, OffsetAnswer] = {}
