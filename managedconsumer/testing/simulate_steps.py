@@ -23,9 +23,13 @@ _NEVER = ("managedconsumer/testing/", "managedconsumer/errors.py")
 
 
 @cache
-def _cleans_up(file: str, line: int) -> bool:
-    """True for the first line of a ``finally`` or ``except``: the interpreter goes there without a break."""
-    return linecache.getline(file, line - 1).strip().startswith(("finally:", "except"))
+def _comes_at_once(file: str, line: int) -> bool:
+    """True for a line that the interpreter goes to without a look at signals.
+
+    It is the first one of a ``finally`` or ``except``, or a ``yield`` of what is there already.
+    """
+    clean_up = linecache.getline(file, line - 1).strip().startswith(("finally:", "except"))
+    return clean_up or linecache.getline(file, line).strip().startswith("yield ")
 
 
 class Steps:
@@ -75,7 +79,7 @@ class Steps:
 
     def _stepped(self, frame: FrameType, event: str, _arg: Any) -> Any:
         if event == "line" and self._left > 0:
-            if self._left > 1 or not _cleans_up(frame.f_code.co_filename, frame.f_lineno):
+            if self._left > 1 or not _comes_at_once(frame.f_code.co_filename, frame.f_lineno):
                 self._left -= 1
             if not self._left:
                 self._disarm()
