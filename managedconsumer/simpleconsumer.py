@@ -322,7 +322,8 @@ class SimpleConsumer(ConsumerAPI):
 
         def broken_off() -> bool:
             # Leaders that answer at once are heard even if the group goes on: "latest" must not be found later.
-            return engine.closing or (interrupted() and engine.handler.now() > began + _SLOWEST_LEADER)
+            ends = engine.closing or engine.stopping or engine.stop_wanted
+            return ends or (interrupted() and engine.handler.now() > began + _SLOWEST_LEADER)
 
         answers = engine.offsets.list_offsets(wanted, patience, broken_off, once=interrupted)
         found, late = {}, {}
