@@ -138,7 +138,8 @@ class Witness:
 
     def finished(self, tp: TopicPartition, offset: int) -> None:
         """The user's code is done with a message."""
-        prefix = self.reach(tp)
+        # Not reach(): a member that keeps its position reads on before the end that LATEST would start at.
+        prefix = self.visible(tp, self.prefix.get(tp, 0))
         if offset < prefix:
             self.repeated += 1
             return
@@ -187,6 +188,8 @@ class Witness:
                     self.prefix[tp] = max(offset, self.prefix.get(tp, 0))
                 elif offset > self.reach(tp):
                     self.report(f"{who} commits {tp}@{offset}, but nobody has finished {self.reach(tp)}")
+                else:
+                    self.prefix[tp] = max(offset, self.prefix.get(tp, 0))
                 self.highest[tp] = max(self.highest.get(tp, 0), offset)
 
     def _check_not_back(self, who: str, tp: TopicPartition, offset: int) -> None:

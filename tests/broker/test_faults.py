@@ -253,4 +253,4 @@ def test_the_coordinator_moves(kafka43x3: DevBroker, fleet: Make) -> None:
     watch = survive(group, harm)
     assert watch.longest < SESSION_S + MARGIN_S
     assert group.duplicates() == 0
-    assert "lost" not in " ".join(watch.troubles), watch.troubles
+    assert "membership lost" not in " ".join(watch.troubles), watch.troubles

@@ -34,7 +34,7 @@ def test_a_message_held_too_long_costs_the_membership_until_the_user_is_back(
         again = slow.consume(block=False)  # back: nothing of the lost partition is left, and it joins again
         assert again is None
         until(HANDLER, lambda: len(slow.partitions) == 1, 20, "back in the group")
-        assert slow.health()["trouble"] is None
+        until(HANDLER, lambda: slow.health()["trouble"] is None, 20, "the trouble is over")
     finally:
         slow.stop()
         quick.stop()
