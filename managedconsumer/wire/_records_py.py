@@ -9,6 +9,7 @@ from typing import Sequence
 
 from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.wire import recordformat as fmt
+from managedconsumer.wire._aborts_py import Aborts
 from managedconsumer.wire._batches_py import Batch, Walk
 from managedconsumer.wire._lane_py import Lane as Lane
 from managedconsumer.wire._lane_py import ShortWay as ShortWay
@@ -29,6 +30,7 @@ from managedconsumer.wire.recordformat import read_varint
 INTERFACE = 3
 IMPLEMENTATION = "python"
 
+_AHEAD_BYTES = 64 * 1024  # of small batches that are made ready together: few records do not pay for the long way
 _LOT = 256  # messages made ahead of the hand-out: enough to pay for the loop's set-up, little enough to be quick
 _SAFE_TIMESTAMP = 1 << 62
 
@@ -37,9 +39,8 @@ class RecordChunk:
     """What one fetch response held for one partition, see ``managedconsumer.wire.records``."""
 
     __slots__ = (
-        *("_aborted", "_aborting", "_aborts", "_batch", "_batches", "_data", "_failure", "_index", "_left"),
-        *("_max_batch_bytes", "_origin", "_payload", "_place", "_previous", "_raised", "_read_committed", "_ready"),
-        *("_skipped", "_unpacked"),
+        *("_aborts", "_batch", "_batches", "_data", "_failure", "_index", "_left", "_max_batch_bytes", "_origin"),
+        *("_passed", "_payload", "_place", "_previous", "_raised", "_ready", "_skipped", "_unpacked"),
         *("active", "context", "corrupt", "epochs", "exhausted", "fetch_offset", "last_leader_epoch", "nbytes"),
         *("needs_bytes", "next_fetch_offset", "position", "record_count"),
     )
@@ -66,11 +67,7 @@ class RecordChunk:
         self._data = memoryview(data).cast("B")
         self.nbytes = len(self._data)
         self._max_batch_bytes = max_batch_bytes
-        self._read_committed = read_committed
-        # Latest first, so that those that begin next are popped from the end.
-        self._aborts = sorted(aborted, key=lambda entry: entry[1], reverse=True) if read_committed else []
-        self._aborted = list(self._aborts)  # those that have not begun yet
-        self._aborting: set[int] = set()
+        self._aborts = Aborts(aborted, max_batch_bytes) if read_committed else None
 
         walk = Walk(self._data, check_crcs=check_crcs, max_batch_bytes=max_batch_bytes)
         self._batches = walk.batches
@@ -88,6 +85,7 @@ class RecordChunk:
         self._ready: list[Message] = []  # the next message is the last one
         self._payload = b""
         self._unpacked = 0  # bytes of all batches opened so far
+        self._passed = 0  # the position when everything that is ready has been taken
         self._place = self._left = 0  # in the payload; records not read yet
         self._previous = -1
         self._origin = Origin(context, 2, 0, -1)
@@ -109,8 +107,10 @@ class RecordChunk:
 
     def __next__(self) -> Message:
         ready = self._ready
-        if not ready and not self._refill():
-            raise StopIteration
+        if not ready:
+            if not self._refill():
+                raise StopIteration
+            self._read_ahead()
         message = ready.pop()
         if self.active:
             # No call between the test and the return: no other thread can come in between, so a chunk that was
@@ -168,13 +168,15 @@ class RecordChunk:
         """Go back to ``position``, see ``managedconsumer.wire.records``."""
         if self.exhausted:
             self.active = False  # its bytes are gone
-        self._aborted, self._aborting = list(self._aborts), set()
+        if self._aborts is not None:
+            self._aborts.restart()
         self.position = position
         self._batch = None
         self._failure = None
         self._raised = False
         self._left = 0
         self._index = -1
+        self._passed = 0
         del self._ready[:]  # the list itself stays: a Lane takes from it
 
     def skip_corrupt(self) -> int:
@@ -205,27 +207,55 @@ class RecordChunk:
 
     def _refill(self) -> bool:
         """Make the next messages ready; False at the end.  Raises CorruptRecordError when nothing is left before it."""
+        self.position = max(self.position, self._passed)
         while self.active:
             if self._failure is not None:
                 raise self._corrupt_error(self._failure)
-            if self._left and self._batch is not None:
-                self._read_lot(self._batch)
-                if self._ready:
-                    return True
-                continue
-            if self._batch is not None:
-                self.position = max(self.position, self._batch.last_offset + 1)
-                self._batch = None
-            if self._index + 1 >= len(self._batches):
+            if not self._left and self._index + 1 >= len(self._batches):
                 self._finish()
                 return False
-            self._index += 1
-            batch = self._batches[self._index]
-            if self._index > self._skipped or batch.bad is None:
-                self._open(batch)
+            self._make_ready()
             if self._ready:
                 return True
         return False
+
+    def _make_ready(self) -> None:
+        """Read the next lot of the open batch, or open the next batch."""
+        if self._left and self._batch is not None:
+            self._read_lot(self._batch)
+            return
+        self._pass_batch()
+        self._index += 1
+        batch = self._batches[self._index]
+        if self._index > self._skipped or batch.bad is None:
+            self._open(batch)
+
+    def _pass_batch(self) -> None:
+        if self._batch is not None:
+            self._passed = self._batch.last_offset + 1
+            self._batch = None
+            if not self._ready:
+                self.position = max(self.position, self._passed)
+
+    def _read_ahead(self) -> None:
+        """Make the messages of small batches that follow ready, too. What goes wrong is met again by `_refill`."""
+        most = self._unpacked + _AHEAD_BYTES
+        while self._failure is None and self._unpacked < most and len(self._ready) < _LOT:
+            if not self._left and not self._next_is_plain():
+                return
+            try:
+                self._make_ready()
+            except (MissingPackageError, MemoryError):
+                return
+
+    def _next_is_plain(self) -> bool:
+        """The next batch is small, follows the last message, and has messages: no position in between is skipped."""
+        last, following = self._batch, self._batches[self._index + 1 : self._index + 2]
+        if last is None or not following or self._ready[0].offset != last.last_offset:
+            return False
+        batch = following[0]
+        skipped = batch.is_control or (self._aborts is not None and batch.attributes & fmt.TRANSACTIONAL)
+        return batch.bad is None and 0 < batch.count <= _LOT and not skipped
 
     def _finish(self) -> None:
         self.position = max(self.position, self.next_fetch_offset)
@@ -245,7 +275,7 @@ class RecordChunk:
         if batch.bad is not None:
             return
         try:
-            if self._read_committed and self._is_aborted(batch):
+            if self._aborts is not None and self._aborts.include(batch, self._data):
                 return
             if batch.is_control or batch.last_offset < self.position or not batch.count:
                 return
@@ -271,32 +301,6 @@ class RecordChunk:
         appended = 1 if batch.attributes & fmt.LOG_APPEND_TIME else 0
         self._origin = Origin(self.context, batch.magic, appended, batch.leader_epoch)
 
-    def _is_aborted(self, batch: Batch) -> bool:
-        """Whether the batch belongs to a transaction that was given up.  Called for each batch, in order (KIP-98)."""
-        while self._aborted and self._aborted[-1][1] <= batch.last_offset:
-            self._aborting.add(self._aborted.pop()[0])
-        if batch.is_control:
-            if self._is_abort_marker(batch):
-                self._aborting.discard(batch.producer_id)
-            return False
-        transactional = batch.magic >= 2 and bool(batch.attributes & fmt.TRANSACTIONAL)
-        return transactional and batch.producer_id in self._aborting
-
-    def _is_abort_marker(self, batch: Batch) -> bool:
-        """A control record's key is its version and its type, two bytes each; other types are not for consumers."""
-        if batch.count < 1:
-            return False  # compacted away
-        try:
-            body = decompress(batch.attributes & fmt.CODEC_MASK, self._data[batch.start + fmt.HEADER_BYTES : batch.end])
-            data, place = bytes(body[:64]), 0
-            _, place = read_varint(data, place)  # size
-            _, place = read_varint(data, place + 1)  # timestamp, after the attributes
-            _, place = read_varint(data, place)  # offset
-            size, place = read_varint(data, place)
-            return size >= 4 and data[place + 2 : place + 4] == b"\x00\x00"
-        except (DecompressionError, IndexError, BadRecordError):
-            return False
-
     def _open_legacy(self, batch: Batch) -> None:
         made = []
         for record in reversed(decode_entry(self._data[batch.start : batch.end], self._max_batch_bytes)):
@@ -307,7 +311,7 @@ class RecordChunk:
                 message.origin = Origin(self.context, record.magic, record.timestamp_type, -1)
                 made.append(message)
         self._unpacked += sum(len(message.value or b"") for message in made)
-        self._ready.extend(made)
+        self._ready[:0] = made  # in front: the next message is the last one
 
     def _read_lot(self, batch: Batch) -> None:
         """Turn the next records of the open batch into messages, up to one lot."""
@@ -320,7 +324,7 @@ class RecordChunk:
             self._failure, self._left = str(error), 0
         self._mend_timestamps(batch, lot)
         lot.reverse()
-        self._ready.extend(lot)
+        self._ready[:0] = lot  # in front: the next message is the last one
 
     @staticmethod
     def _misplaced(batch: Batch, left: int, offset: int, overrun: bool) -> Exception:
