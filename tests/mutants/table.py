@@ -280,9 +280,9 @@ WIRE = [
     ),
     Mutant(
         "an aborted transaction that begins at a batch's last offset",
-        "managedconsumer/wire/_records_py.py",
-        "while self._aborted and self._aborted[-1][1] <= batch.last_offset:",
-        "while self._aborted and self._aborted[-1][1] < batch.last_offset:",
+        "managedconsumer/wire/_aborts_py.py",
+        "while self._later and self._later[-1][1] <= batch.last_offset:",
+        "while self._later and self._later[-1][1] < batch.last_offset:",
         ("tests/wire/test_records.py",),
         _SOME,
         twin="python",
