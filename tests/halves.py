@@ -1,7 +1,8 @@
-"""The ordinary run of all tests, in two lanes side by side: most of a test on a real broker is waiting.
+"""The ordinary run of all tests, in three lanes side by side: most of a test on a real broker is waiting.
 
 ``python -m tests.halves`` runs everything but the soak tests; with arguments it is ``pytest`` with them, in one.
-The first lane's reports are shown as they come, the second's after them.
+The first lane's reports are shown as they come, the others' after them. The third lane only computes: it has the lowest
+priority, and takes the time that the others leave.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
 TESTS = Path(__file__).parent
-#: What the first lane runs takes about as long as all the rest.
+#: The folders of the first lane, and of the third, where no test measures a time. The second has all others.
 FIRST = {"broker"}
+THIRD = {"simulation", "mutants", "fuzz"}
 PYTEST = [sys.executable, "-m", "pytest"]
 ORDINARY = ["-m", "not soak", "--long"]
 #: Run once more on the decoder in Python, where the accelerator is built.
@@ -30,15 +33,14 @@ TWIN = [
 ]
 
 
-def split() -> tuple[list[str], list[str]]:
-    """Every folder and file of tests, in one of the two lanes."""
-    names = sorted(
-        path.name
-        for path in TESTS.iterdir()
-        if path.name.startswith("test_") or (path.is_dir() and any(path.glob("test_*.py")))
-    )
-    lanes = ([name for name in names if name in FIRST], [name for name in names if name not in FIRST])
-    return tuple([f"{TESTS.name}/{name}" for name in lane] for lane in lanes)  # type: ignore[return-value]
+def split() -> tuple[list[str], list[str], list[str]]:
+    """Every folder and file of tests, in one of the three lanes."""
+    lanes: tuple[list[str], list[str], list[str]] = ([], [], [])
+    for path in sorted(TESTS.iterdir()):
+        if path.name.startswith("test_") or (path.is_dir() and any(path.glob("test_*.py"))):
+            lane = 0 if path.name in FIRST else 2 if path.name in THIRD else 1
+            lanes[lane].append(f"{TESTS.name}/{path.name}")
+    return lanes
 
 
 def run(commands: list[list[str]], output: IO[bytes] | None = None, **more: str) -> int:
@@ -51,31 +53,44 @@ def run(commands: list[list[str]], output: IO[bytes] | None = None, **more: str)
 
 
 def second_lane() -> int:
-    """What needs few brokers, and the decoder in Python."""
-    _, second = split()
-    whole = run([[*PYTEST, *ORDINARY, *second]])
+    """What needs few brokers, the decoder in Python, and the other Pythons."""
+    whole = run([[*PYTEST, *ORDINARY, *split()[1]]])
     twin = run(
         [[*PYTEST, "-q", "--durations=3", "-m", "not broker and not spark", *TWIN]], MANAGEDCONSUMER_IMPL="python"
     )
-    return max(whole, twin)
+    return max(whole, twin, run([[sys.executable, "-m", "tests.pythons"]]))
+
+
+def third_lane() -> int:
+    """What only computes."""
+    os.nice(19)
+    return run([[*PYTEST, *ORDINARY, *split()[2]]])
+
+
+LANES = {"second-lane": second_lane, "third-lane": third_lane}
 
 
 def main(arguments: list[str]) -> int:
-    if arguments == ["second-lane"]:
-        return second_lane()
+    if len(arguments) == 1 and arguments[0] in LANES:
+        return LANES[arguments[0]]()
     if arguments:
         return subprocess.call([*PYTEST, *arguments])
-    first, _ = split()
-    with tempfile.TemporaryFile() as report:
-        lane = [sys.executable, "-m", "tests.halves", "second-lane"]
-        beside = subprocess.Popen(lane, stdout=report, stderr=subprocess.STDOUT)
+    with ExitStack() as stack:
+        beside = []
+        for lane in LANES:
+            report = stack.enter_context(tempfile.TemporaryFile())
+            command = [sys.executable, "-m", "tests.halves", lane]
+            beside.append((report, subprocess.Popen(command, stdout=report, stderr=subprocess.STDOUT)))
         try:
-            worst = max(run([[*PYTEST, *ORDINARY, *first], [sys.executable, "-m", "tests.pythons"]]), beside.wait())
+            worst = run([[*PYTEST, *ORDINARY, *split()[0]]])
+            worst = max(worst, *(abs(process.wait()) for _, process in beside))
         finally:
-            beside.terminate()
-        report.seek(0)
-        sys.stdout.buffer.write(report.read())
-        sys.stdout.flush()
+            for _, process in beside:
+                process.terminate()
+        for report, _ in beside:
+            report.seek(0)
+            sys.stdout.buffer.write(report.read())
+            sys.stdout.flush()
     return worst
 
 
