@@ -11,7 +11,7 @@ import pytest
 from managedconsumer import errors as err
 from managedconsumer.coordinator.committing import Patience
 from managedconsumer.partition_state import TopicPartitionState
-from managedconsumer.runtime.committer import Committer
+from managedconsumer.runtime.committer import Committer, MemberIdentity
 from managedconsumer.runtime.handlers import ThreadingHandler
 from managedconsumer.runtime.offsets import OffsetClient
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
@@ -69,10 +69,13 @@ class Member:
             fail=lambda error: pytest.fail(f"the worker ended: {error!r}"),
         )
         self.committer = Committer(self.engine)
-        self.committer.members_only = True
-        self.committer.identity = lambda: self.generation
-        self.committer.settled = lambda: self.settled
-        self.committer.on_expelled = lambda _error, _generation: setattr(self, "generation", NO_GENERATION)
+        self.committer.join_group(
+            MemberIdentity(
+                lambda: self.generation,
+                lambda: self.settled,
+                lambda _error, _generation: setattr(self, "generation", NO_GENERATION),
+            )
+        )
         self.generation, self.settled = MEMBER, True
 
     @staticmethod

@@ -235,7 +235,7 @@ def test_a_start_that_waits_is_ended_by_stop(make: Callable[..., Any], broker: M
         consumer = make(client)
         broker.stop()
         starting = Beside(consumer.start)
-        _until(lambda: consumer._starting)
+        _until(lambda: consumer._session.starting)
         consumer.stop()
         assert starting.over(5.0)
         assert isinstance(starting.error, err.ConsumerStoppedException)
