@@ -19,8 +19,8 @@ GROUP = [
     Mutant(
         "a commit without a look at the generation",
         "managedconsumer/runtime/committer.py",
-        "        if not generation.joined:\n            return err.UnknownMemberId(",
-        "        if False:\n            return err.UnknownMemberId(",
+        "        if not generation.joined:\n            return generation, err.UnknownMemberId(",
+        "        if False:\n            return generation, err.UnknownMemberId(",
         ("tests/runtime/test_committer.py",),
         _SOME,
     ),

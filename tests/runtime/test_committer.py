@@ -125,6 +125,23 @@ def test_nothing_is_sent_before_the_new_share_is_known(member: Member) -> None:
     assert member.sent == [(8, {0: 4, 1: 4})]
 
 
+def test_what_was_looked_up_before_the_new_share_is_known_is_not_sent_once_it_is(member: Member) -> None:
+    """The look-up and the end of the hand-over cross: it has found what is another member's by now."""
+    member.generation, member.settled = NEXT, False
+    me, look = member.engine.handler.ident(), member.committer.finished
+
+    def crossed() -> dict[TopicPartition, OffsetAndMetadata]:
+        found = look()
+        if member.engine.handler.ident() != me:
+            member.assignment.pop(B, None)
+            member.settled = True
+        return found
+
+    member.committer.finished = crossed  # type: ignore[method-assign]
+    member.committer.commit_finished(1.0, "test")
+    assert all(1 not in offsets for _, offsets in member.sent)
+
+
 def test_nothing_of_another_owners_share_is_sent(member: Member) -> None:
     """The partition is lost between the call and the attempt, and even if it has come back since."""
     member.settled = False
