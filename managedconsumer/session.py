@@ -63,7 +63,7 @@ class Session:
         #: ``held_offsets`` when the consumer stopped; None before it has.
         self.last_held: dict[Any, int] | None = None
         # Held while the consumer starts or stops: one thread at a time does either.
-        self._life = self.engine.handler.RLock()
+        self._life_lock = self.engine.handler.RLock()
         #: True while a thread is inside :meth:`start`.
         self.starting = False
 
@@ -75,7 +75,7 @@ class Session:
         Raises ConsumerStoppedException when another thread stops the consumer meanwhile.
         """
         self.engine.check_process()
-        with self._life:
+        with self._life_lock:
             if not self.engine.closing:
                 return
             self.starting = True
@@ -102,7 +102,7 @@ class Session:
             self.engine.want_stop()
             hurry()
             self.engine.tell_users()
-        with self._life:
+        with self._life_lock:
             if not self.engine.closing:
                 wind_down(_STOP_TIMEOUT if timeout is None else timeout)
 

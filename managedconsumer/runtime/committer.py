@@ -193,8 +193,8 @@ class Committer:
             lost = {tp: taken[tp] for tp in taken if offsets is None or tp in offsets}
             chosen.update({tp: OffsetAndMetadata(offset) for tp, offset in lost.items()})
             errors = {tp: self._taken(tp) for tp in lost}
-            commit = Explicit(engine.commits, engine.handler.now, chosen, self._states(chosen), errors, patience)
-            commit.of_hand = offsets is None
+            states, of_hand = self._states(chosen), offsets is None
+            commit = Explicit(engine.commits, engine.handler.now, chosen, states, errors, patience, of_hand=of_hand)
             if chosen:
                 self._worker.append(commit)
             else:

@@ -93,7 +93,7 @@ class Engine(forks.OwnProcess, ConsumingPart):
         self.troubles = Troubles(group_id or "consumer")
         self._raise_once: deque[BaseException] = deque()
         self._tasks: deque[Task] = deque()
-        #: The event loop that consumes, while one does.
+        #: The event loop that consumes, or has consumed last.
         self.loop: Any = None
         self.news = News(self)
         self.abandoned = False
@@ -154,6 +154,10 @@ class Engine(forks.OwnProcess, ConsumingPart):
         with self.lock:
             self.drop(list(self.buffer.queues))
             self.dispenser.hands.forget_taken()
+
+    def consume_on(self, loop: Any) -> None:
+        """``loop`` consumes: the last callback of a stop runs on it."""
+        self.loop = loop
 
     def begin_stop(self, timeout: float) -> None:
         """A stop begins that may take ``timeout`` seconds: consuming calls raise, and no other life begins."""
