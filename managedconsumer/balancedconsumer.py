@@ -129,6 +129,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         wish = GroupOptions(**mine)
         consumer_options = ConsumerOptions(use_rdkafka=use_rdkafka, **options)
         check_listener(listener)
+        check_metrics(metrics)
         assignors = AssignorChoice.of(wish.group_protocol, membership_protocol)
         session = Session(topic, cluster, group, consumer_options, use_greenlets)
         ConsumerAPI.__init__(self, session)
@@ -139,7 +140,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
             assignors,
             listener,
             PostRebalance(self, session, wish.post_rebalance_callback),
-            ConsumerMetrics(check_metrics(metrics), session, self),
+            ConsumerMetrics(metrics, session, self),
         )
         if check_bool("auto_start", auto_start):
             self.start()
@@ -163,22 +164,26 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
 
     def _update_member_assignment(self) -> None:
         """Go through a rebalance if one is wanted: give up, join, sync, take over."""
-        if self._member is not None:
-            self._member.poll(_ROUND)
+        member = self._member
+        if member is not None:
+            member.poll(_ROUND)
 
     def _join_group(self) -> Mapping[str, bytes]:
         """Go as far as a completed JoinGroup; for the leader the members' metadata by id, otherwise empty."""
-        return {} if self._member is None else self._member.join()
+        member = self._member
+        return {} if member is None else member.join()
 
     def _sync_group(self, group_assignments: Mapping[str, bytes]) -> None:
         """Go as far as a completed SyncGroup; the leader's ``group_assignments`` are assignment blobs by member id."""
-        if self._member is not None:
-            self._member.sync(group_assignments)
+        member = self._member
+        if member is not None:
+            member.sync(group_assignments)
 
     def _setup_heartbeat_worker(self) -> None:
         """Start the heartbeat worker."""
-        if self._member is not None:
-            self._member.start()
+        member = self._member
+        if member is not None:
+            member.start()
 
     def _build_default_error_handlers(self) -> dict[int, Callable[[], None]]:
         """What to do on each error code of the group APIs."""
@@ -206,11 +211,13 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
 
     @property
     def _member(self) -> GroupMember | None:
-        return None if self._lives.current is None else self._lives.current.member
+        life = self._lives.current
+        return None if life is None else life.member
 
     @property
     def _owner(self) -> GroupOwner | None:
-        return None if self._lives.current is None else self._lives.current.owner
+        life = self._lives.current
+        return None if life is None else life.owner
 
     @property
     def _generation(self) -> Generation:
@@ -231,19 +238,21 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
     def watch_events(self, told: Callable[[GroupEvent], None]) -> Callable[[], None]:
         """Tell ``told`` of each event from now on, in the thread that meets it; the answer ends that when called.
 
-        ``told`` must not block, and must not call the consumer.
+        ``told`` must not block or raise, and must not call the consumer.
         """
         return self._session.engine.history.watch(told)
 
     def health(self) -> dict[str, Any]:
         """Everything an operator asks first, as plain values; never blocks on a broker."""
-        member, broker = self._member, None if self._session.engine.link is None else self._session.engine.link.broker
+        member, link = self._member, self._session.engine.link
+        broker = None if link is None else link.broker
+        generation = NO_GENERATION if member is None else member.generation
         return {
             **super().health(),
             "group": self._session.group,
             "state": "stopped" if member is None else member.state.value,
-            "member_id": self._generation.member_id,
-            "generation": self._generation.id,
+            "member_id": generation.member_id,
+            "generation": generation.id,
             "coordinator": None if broker is None else broker.address,
             "heartbeat_age_s": None if member is None else member.heartbeat_age(),
         }
