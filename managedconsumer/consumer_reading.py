@@ -50,9 +50,10 @@ class ReadingAPI(LifeAPI, ShortWay):
 
     def _consume_until(self, timeout: float | None, event: Any) -> Message | None:
         """:meth:`_consume`, until ``event`` is set: the thread has come back all the same."""
-        now = self._session.engine.handler.now
+        engine = self._session.engine
+        now = engine.handler.now
         if event.is_set():
-            self._session.engine.come_back(self._session.engine.handler.ident())
+            engine.come_back(engine.handler.ident())
             return None
         end = None if timeout is None else now() + timeout
         while not event.is_set():
@@ -63,12 +64,13 @@ class ReadingAPI(LifeAPI, ShortWay):
         return None
 
     def _consume(self, timeout: float | None) -> Message | None:
-        take = self._session.engine.dispenser.lane.take
+        session = self._session
+        take = session.engine.dispenser.lane.take
         while True:
             message = take()
             if message is None:
                 try:
-                    message = self._session.engine.next_message(timeout)
+                    message = session.engine.next_message(timeout)
                 except err.CorruptRecordError as error:
                     self._decide_corrupt(error)
                     continue
@@ -78,7 +80,7 @@ class ReadingAPI(LifeAPI, ShortWay):
             if message is None:
                 self._finish_stop()
                 return None
-            if self._session.options.deserializer is None or self._deserialize(message):
+            if session.options.deserializer is None or self._deserialize(message):
                 return message
 
     def consume_batch(self, max_messages: int = 500, timeout_ms: int = 1000) -> list[Message]:
