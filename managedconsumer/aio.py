@@ -72,7 +72,7 @@ class AsyncReader:
 
         engine, loop = self._engine, asyncio.get_running_loop()
         who = who or self._task_number() or engine.handler.ident()
-        engine.loop = loop
+        engine.consume_on(loop)
         end = None if self._timeout is None else loop.time() + self._timeout
         while True:
             while engine.stopping and not engine.closing:  # the listener's last callback needs this loop

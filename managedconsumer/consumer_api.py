@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Iterable, Literal, Mapping, NamedTuple, overload
+from typing import Any, Literal, Mapping, NamedTuple, overload
 
 from managedconsumer import errors as err
-from managedconsumer.compat.accept import TopicChoice, accept_partition
 from managedconsumer.compat.private import PykafkaNames
 from managedconsumer.consumer_reading import ReadingAPI
 from managedconsumer.coordinator.committing import Patience, explicit_patience
-from managedconsumer.offset_convention import held_from_position, next_offset_of, target_of
-from managedconsumer.runtime.committer import Committer
+from managedconsumer.offset_convention import next_offset_of, target_of
 from managedconsumer.runtime.pending import Commit
-from managedconsumer.structs import OffsetAndMetadata, OffsetResetStrategy, OffsetType, TopicPartition
-from managedconsumer.subscription_state import PartitionNotAssignedError
+from managedconsumer.session import Session
+from managedconsumer.structs import OffsetAndMetadata, OffsetResetStrategy, TopicPartition
 from managedconsumer.wire.records import __impl__
 
 log = logging.getLogger(__name__)
@@ -36,10 +34,7 @@ class OffsetFetchPartitionResponse(NamedTuple):
 class ConsumerAPI(ReadingAPI, PykafkaNames):
     """Methods common to SimpleConsumer and ManagedBalancedConsumer. Thread-safe unless a method says otherwise."""
 
-    _committer: Committer
-    _choice: TopicChoice
-    _group: str | None
-    _last_held: dict[Any, int] | None
+    _session: Session
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Raises TypeError: a consumer cannot be copied or pickled."""
@@ -48,38 +43,28 @@ class ConsumerAPI(ReadingAPI, PykafkaNames):
             "used (multiprocessing: in the target function; Spark: inside the function that runs on the worker)"
         )
 
-    # -- keys and partitions --------------------------------------------------------------------------
+    def __repr__(self) -> str:
+        group = "" if self._session.group is None else f" (consumer_group={self._session.group})"
+        return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))}{group}>"
 
-    def _key(self, tp: TopicPartition) -> Any:
-        """Dicts are keyed by partition id with one topic (pykafka), by TopicPartition with several."""
-        return tp.partition if self._choice.single else tp
-
-    def _shown(self, tp: TopicPartition) -> str:
-        return str(tp.partition) if self._choice.single else f"{tp.topic}-{tp.partition}"
-
-    def _accept(self, partition: Any) -> TopicPartition:
-        return accept_partition(partition, self._choice.names)
-
-    def _assigned(self) -> list[TopicPartition]:
-        with self._engine.lock:
-            return sorted(self._engine.subscription.assignment)
+    @property
+    def topic(self) -> Any:
+        """The topic this consumer reads (a list of them, or the pattern, where it was given one)."""
+        return self._session.topic
 
     @property
     def partitions(self) -> dict[Any, Any]:
         """The assigned partitions: ``{id: Partition}`` (``{TopicPartition: Partition}`` with several topics)."""
-        with self._engine.lock:
-            return {self._key(tp): queue.context.partition for tp, queue in sorted(self._engine.buffer.queues.items())}
+        session = self._session
+        with session.engine.lock:
+            return {
+                session.key(tp): queue.context.partition for tp, queue in sorted(session.engine.buffer.queues.items())
+            }
 
     @property
     def held_offsets(self) -> dict[Any, int] | None:
         """The offset *last consumed* of each partition, -2 where nothing was; readable after ``stop()`` too."""
-        with self._engine.lock:
-            if self._engine.closing and self._last_held is not None:
-                return dict(self._last_held)
-            return self._held(self._assigned())
-
-    def _held(self, tps: Iterable[TopicPartition]) -> dict[Any, int]:
-        return {self._key(tp): held_from_position(self._engine.position(tp)) for tp in tps}
+        return self._session.held_offsets()
 
     # -- commits --------------------------------------------------------------------------------------
 
@@ -103,22 +88,22 @@ class ConsumerAPI(ReadingAPI, PykafkaNames):
         ``wait=False``: do not wait, never block, and return a :class:`~managedconsumer.Commit` that tells the result.
         Commits happen in the order of the calls.
         """
-        if self._group is None:
+        if self._session.group is None:
             raise err.IllegalStateError("consumer_group is not set: there is no group to commit offsets to")
-        self._require_running()
+        self._session.require_running()
         offsets: Mapping[TopicPartition, OffsetAndMetadata] | None
         if partition_offsets is None:
             offsets = None
         else:
             pairs = self._pairs("commit_offsets", partition_offsets)
             offsets = {tp: next_offset_of(value, f"commit_offsets, {tp.topic}-{tp.partition}") for tp, value in pairs}
-        options = self._options
+        options = self._session.options
         patience = explicit_patience(options.offsets_commit_max_retries, options.offsets_channel_backoff_ms)
         commit = self._commit(offsets, patience, wait)
         if not wait:
             return commit
         if not commit.wait(_STOP_PATIENCE):  # a stop is wanted that follows when a callback has come back
-            self._committer.end_wait(commit)
+            self._session.committer.end_wait(commit)
         commit.result()
         return None
 
@@ -126,7 +111,7 @@ class ConsumerAPI(ReadingAPI, PykafkaNames):
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, patience: Patience, wait: bool
     ) -> Commit:
         """A ``stop()`` in a signal handler that interrupts this is carried out when no lock is held any more."""
-        engine, committer = self._engine, self._committer
+        engine, committer = self._session.engine, self._session.committer
         who = engine.handler.ident()
         outermost = who not in engine.inside
         engine.inside.add(who)
@@ -150,45 +135,28 @@ class ConsumerAPI(ReadingAPI, PykafkaNames):
             raise TypeError(
                 f"{what}: {partition_offsets!r} is neither a list of (partition, offset) nor a dict of them"
             ) from None
-        accepted = [(self._accept(partition), value) for partition, value in pairs]
-        self._require_held(tp for tp, _ in accepted)
+        accepted = [(self._session.accept(partition), value) for partition, value in pairs]
+        self._session.require_held(tp for tp, _ in accepted)
         return accepted
-
-    def _require_held(self, tps: Iterable[TopicPartition]) -> None:
-        held = self._assigned()
-        for tp in tps:
-            if tp not in held:
-                mine = ", ".join(f"{topic}-{number}" for topic, number in held[:20]) or "none"
-                raise PartitionNotAssignedError(
-                    f"partition {tp.partition} of topic {tp.topic!r} is not held by this consumer, which holds {mine}"
-                    f"{', ...' if len(held) > 20 else ''}"
-                )
-
-    def _require_running(self) -> None:
-        self._engine.check_process()
-        if self._engine.error is not None:
-            raise self._engine.error
-        if self._engine.closing:
-            raise self._engine.not_running()
 
     def fetch_offsets(self) -> list[tuple[Any, OffsetFetchPartitionResponse]]:
         """The group's committed (*next*) offsets; with ``reset_offset_on_fetch`` they become the positions too."""
-        self._require_running()
-        tps = self._assigned()
-        found = self._engine.offsets.committed(tps, _PATIENCE, lambda: self._engine.closing)
-        if self._options.reset_offset_on_fetch:
+        session, engine = self._session, self._session.engine
+        session.require_running()
+        tps = session.assigned()
+        found = engine.offsets.committed(tps, _PATIENCE, lambda: engine.closing)
+        if session.options.reset_offset_on_fetch:
             positions = {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
-            if self._options.auto_offset_reset != "none":
-                policy = self._default_reset()
-                positions |= self._look_up({tp: policy for tp, entry in found.items() if entry.offset < 0})
-            self._engine.seek(positions)
+            if session.options.auto_offset_reset != "none":
+                policy = session.positioning.default_reset
+                positions |= session.positioning.look_up(
+                    {tp: policy for tp, entry in found.items() if entry.offset < 0}
+                )
+            engine.seek(positions)
         return [
-            (self._key(tp), OffsetFetchPartitionResponse(e.offset, e.metadata.encode(), e.error_code))
+            (session.key(tp), OffsetFetchPartitionResponse(e.offset, e.metadata.encode(), e.error_code))
             for tp, e in sorted(found.items())
         ]
-
-    def _default_reset(self) -> int:
-        return OffsetType.LATEST if self._options.auto_offset_reset == "latest" else OffsetType.EARLIEST
 
     # -- positions ------------------------------------------------------------------------------------
 
@@ -198,77 +166,54 @@ class ConsumerAPI(ReadingAPI, PykafkaNames):
         ``None``: every partition to ``auto_offset_reset``. A datetime gives the first message at or after it, the end
         if there is none. Nothing is committed by it. Raises what a look-up raises; then no position has changed.
         """
-        self._require_running()
+        session = self._session
+        session.require_running()
         if partition_offsets is None:
-            if self._options.auto_offset_reset == "none":
+            if session.options.auto_offset_reset == "none":
                 raise err.IllegalStateError("auto_offset_reset is 'none': tell reset_offsets() where to go on")
-            pairs: list[tuple[TopicPartition, Any]] = [(tp, self._default_reset()) for tp in self._assigned()]
+            pairs: list[tuple[TopicPartition, Any]] = [
+                (tp, session.positioning.default_reset) for tp in session.assigned()
+            ]
         else:
             pairs = self._pairs("reset_offsets", partition_offsets)
-        self._apply_targets({tp: target_of(v, f"reset_offsets, {tp.topic}-{tp.partition}") for tp, v in pairs})
-
-    def _raise_later(self, error: BaseException) -> None:
-        """Raise ``error`` once, from the next call that consumes."""
-        self._engine.raise_later(error)
-
-    def _apply_targets(self, wanted: Mapping[Any, tuple[str, int]]) -> None:
-        """Move positions to what :func:`~managedconsumer.offset_convention.target_of` made of the user's values."""
-        targets = {self._accept(key): target for key, target in wanted.items()}
-        self._require_held(targets)
-        seeks = {tp: number for tp, (kind, number) in targets.items() if kind == "seek"}
-        lookups = {tp: number for tp, (kind, number) in targets.items() if kind == "lookup"}
-        seeks.update(self._look_up(lookups))
-        self._engine.seek(seeks)
-
-    def _look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        if not wanted:
-            return {}
-        engine = self._engine
-        answers = engine.offsets.list_offsets(wanted, _PATIENCE, lambda: engine.closing)
-        beyond = [tp for tp, a in answers.items() if a.error is None and a.offset < 0]
-        if beyond:  # a time after the last message: the end of the log
-            latest = {tp: int(OffsetType.LATEST) for tp in beyond}
-            answers.update(engine.offsets.list_offsets(latest, _PATIENCE, lambda: engine.closing))
-        for tp, answer in answers.items():
-            if answer.error is not None:
-                raise answer.error
-            if answer.offset < 0:
-                raise err.OffsetRequestFailedError(f"{tp.topic}-{tp.partition}: the broker knows no offset")
-        return {tp: answer.offset for tp, answer in answers.items()}
+        session.move({tp: target_of(v, f"reset_offsets, {tp.topic}-{tp.partition}") for tp, v in pairs})
 
     def seek(self, partition: Any, next_offset: int) -> None:
         """Read on from ``next_offset`` (Kafka's convention). Raises for a partition that is not held."""
-        self._require_running()
-        tp = self._accept(partition)
-        self._require_held([tp])
-        self._engine.seek({tp: next_offset})
+        session = self._session
+        session.require_running()
+        tp = session.accept(partition)
+        session.require_held([tp])
+        session.engine.seek({tp: next_offset})
 
     def position(self, partition: Any) -> int:
         """The *next* offset that will be handed out; looks it up if it is not known yet (blocks)."""
-        self._require_running()
-        tp = self._accept(partition)
-        self._require_held([tp])
-        position = self._engine.position(tp)
+        session, engine = self._session, self._session.engine
+        session.require_running()
+        tp = session.accept(partition)
+        session.require_held([tp])
+        position = engine.position(tp)
         if position is None:
-            self._engine.positions.resolve(_PATIENCE)
-            position = self._engine.position(tp)
+            engine.positions.resolve(_PATIENCE)
+            position = engine.position(tp)
         if position is None:
-            queue = self._engine.buffer.queues.get(tp)
+            queue = engine.buffer.queues.get(tp)
             if queue is not None and queue.undecided is not None:
                 raise queue.undecided
-            raise err.OffsetRequestFailedError(f"{tp.topic}-{tp.partition}: no position yet: {self._engine.trouble}")
+            raise err.OffsetRequestFailedError(f"{tp.topic}-{tp.partition}: no position yet: {engine.trouble}")
         return position
 
     def committed(self, partition: Any) -> int | None:
         """The group's committed *next* offset of a partition, None if there is none (asks the coordinator)."""
-        self._require_running()
-        tp = self._accept(partition)
-        there = self._engine.cluster.snapshot.partitions_for_topic(tp.topic)
+        session, engine = self._session, self._session.engine
+        session.require_running()
+        tp = session.accept(partition)
+        there = engine.cluster.snapshot.partitions_for_topic(tp.topic)
         if there is not None and tp.partition not in there:
             raise err.KafkaException(
                 f"unknown partition {tp.partition}: topic {tp.topic!r} has {len(there)} partitions"
             )
-        found = self._engine.offsets.committed([tp], _PATIENCE, lambda: self._engine.closing)
+        found = engine.offsets.committed([tp], _PATIENCE, lambda: engine.closing)
         offset = found[tp].offset if tp in found else -1
         return None if offset < 0 else offset
 
@@ -281,19 +226,20 @@ class ConsumerAPI(ReadingAPI, PykafkaNames):
         self._set_paused(partitions, False)
 
     def _set_paused(self, partitions: tuple[Any, ...], paused: bool) -> None:
-        self._require_running()
-        tps = [self._accept(p) for p in partitions] if partitions else self._assigned()
-        self._require_held(tps)
-        self._engine.set_paused(tps, paused)
+        session = self._session
+        session.require_running()
+        tps = [session.accept(p) for p in partitions] if partitions else session.assigned()
+        session.require_held(tps)
+        session.engine.set_paused(tps, paused)
 
     def lag(self) -> dict[Any, int]:
         """Messages between each partition's position and the end of its log (asks the brokers).
 
         A partition whose position cannot be told yet (a rebalance is under way) is left out.
         """
-        self._require_running()
-        engine = self._engine
-        tps = self._assigned()
+        session, engine = self._session, self._session.engine
+        session.require_running()
+        tps = session.assigned()
         ends = engine.offsets.list_offsets(dict.fromkeys(tps, OffsetResetStrategy.LATEST), _PATIENCE)
         engine.positions.resolve(_PATIENCE)
         lags = {}
@@ -303,7 +249,7 @@ class ConsumerAPI(ReadingAPI, PykafkaNames):
             with engine.lock:
                 position = engine.position(tp) if engine.subscription.is_assigned(tp) else None
             if position is not None:
-                lags[self._key(tp)] = max(0, end.offset - position)
+                lags[session.key(tp)] = max(0, end.offset - position)
         return lags
 
     def health(self) -> dict[str, Any]:
@@ -313,13 +259,13 @@ class ConsumerAPI(ReadingAPI, PykafkaNames):
         a str (``"0"``), with several topics ``"<topic>-<number>"``, so that all of it can be written as JSON.
         ``implementation`` is ``"cython"`` (the accelerator) or ``"python"`` (its slower twin).
         """
-        engine = self._engine
+        session, engine = self._session, self._session.engine
         with engine.lock:
             return {
                 "running": not engine.closing and engine.error is None,
                 "error": str(engine.error or engine.undecided() or "") or None,
                 "trouble": engine.trouble,
-                "partitions": {self._shown(tp): engine.position(tp) for tp in self._assigned()},
+                "partitions": {session.shown(tp): engine.position(tp) for tp in session.assigned()},
                 "queued_messages": engine.buffer.records,
                 "queued_bytes": engine.buffer.nbytes,
                 "fetchers": engine.fetchers.alive(),

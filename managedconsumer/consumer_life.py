@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
-from managedconsumer.runtime.engine import Engine
 from managedconsumer.runtime.reentry import in_our_work
+from managedconsumer.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,10 @@ _PATIENCE = 1.0
 class LifeAPI:
     """Start, stop and what is built on them. Thread-safe."""
 
-    _engine: Engine
+    def __init__(self, session: Session) -> None:
+        """``session``: all that this consumer owns."""
+        super().__init__()
+        self._session = session
 
     def start(self) -> None:
         """Start this consumer."""
@@ -40,7 +43,7 @@ class LifeAPI:
         the next ``consume()`` then stops and raises ConsumerStoppedException; if none comes within a second, a worker
         stops. In a child of the process that made the consumer it does nothing.
         """
-        engine = self._engine
+        engine = self._session.engine
         if not engine.in_own_process():
             return  # the locks and sockets are the parent's
         # Whatever is interrupted may hold a lock, and goes on only when this has returned.
@@ -58,13 +61,14 @@ class LifeAPI:
 
         If none comes in time, a worker does it.
         """
-        engine = self._engine
+        engine = self._session.engine
         if not engine.closing:
             engine.want_stop(timeout)
             engine.handler.spawn("stopper", self._stop_if_nobody_does, timeout)
 
     def _stop_if_nobody_does(self, timeout: float | None) -> None:
-        engine, now = self._engine, self._engine.handler.now
+        engine = self._session.engine
+        now = engine.handler.now
         engine.tell_users()
         deadline = Deadline(now(), _PATIENCE)
         while not engine.closing and not deadline.expired(now()):
@@ -75,8 +79,8 @@ class LifeAPI:
 
     def _finish_stop(self) -> None:
         """A signal handler or a callback asked for a stop while this thread was consuming: do it now."""
-        if self._engine.stop_wanted:
-            self._stop_now(self._engine.stop_timeout)
+        if self._session.engine.stop_wanted:
+            self._stop_now(self._session.engine.stop_timeout)
             raise err.ConsumerStoppedException("the consumer was stopped")
 
     def end_soon(self) -> None:
@@ -85,7 +89,7 @@ class LifeAPI:
         For signal handlers (:func:`managedconsumer.stop_on_signals` calls it): it takes no lock and does not wait. The
         consumer stays in its group until :meth:`stop`; :meth:`start` after that makes it consume again.
         """
-        engine = self._engine
+        engine = self._session.engine
         if engine.in_own_process() and not engine.ending:
             engine.end_soon()
             # Waking the threads takes a lock, which the interrupted thread may hold.
@@ -93,8 +97,8 @@ class LifeAPI:
 
     def _stop_at_exit(self) -> None:
         """A signal handler called ``stop()`` and ``sys.exit()``: nobody comes back to stop."""
-        if self._engine.stop_wanted:
-            self._stop_now(self._engine.stop_timeout)
+        if self._session.engine.stop_wanted:
+            self._stop_now(self._session.engine.stop_timeout)
 
     # -- with -----------------------------------------------------------------------------------------
 
@@ -124,5 +128,5 @@ class LifeAPI:
         await asyncio.to_thread(self.stop)
 
     def _leave_block(self, kind: type[BaseException] | None) -> None:
-        if kind is None and self._engine.in_own_process():
-            self._engine.come_back(self._engine.caller())
+        if kind is None and self._session.engine.in_own_process():
+            self._session.engine.come_back(self._session.engine.caller())

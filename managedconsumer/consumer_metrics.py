@@ -14,6 +14,7 @@ from managedconsumer.coordinator.history import GroupEvent
 from managedconsumer.coordinator.metrics import ConsumerCoordinatorMetrics, GroupCoordinatorMetrics
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.errors import ConfigurationError
+from managedconsumer.session import Session
 
 _PREFIX = "managedconsumer"
 _numbers = itertools.count(1)
@@ -33,20 +34,21 @@ def check_metrics(metrics: Any) -> Any:
 class ConsumerMetrics:
     """Reports one consumer to ``metrics`` (None: to nobody), with the tags ``group`` and ``consumer`` (a number)."""
 
-    def __init__(self, metrics: Any, consumer: Any) -> None:
+    def __init__(self, metrics: Any, session: Session, consumer: Any) -> None:
+        """``consumer``: when it is collected without a stop, the registry forgets it."""
         self._metrics = metrics
         if metrics is None:
             return
-        self._tags = {"group": consumer._group, "consumer": str(next(_numbers))}
+        self._tags = {"group": str(session.group), "consumer": str(next(_numbers))}
         self._member: GroupCoordinatorMetrics | None = None
         self._commits: ConsumerCoordinatorMetrics | None = None
-        engine = consumer._engine
+        engine = session.engine
         self._engine = weakref.proxy(engine)
         self._subscription = weakref.proxy(engine.subscription)
-        consumer._committer.on_commit = self._committed
+        session.committer.watch(self._committed)
         engine.history.watch(self._observe)
         forget = getattr(metrics, "forget_later", None)
-        if forget is not None:  # for a consumer that is garbage-collected without a stop()
+        if forget is not None:
             weakref.finalize(consumer, forget, self._tags).atexit = False
 
     def joined_as(self, machine: Any) -> None:

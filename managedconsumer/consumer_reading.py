@@ -7,9 +7,10 @@ from typing import Any, Iterator, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.aio import AsyncReader
-from managedconsumer.config import ConsumerOptions, check_int, wrong_value
+from managedconsumer.config import check_int, wrong_value
 from managedconsumer.consumer_life import LifeAPI
 from managedconsumer.runtime.user_code import blame
+from managedconsumer.session import Session
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire import arrow
 from managedconsumer.wire.records import Message, ShortWay
@@ -26,23 +27,22 @@ _DECISIONS = ("raise", "skip")
 class ReadingAPI(LifeAPI, ShortWay):
     """The reading half of a consumer. Thread-safe."""
 
-    _options: ConsumerOptions
+    def __init__(self, session: Session) -> None:
+        """``session``: all that this consumer owns."""
+        super().__init__(session)
+        if self._plain:  # consume() takes messages past the lock: it saves a third of the time
+            self._open_lane(session.engine.dispenser.lane)
 
     @property
     def _plain(self) -> bool:
         """True if nothing of the user's stands between the decoder and the user."""
-        return type(self).consume is ReadingAPI.consume and self._options.deserializer is None
-
-    def _open_short_way(self) -> None:
-        """Let ``consume()`` take messages past the lock, if it can: it saves a third of the time."""
-        if self._plain:
-            self._open_lane(self._engine.dispenser.lane)
+        return type(self).consume is ReadingAPI.consume and self._session.options.deserializer is None
 
     # -- consuming ------------------------------------------------------------------------------------
 
     def _consume_waiting(self, block: bool, unblock_event: Any) -> Message | None:
         """The long way: under the lock, and waiting where nothing is there."""
-        timeout_ms = self._options.consumer_timeout_ms
+        timeout_ms = self._session.options.consumer_timeout_ms
         timeout = 0.0 if not block else None if timeout_ms < 0 else timeout_ms / 1000.0
         if unblock_event is None:
             return self._consume(timeout)
@@ -50,9 +50,10 @@ class ReadingAPI(LifeAPI, ShortWay):
 
     def _consume_until(self, timeout: float | None, event: Any) -> Message | None:
         """:meth:`_consume`, until ``event`` is set: the thread has come back all the same."""
-        now = self._engine.handler.now
+        engine = self._session.engine
+        now = engine.handler.now
         if event.is_set():
-            self._engine.come_back(self._engine.handler.ident())
+            engine.come_back(engine.handler.ident())
             return None
         end = None if timeout is None else now() + timeout
         while not event.is_set():
@@ -63,12 +64,13 @@ class ReadingAPI(LifeAPI, ShortWay):
         return None
 
     def _consume(self, timeout: float | None) -> Message | None:
-        take = self._engine.dispenser.lane.take
+        session = self._session
+        take = session.engine.dispenser.lane.take
         while True:
             message = take()
             if message is None:
                 try:
-                    message = self._engine.next_message(timeout)
+                    message = session.engine.next_message(timeout)
                 except err.CorruptRecordError as error:
                     self._decide_corrupt(error)
                     continue
@@ -78,7 +80,7 @@ class ReadingAPI(LifeAPI, ShortWay):
             if message is None:
                 self._finish_stop()
                 return None
-            if self._options.deserializer is None or self._deserialize(message):
+            if session.options.deserializer is None or self._deserialize(message):
                 return message
 
     def consume_batch(self, max_messages: int = 500, timeout_ms: int = 1000) -> list[Message]:
@@ -91,7 +93,7 @@ class ReadingAPI(LifeAPI, ShortWay):
         timeout = None if timeout_ms < 0 else timeout_ms / 1000.0
         while True:
             try:
-                messages = self._engine.next_batch(max_messages, timeout)
+                messages = self._session.engine.next_batch(max_messages, timeout)
             except err.CorruptRecordError as error:
                 self._decide_corrupt(error)
                 continue
@@ -101,7 +103,7 @@ class ReadingAPI(LifeAPI, ShortWay):
             if not messages:
                 self._finish_stop()
                 return messages
-            if self._options.deserializer is not None:
+            if self._session.options.deserializer is not None:
                 messages = self._deserialize_all(messages)
             if messages:
                 return messages
@@ -117,7 +119,7 @@ class ReadingAPI(LifeAPI, ShortWay):
         names = arrow.check_columns(arrow.COLUMNS if columns is None else columns)
         while True:
             try:
-                batch = self._engine.next_columns(names, None if timeout_ms < 0 else timeout_ms / 1000.0)
+                batch = self._session.engine.next_columns(names, None if timeout_ms < 0 else timeout_ms / 1000.0)
             except err.CorruptRecordError as error:
                 self._decide_corrupt(error)
                 continue
@@ -131,14 +133,14 @@ class ReadingAPI(LifeAPI, ShortWay):
     def __iter__(self) -> Iterator[Message]:
         """Messages until ``consume()`` gives None; may be iterated again."""
         if self._plain:
-            return self._engine.dispenser.lane.iterate(self.consume)
+            return self._session.engine.dispenser.lane.iterate(self.consume)
         return iter(self.consume, None)
 
     def __aiter__(self) -> AsyncReader:
         """``async for message in consumer``: like iterating, without blocking the event loop."""
-        timeout_ms = self._options.consumer_timeout_ms
+        timeout_ms = self._session.options.consumer_timeout_ms
         timeout = None if timeout_ms < 0 else timeout_ms / 1000.0
-        return AsyncReader(self._engine, timeout, self._deserialize, self._decide_corrupt, self._stop_now)
+        return AsyncReader(self._session.engine, timeout, self._deserialize, self._decide_corrupt, self._stop_now)
 
     def _deserialize(self, message: Message, who: int | None = None) -> bool:
         """Apply the deserializer; False: skip the message. Raising leaves the position before it.
@@ -150,11 +152,11 @@ class ReadingAPI(LifeAPI, ShortWay):
             return self._apply_deserializer(message)
         except BaseException:
             message.value, message.partition_key = raw  # a signal may come when it is through: it is applied again
-            self._engine.push_back([message], who)
+            self._session.engine.push_back([message], who)
             raise
 
     def _apply_deserializer(self, message: Message) -> bool:
-        deserializer = self._options.deserializer
+        deserializer = self._session.options.deserializer
         if deserializer is None:
             return True
         try:
@@ -176,11 +178,11 @@ class ReadingAPI(LifeAPI, ShortWay):
                     good.append(message)
             except BaseException as error:
                 message.value, message.partition_key = raw
-                self._engine.push_back(messages[index:])
+                self._session.engine.push_back(messages[index:])
                 if not good:
                     raise
                 if not isinstance(error, Exception):  # Ctrl-C: what is good is delivered first
-                    self._engine.raise_later(error)
+                    self._session.engine.raise_later(error)
                 break
         return good
 
@@ -188,11 +190,11 @@ class ReadingAPI(LifeAPI, ShortWay):
         if self._decide(error, None) != "skip":
             raise error
         log.warning("skipped: %s", error)
-        self._engine.skip_corrupt(TopicPartition(error.topic, error.partition), error.offset)
+        self._session.engine.skip_corrupt(TopicPartition(error.topic, error.partition), error.offset)
 
     def _decide(self, error: Exception, message: Message | None) -> str:
         """What to do about a message that cannot be read: "raise" or "skip"."""
-        policy = self._options.on_error
+        policy = self._session.options.on_error
         if not callable(policy):
             return policy
         try:

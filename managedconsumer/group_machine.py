@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from dataclasses import dataclass
 from typing import Any, Callable
 
 from managedconsumer.compat.membership import accept_assignors
@@ -17,7 +18,6 @@ from managedconsumer.errors import ConfigurationError, error_for_code
 from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.runtime.member import GroupMember
-from managedconsumer.structs import Generation
 from managedconsumer.subscription_state import INTERNAL_TOPICS
 
 log = logging.getLogger(__name__)
@@ -29,21 +29,30 @@ CLASSIC, CONSUMER = "classic", "consumer"
 SERVER_ASSIGNORS = ("uniform", "range")
 
 
-def check_assignors(protocol: str, chosen: Any) -> list[Any]:
-    """The classic assignors for ``membership_protocol``; under KIP-848 a str names the broker's own assignor."""
-    if protocol == CONSUMER and isinstance(chosen, str):
+@dataclass(frozen=True)
+class AssignorChoice:
+    """What ``membership_protocol`` chose."""
+
+    #: The classic assignors.
+    classic: list[Any]
+    #: The broker's own assignor by name, for KIP-848 only; None: its default.
+    server: str | None
+
+    @classmethod
+    def of(cls, protocol: str, chosen: Any) -> AssignorChoice:
+        """The choice under ``protocol``; raises ConfigurationError or TypeError for one that is none."""
+        if protocol != CONSUMER or not isinstance(chosen, str):
+            return cls(accept_assignors(chosen), None)
         if chosen not in SERVER_ASSIGNORS:
             raise ConfigurationError(
                 f"membership_protocol={chosen!r}: with group_protocol='consumer' the broker assigns; it knows "
                 f"{' and '.join(map(repr, SERVER_ASSIGNORS))}"
             )
-        return accept_assignors("range")
-    return accept_assignors(chosen)
+        return cls(accept_assignors("range"), chosen)
 
-
-def negotiation_for(protocol: str, assignors: list[Any], rack: str | None) -> Negotiation:
-    """The negotiation that goes with a machine of ``protocol``."""
-    return Negotiation(assignors, rack, incremental=protocol == CONSUMER)
+    def negotiation(self, protocol: str, rack: str | None) -> Negotiation:
+        """The negotiation that goes with a machine of ``protocol``."""
+        return Negotiation(self.classic, rack, incremental=protocol == CONSUMER)
 
 
 def build_machine(
@@ -52,7 +61,6 @@ def build_machine(
     options: GroupOptions,
     negotiation: Negotiation,
     server_assignor: str | None,
-    generation: Callable[[], Generation],
 ) -> Machine:
     """A machine for one life of a member. It is driven under the member's lock, and takes no other."""
     group, now = engine.group_id or "", engine.handler.now
@@ -63,7 +71,7 @@ def build_machine(
         return sorted(engine.subscription.subscription or ())
 
     def protocols() -> list[tuple[str, bytes]]:
-        return negotiation.protocols(topics(), engine.subscription.era.partitions, generation().id)
+        return negotiation.protocols(topics(), engine.subscription.era.partitions, classic.generation.id)
 
     if protocol == CONSUMER:
         return ConsumerGroupMembership(
@@ -82,7 +90,7 @@ def build_machine(
             random.random,
             now,
         )
-    return Membership(
+    classic = Membership(
         MembershipConfig(
             group,
             session_timeout_ms=options.session_timeout_ms,
@@ -96,6 +104,7 @@ def build_machine(
         random.random,
         now,
     )
+    return classic
 
 
 def _topic_regex(engine: Engine) -> str | None:

@@ -16,10 +16,12 @@ from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.negotiation import Negotiation, assigned_in_group
 from managedconsumer.coordinator.requests import waiting_text
 from managedconsumer.coordinator.states import MemberState
+from managedconsumer.group_machine import Machine
 from managedconsumer.runtime.callbacks import CallbackNotDelivered, ListenerCalls
+from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
 from managedconsumer.runtime.troubles import COORDINATOR, GROUP, WAITING
-from managedconsumer.simpleconsumer import SimpleConsumer
+from managedconsumer.session import Session
 from managedconsumer.structs import ClusterSnapshot, Generation, TopicPartition
 from managedconsumer.subscription_state import FetchState
 from managedconsumer.wire import schemas
@@ -32,8 +34,8 @@ _COMMIT_SHARE, _COMMIT_LONGEST = 0.3, 5.0
 _METADATA_PATIENCE = 5.0
 # How long (ms) the coordinator may take to say what all members have.
 _DESCRIBE_MS = 5000
-# How long (seconds) the commit of a stop may take.
-_LAST_COMMIT_PATIENCE = 2.0
+# How long (seconds) the commit of a stop may take, and that of an interpreter that ends without stop().
+_LAST_COMMIT_PATIENCE, _EXIT_PATIENCE = 2.0, 1.0
 
 # How long (seconds) a rebalance waits for leaders to say where new partitions start, and the first one, for which
 # start() waits. What is not known then is announced all the same, and handed out once it is known.
@@ -47,7 +49,9 @@ class GroupOwner:
 
     def __init__(
         self,
-        consumer: SimpleConsumer,
+        session: Session,
+        machine: Machine,
+        link: CoordinatorLink,
         negotiation: Negotiation,
         listener: ListenerCalls,
         post_rebalance: PostRebalance,
@@ -55,21 +59,24 @@ class GroupOwner:
         drain_ms: int,
         rebalance_timeout_ms: int,
     ) -> None:
-        self._consumer = consumer
-        self._engine = consumer._engine
+        """``machine``: the membership; ``link``: its way to the coordinator."""
+        self._session = session
+        self._engine = session.engine
         self._negotiation = negotiation
         self._listener = listener
         self._post_rebalance = post_rebalance
         self._drain = drain_ms / 1000.0
         self._commit_seconds = min(_COMMIT_LONGEST, _COMMIT_SHARE * rebalance_timeout_ms / 1000.0)
-        self._reset_on_start = consumer._options.reset_offset_on_start
+        self._reset_on_start = session.options.reset_offset_on_start
         self._led: dict[str, set[int]] | None = None
         self._settled_in: Generation | None = None
         #: What the listener has been told that it has, whatever has become of it since.
         self._told: set[TopicPartition] = set()
         self._retry_noted: str | None = None
-        self.member: GroupMember
         self.assignments = 0
+        self.member = GroupMember(
+            machine, link, self._engine.handler, self, on_death=self._engine.fail, before_exit=self._before_exit
+        )
 
     @property
     def told(self) -> list[TopicPartition]:
@@ -83,11 +90,15 @@ class GroupOwner:
         """
         return self._negotiation.cooperative or self._settled_in == self.member.generation
 
+    def _before_exit(self) -> None:
+        if self._engine.options.auto_commit_enable:
+            self._session.committer.commit_finished(_EXIT_PATIENCE, "exit")
+
     # -- what the membership asks ----------------------------------------------------------------------
 
     def prepare_join(self, event: ev.PrepareJoin) -> bool:
         """Before a join: under an eager assignor everything is given up, though its buffer is kept for now."""
-        held = self._consumer._assigned()
+        held = self._session.assigned()
         if self._negotiation.cooperative:
             return bool(held)
         self._give_up(held, event.generation.joined)
@@ -134,8 +145,8 @@ class GroupOwner:
         if not event.is_leader:
             self._led = None
         share, unresolved = self._resolve(event)
-        before = self._consumer._assigned()
-        old = self._consumer._held(before)
+        before = self._session.assigned()
+        old = self._session.held(before)
         rejoin = self._reconcile(event, before, share)
         self._settled_in = generation
         # Not only what is new: an earlier attempt may have ended before it had found positions, or told the user.
@@ -148,7 +159,7 @@ class GroupOwner:
             unplaced = sorted(engine.subscription.partitions_in(FetchState.INITIALIZING))
         reset = self._reset_on_start
         try:
-            self._consumer._find_positions(
+            self._session.positioning.find(
                 unplaced,
                 reset=reset,
                 patience=_POSITION_PATIENCE if self.assignments else _FIRST_POSITION_PATIENCE,
@@ -188,21 +199,21 @@ class GroupOwner:
         if lost and not self._listener.call("on_partitions_lost", lost, lambda: True, self._told.clear, for_ever=True):
             return  # stop() calls it, in the thread that stops
         self._told.clear()
-        self._note("lost", event.generation, self._consumer._assigned(), event.reason)
-        self._engine.drop(self._consumer._assigned())
+        self._note("lost", event.generation, self._session.assigned(), event.reason)
+        self._engine.drop(self._session.assigned())
 
     def say_goodbye(self, seconds: float) -> None:
         """Drain, commit, tell the listener: in the thread that calls ``stop()``, when the worker has ended.
 
         A silent broker keeps it for about ``seconds`` at most.
         """
-        generation, held = self.member.generation, self._consumer._assigned()
+        generation, held = self.member.generation, self._session.assigned()
         self._engine.hold(held)
         self._note("held", generation, held)
         until = self._engine.handler.now() + seconds
         self._engine.drain(set(held), min(self._drain, seconds))
         patience = min(_LAST_COMMIT_PATIENCE, max(0.0, until - self._engine.handler.now()))
-        self._consumer._committer.drain(patience, auto=self._engine.options.auto_commit_enable)
+        self._session.committer.drain(patience, auto=self._engine.options.auto_commit_enable)
         # Asked after the commit, which may have learnt that the membership is lost.
         joined = self.member.generation.joined and self.member.state is not MemberState.LOSING
         told = self.told
@@ -216,9 +227,9 @@ class GroupOwner:
 
     def fence(self, event: ev.MembershipLost) -> None:
         """At once: nothing of the lost partitions is handed out from here on."""
-        held = self._consumer._assigned()
+        held = self._session.assigned()
         self._engine.hold(held)
-        self._consumer._committer.fenced(event.error)
+        self._session.committer.fenced(event.error)
         self._note("held", event.generation, held, event.reason)
 
     def observe(self, event: ev.Event) -> None:
@@ -267,13 +278,13 @@ class GroupOwner:
         if not joined or not self._current(generation):
             return
         if self._engine.options.auto_commit_enable and tps:
-            self._consumer._committer.commit_finished(self._commit_seconds, "rebalance")
+            self._session.committer.commit_finished(self._commit_seconds, "rebalance")
         known = [tp for tp in tps if tp in self._told]
         if known or not self._negotiation.cooperative:
             self._call("on_partitions_revoked", known, generation, lambda: self._told.difference_update(tps))
         if self._listener.listens and self._engine.options.auto_commit_enable and tps and self._current(generation):
             # The thread that came for the callback has finished its message by coming.
-            self._consumer._committer.commit_finished(self._commit_seconds, "rebalance")
+            self._session.committer.commit_finished(self._commit_seconds, "rebalance")
         self._note("revoked", generation, tps)
 
     def _reconcile(self, event: ev.Assigned, before: list[TopicPartition], share: list[TopicPartition]) -> str | None:
@@ -299,7 +310,7 @@ class GroupOwner:
     ) -> None:
         self._call("on_partitions_assigned", assigned, generation, lambda: self._told.update(assigned))
         if self._current(generation):
-            self._post_rebalance(old, self._consumer._held(share))
+            self._post_rebalance(old, self._session.held(share))
 
     def _call(
         self, method: str, tps: Collection[TopicPartition], generation: Generation, on_begin: Callable[[], None]

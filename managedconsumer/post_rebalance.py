@@ -7,9 +7,9 @@ import warnings
 import weakref
 from typing import Any, Callable, Mapping
 
-from managedconsumer.consumer_api import ConsumerAPI
 from managedconsumer.offset_convention import target_of
 from managedconsumer.runtime.user_code import blame
+from managedconsumer.session import Session
 from managedconsumer.structs import OffsetType, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -18,8 +18,10 @@ log = logging.getLogger(__name__)
 class PostRebalance:
     """Runs the callback on the membership worker. Bound weakly: a forgotten consumer can be collected."""
 
-    def __init__(self, consumer: ConsumerAPI, callback: Callable[..., Any] | None) -> None:
+    def __init__(self, consumer: Any, session: Session, callback: Callable[..., Any] | None) -> None:
+        """``consumer`` is what the callback is given first."""
         self._consumer = weakref.ref(consumer)
+        self._session = session
         self._callback = callback
         self._warned = False
 
@@ -31,10 +33,10 @@ class PostRebalance:
         try:
             answer = self._callback(consumer, old, dict(new))
             if answer:
-                consumer._apply_targets(self._targets(answer, new))
+                self._session.move(self._targets(answer, new))
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             blame(error, f"raised by post_rebalance_callback, old={old}, new={new}")
-            consumer._raise_later(error)
+            self._session.engine.raise_later(error)
 
     def _targets(self, answer: Any, new: Mapping[Any, int]) -> dict[Any, tuple[str, int]]:
         """The answer as positions by our own keys; what is not ours is ignored with a warning."""

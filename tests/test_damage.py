@@ -115,7 +115,7 @@ def test_skip(bad: Any, end: bool, caplog: pytest.LogCaptureFixture) -> None:
         assert len(warned) == 3
         assert all(f"{TOPIC}-0" in text for text in warned)
         server.logs[0].append(sound(10 if end else 12, 1))
-        message = until(reader._engine.handler, reader.consume, 5, "what is written later")
+        message = until(reader._session.engine.handler, reader.consume, 5, "what is written later")
         assert message.offset == (10 if end else 12)
         assert reader.lag() == {0: 0}
 
@@ -149,7 +149,9 @@ def test_batches_of_messages_end_before_it() -> None:
 def test_it_is_not_fetched_over_and_over() -> None:
     with LogServer([[sound(0, 1), bad_crc(1, 1)], [sound(0, 1)]]) as server, consumer(server) as reader:
         drain(reader)
-        until(reader._engine.handler, lambda: server.fetches[1, 1] > 10, 10, "the other partition to be asked for")
+        until(
+            reader._session.engine.handler, lambda: server.fetches[1, 1] > 10, 10, "the other partition to be asked for"
+        )
         assert server.fetches[0, 0] + server.fetches[0, 1] <= 2
         assert reader.health()["queued_bytes"] < 500
 

@@ -111,7 +111,7 @@ def test_many_workers_with_a_message_each_leave_one_hand(broker: MemoryBroker) -
     consumer = consumer_of(broker)
     for _ in range(300):
         in_worker("threads", consumer.consume)
-    assert len(consumer._engine.dispenser.hands) <= 2
+    assert len(consumer._session.engine.dispenser.hands) <= 2
     consumer.stop()
     assert broker.committed("billing").get(TOPIC, 0) == 0
 
@@ -127,7 +127,7 @@ def test_after_a_worker_that_had_finished_the_next_one_gets_the_short_way(broker
     assert in_worker("threads", read_all) == list(range(8))
     broker.produce("orders", [b"more"] * 10)
     assert in_worker("threads", lambda: [consumer.consume_batch(1, 3000), consumer.consume()][1].offset) == 9
-    assert consumer._engine.dispenser.lane.attached
+    assert consumer._session.engine.dispenser.lane.attached
     consumer.stop()
 
 
@@ -156,7 +156,7 @@ def test_tasks_have_a_hand_each(broker: MemoryBroker) -> None:
         tasks = [asyncio.create_task(slow()), asyncio.create_task(quick())]
         await tasks[1]
         assert done == [0, *range(1, 8)]
-        await asyncio.to_thread(consumer._committer.commit_finished, 1.0, "test")
+        await asyncio.to_thread(consumer._session.committer.commit_finished, 1.0, "test")
         assert broker.committed("billing").get(TOPIC, 0) == 0, "the slow one still works on it"
         free.set()
         await tasks[0]
@@ -197,7 +197,7 @@ def test_a_second_loop_of_a_task_finishes_what_the_first_had(broker: MemoryBroke
                     break
             async for message in consumer:
                 assert message.offset == 4
-                await asyncio.to_thread(consumer._committer.commit_finished, 1.0, "test")
+                await asyncio.to_thread(consumer._session.committer.commit_finished, 1.0, "test")
                 assert broker.committed("billing")[TOPIC] == 4
                 break
         assert broker.committed("billing")[TOPIC] == 5, "the block ended without an exception"
@@ -213,7 +213,7 @@ def test_wait_for_does_not_take_the_message_into_another_hand(broker: MemoryBrok
         reader = aiter(consumer)
         for n in range(8):
             assert (await asyncio.wait_for(anext(reader), 5)).offset == n
-        await asyncio.to_thread(consumer._committer.commit_finished, 1.0, "test")
+        await asyncio.to_thread(consumer._session.committer.commit_finished, 1.0, "test")
         assert broker.committed("billing")[TOPIC] == 7
         await asyncio.to_thread(consumer.stop)
 

@@ -49,7 +49,7 @@ def test_what_was_written_while_the_broker_answered_is_not_waited_for(
 def test_what_cannot_be_true_is_not_handed_out(server: LateServer) -> None:
     server.times = 1_000_000
     with SimpleConsumer(TOPIC, server.address, consumer_timeout_ms=200, fetch_wait_max_ms=20) as reader:
-        handler = reader._engine.handler
+        handler = reader._session.engine.handler
         until(handler, lambda: "beyond the log's end" in (reader.health()["trouble"] or ""), 10, "the trouble")
         assert reader.consume() is None
         server.behind = 0

@@ -15,7 +15,7 @@ from managedconsumer import (
     SimpleConsumer,
     TopicPartition,
     group_owner,
-    simpleconsumer,
+    positioning,
 )
 from managedconsumer import errors as err
 from managedconsumer.runtime import positions
@@ -150,7 +150,7 @@ class TestLeaderOutOfReach:
 
     @pytest.fixture
     def hurried(self, monkeypatch: pytest.MonkeyPatch, broker: SpoiledBroker) -> None:
-        defaults = simpleconsumer.SimpleConsumer._find_positions.__kwdefaults__
+        defaults = positioning.Positioning.find.__kwdefaults__
         monkeypatch.setitem(defaults, "patience", 0.2)
         monkeypatch.setattr(positions, "_ROUND", 0.1)
         monkeypatch.setattr(group_owner, "_FIRST_POSITION_PATIENCE", 0.2)
@@ -172,7 +172,7 @@ class TestLeaderOutOfReach:
         until(lambda: "no offset yet" in (consumer.health()["trouble"] or ""))
         members = broker.members(GROUP)
         del broker.spoil["ListOffsets"]
-        until(lambda: consumer._engine.position(P0) is not None)
+        until(lambda: consumer._session.engine.position(P0) is not None)
         broker.produce(TOPIC, [b"new"], partition=0)
         assert consumer.consume().value == (b"old" if reset == EARLIEST else b"new")
         assert broker.members(GROUP) == members, "the member has kept its place"
@@ -292,7 +292,7 @@ def test_a_seek_drops_what_was_fetched(broker: SpoiledBroker, opened: Open, kind
     broker.produce(TOPIC, [b"%d" % n for n in range(100)], partition=0)
     consumer = opened(kind, use_greenlets=greenlets, fetch_message_max_bytes=500)
     assert consumer.consume().offset == 0
-    until(lambda: consumer.health()["queued_messages"] > 0 or consumer._engine.handler.sleep(0.01))
+    until(lambda: consumer.health()["queued_messages"] > 0 or consumer._session.engine.handler.sleep(0.01))
     consumer.seek(0, 50)
     assert consumer.consume().offset == 50
     consumer.seek(0, 10)

@@ -145,7 +145,7 @@ def test_a_stop_that_interrupts_a_short_call_does_not_wait_for_it(
     """The call holds a lock when the signal comes; the workers that the stop waits for need it."""
     consumer = kind("orders", broker.bootstrap, "g", auto_commit_enable=True, consumer_timeout_ms=10000)
     consumer.consume()
-    engine, took = consumer._engine, on_term(consumer.stop)
+    engine, took = consumer._session.engine, on_term(consumer.stop)
     settle = engine.dispenser.settle_lane
 
     def interrupted() -> None:
@@ -169,17 +169,15 @@ def test_a_stop_that_interrupts_a_short_call_does_not_wait_for_it(
 def test_the_membership_asks_for_the_subscription_without_the_consumers_lock(protocol: str) -> None:
     """It asks under its own lock; a thread that holds the consumer's may be waiting for that one."""
     consumer = ManagedBalancedConsumer("orders", "127.0.0.1:1", "g", auto_start=False, group_protocol=protocol)
-    consumer._subscribe()
-    consumer._setup_membership()
-    member, done = consumer._member, threading.Event()
-    assert member is not None
+    consumer._session.subscribe()
+    member, done = consumer._lives.make().member, threading.Event()
 
     def ask() -> None:
         with member._lock:
             getattr(member.machine, "_protocols" if protocol == "classic" else "_topics")()
         done.set()
 
-    with consumer._engine.lock:  # somebody is at work
+    with consumer._session.engine.lock:  # somebody is at work
         threading.Thread(target=ask, daemon=True).start()
         assert done.wait(10), "it waits for the consumer's lock with the member's lock held"
 
@@ -198,7 +196,7 @@ def test_a_finalizer_that_stops_in_the_middle_of_a_call_does_not_wait(broker: Me
             took.append(time.monotonic() - began)
 
     service = Service()
-    consumer, engine = service.consumer, service.consumer._engine
+    consumer, engine = service.consumer, service.consumer._session.engine
     settle = engine.dispenser.settle_lane
     del service
 
@@ -240,14 +238,14 @@ def test_stop_and_exit_in_a_handler_while_nothing_comes(impl: str) -> None:
 def test_an_event_loop_that_a_plain_handler_interrupts(broker: MemoryBroker, on_term: OnTerm) -> None:
     async def main() -> int:
         consumer = await asyncio.to_thread(ManagedBalancedConsumer, "orders", broker.bootstrap, "g")
-        take, took, count = consumer._engine.dispenser.take_for_task, on_term(consumer.stop), 0
+        take, took, count = consumer._session.engine.dispenser.take_for_task, on_term(consumer.stop), 0
 
         def interrupted(who: int) -> Any:
             if count == 30 and not took:
                 signal.raise_signal(signal.SIGTERM)
             return take(who)
 
-        consumer._engine.dispenser.take_for_task = interrupted  # type: ignore[method-assign]
+        consumer._session.engine.dispenser.take_for_task = interrupted  # type: ignore[method-assign]
         with pytest.raises(err.ConsumerStoppedException):
             async for _ in consumer:
                 count += 1

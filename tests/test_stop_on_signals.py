@@ -48,11 +48,11 @@ def consumer_of(broker: MemoryBroker, kind: str = "threads", **more: Any) -> Man
 
 def when_all_is_read(consumer: Any) -> None:
     """Somebody sends SIGTERM as soon as the last message has been handed out."""
-    handler, dispenser = consumer._engine.handler, consumer._engine.dispenser
+    handler, dispenser = consumer._session.engine.handler, consumer._session.engine.dispenser
 
     def watch() -> None:
-        while dispenser.handed_out < 200 or consumer._engine.dispenser.lane.attached:
-            with consumer._engine.lock:
+        while dispenser.handed_out < 200 or consumer._session.engine.dispenser.lane.attached:
+            with consumer._session.engine.lock:
                 dispenser.settle_lane()
             handler.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -53,7 +53,7 @@ def opened(broker: MemoryBroker) -> Iterator[Open]:
         make = SimpleConsumer if kind == "simple" else ManagedBalancedConsumer
         consumer = make(TOPIC, broker.bootstrap, consumer_group="g", **options)
         made.append(consumer)
-        cluster = consumer._engine.cluster
+        cluster = consumer._session.engine.cluster
         cluster.settings = replace(cluster.settings, max_frame_bytes=LIMIT)  # the real one is 65 MiB
         consumer.start()
         return consumer
@@ -148,7 +148,7 @@ def test_a_larger_limit_delivers_it(broker: MemoryBroker, opened: Open) -> None:
     consumer.stop()
     size = raised[0].size
     larger = SimpleConsumer(TOPIC, broker.bootstrap, fetch_message_max_bytes=size, auto_start=False)
-    assert larger._engine.cluster.settings.max_frame_bytes > size
+    assert larger._session.engine.cluster.settings.max_frame_bytes > size
     with larger:
         larger.pause(1, 2)
         assert [larger.consume().offset for _ in range(5)] == list(range(5))
@@ -177,8 +177,8 @@ def test_librdkafka_fetches(
 
 def test_librdkafka_may_receive_what_we_may(broker: MemoryBroker) -> None:
     consumer = SimpleConsumer(TOPIC, broker.bootstrap, auto_start=False)
-    cluster = consumer._engine.cluster
-    made = rdkafka_config.settings(cluster.bootstrap, consumer._options, cluster.settings)
+    cluster = consumer._session.engine.cluster
+    made = rdkafka_config.settings(cluster.bootstrap, consumer._session.options, cluster.settings)
     assert made["receive.message.max.bytes"] >= cluster.settings.max_frame_bytes
 
 

@@ -107,7 +107,7 @@ def arrow(job: Job, columns: tuple[str, ...] | None = None) -> None:
 def fetch_only(job: Job) -> None:
     """Our own fetch path, checksums included, without decoding: chunks are taken out of the buffer and dropped."""
     consumer = _consumer(job)
-    engine = consumer._engine
+    engine = consumer._session.engine
     records = 0
     while records < job.count:
         with engine.lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.structs import TopicPartition
@@ -52,11 +52,17 @@ class OwnedPartition:
         return f"OwnedPartition({self.partition!r}, last_offset_consumed={(self._position() or 0) - 1})"
 
 
+class Owned(Protocol):
+    """What of a consumer's session the names below need."""
+
+    engine: Engine
+    group: str | None
+
+
 class PykafkaNames:
     """The part of a consumer that exists for the sake of programs written for pykafka. Thread-safe."""
 
-    _engine: Engine
-    _group: str | None
+    _session: Owned
 
     @property
     def consumer_id(self) -> bytes:
@@ -78,7 +84,7 @@ class PykafkaNames:
 
     @property
     def _consumer_group(self) -> bytes | None:
-        return None if self._group is None else self._group.encode()
+        return None if self._session.group is None else self._session.group.encode()
 
     @property
     def topic(self) -> Any:
@@ -91,14 +97,14 @@ class PykafkaNames:
 
     @property
     def _running(self) -> bool:
-        return not self._engine.closing and self._engine.error is None
+        return not self._session.engine.closing and self._session.engine.error is None
 
     @property
     def _partitions(self) -> Any:
         """pykafka's SimpleConsumer: ``{Partition: OwnedPartition}``."""
-        with self._engine.lock:
-            there = [(queue.context.partition, tp) for tp, queue in sorted(self._engine.buffer.queues.items())]
-        return {partition: OwnedPartition(partition, tp, self._engine) for partition, tp in there}
+        with self._session.engine.lock:
+            there = [(queue.context.partition, tp) for tp, queue in sorted(self._session.engine.buffer.queues.items())]
+        return {partition: OwnedPartition(partition, tp, self._session.engine) for partition, tp in there}
 
 
 class PykafkaMemberNames(PykafkaNames):

@@ -43,10 +43,9 @@ class Recorder:
 
     def watch(self, consumer: BalancedConsumer) -> None:
         """Record what ``consumer`` has kept of its past and all that comes."""
-        history = consumer._engine.history  # noqa: SLF001 - the recorder is part of the package
-        self._ends.append(history.watch(self._events.append))
+        self._ends.append(consumer.watch_events(self._events.append))
         seen = {id(event) for event in list(self._events)}
-        self._events.extend(event for event in history.events() if id(event) not in seen)
+        self._events.extend(event for event in consumer.events() if id(event) not in seen)
 
     def close(self) -> None:
         """Watch nobody any more; what was recorded stays."""

@@ -95,6 +95,11 @@ class Cluster:
         self._connections = OpenConnections(self.handler)
         self._control = None
 
+    def allow_answers_of(self, size: int) -> None:
+        """Connections that are opened from now on receive answers of ``size`` bytes, if they did not before."""
+        if self.settings.max_frame_bytes < size:
+            self.settings = replace(self.settings, max_frame_bytes=size)
+
     @property
     def address(self) -> str:
         """Where the cluster was to be found, for messages: ``host:port,...`` as the user gave it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import random
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
@@ -37,6 +37,20 @@ def _same(now: Any, then: Any) -> bool:
     return now is not None and now is then
 
 
+@dataclass(frozen=True)
+class MemberIdentity:
+    """As which member of its group a consumer commits, and who hears what about it."""
+
+    generation: Callable[[], Generation]
+    #: False while a rebalance has a new generation for us and we do not know yet what is ours in it.
+    settled: Callable[[], bool]
+    #: Told that the coordinator does not count us as a member of that generation any more.
+    expelled: Callable[[BaseException, Generation], None]
+    #: Called after each change of the metadata.
+    metadata_changed: Callable[[], None] = lambda: None
+    instance_id: str | None = None
+
+
 class Committer:
     """Commits of one consumer. Thread-safe; its state is guarded by the engine's lock.
 
@@ -50,22 +64,25 @@ class Committer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._worker = CommitWorker(engine, self._work)
-        self.identity: Callable[[], Generation] = lambda: NO_GENERATION
-        self.instance_id: str | None = None
-        #: True for a group's member: without a valid generation it commits nothing. (Kafka takes commits without a
-        #: generation from anybody while the group is empty, a zombie's too.)
-        self.members_only = False
-        #: False while a rebalance has a new generation for us and we do not know yet what is ours in it.
-        self.settled: Callable[[], bool] = lambda: True
-        self.on_expelled: Callable[[BaseException, Generation], None] = lambda _error, _generation: None
-        #: Told of every request: how long it took (seconds) and whether all of it was committed.
-        self.on_commit: Callable[[float, bool], None] = lambda _seconds, _well: None
+        # A group's member commits nothing without a valid generation. (Kafka takes commits without a generation from
+        # anybody while the group is empty, a zombie's too.) None: this consumer is no member.
+        self._member: MemberIdentity | None = None
+        self._on_commit: Callable[[float, bool], None] = lambda _seconds, _well: None
+
+    def join_group(self, member: MemberIdentity) -> None:
+        """From here on all commits are those of ``member``."""
+        self._member = member
+
+    def watch(self, on_commit: Callable[[float, bool], None]) -> None:
+        """Tell ``on_commit`` of every request: how long it took (seconds) and whether all of it was committed."""
+        self._on_commit = on_commit
 
     # -- what may be committed ------------------------------------------------------------------------
 
     def _metadata(self) -> str:
         # pykafka's own metadata, which monitoring scripts read.
-        return json.dumps({"consumer_id": self.identity().member_id, "hostname": socket.gethostname()})
+        member_id = "" if self._member is None else self._member.generation().member_id
+        return json.dumps({"consumer_id": member_id, "hostname": socket.gethostname()})
 
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What is finished and not committed yet."""
@@ -98,15 +115,21 @@ class Committer:
         with self._engine.lock:
             return {tp: self._engine.subscription.assignment.get(tp) for tp in offsets}
 
-    def _hindrance(self, generation: Generation) -> err.KafkaException | None:
-        """Why nothing must be committed under ``generation`` (read before this is asked); None: it may."""
-        if not self.members_only:
-            return None
+    def _standing(self) -> tuple[Generation, err.KafkaException | None]:
+        """The generation to commit under, and why nothing must be committed at present; None: it may.
+
+        Asked before the offsets are looked up: what is held when a new generation is settled is the share in it.
+        """
+        member = self._member
+        if member is None:
+            return NO_GENERATION, None
+        generation = member.generation()
         if not generation.joined:
-            return err.UnknownMemberId("this consumer is not a member of the group at present")
-        if not self.settled():
-            return err.RebalanceInProgress("a rebalance is going on and the new assignment is not known yet")
-        return None
+            return generation, err.UnknownMemberId("this consumer is not a member of the group at present")
+        if not member.settled():
+            problem = err.RebalanceInProgress("a rebalance is going on and the new assignment is not known yet")
+            return generation, problem
+        return generation, None
 
     def _note(self, offsets: Offsets, states: Mapping[TopicPartition, Any], *, finish: bool = False) -> None:
         """They are committed; ``finish``: by the user, for whom they are finished then, the one in hand included."""
@@ -170,8 +193,8 @@ class Committer:
             lost = {tp: taken[tp] for tp in taken if offsets is None or tp in offsets}
             chosen.update({tp: OffsetAndMetadata(offset) for tp, offset in lost.items()})
             errors = {tp: self._taken(tp) for tp in lost}
-            commit = Explicit(engine.commits, engine.handler.now, chosen, self._states(chosen), errors, patience)
-            commit.of_hand = offsets is None
+            states, of_hand = self._states(chosen), offsets is None
+            commit = Explicit(engine.commits, engine.handler.now, chosen, states, errors, patience, of_hand=of_hand)
             if chosen:
                 self._worker.append(commit)
             else:
@@ -206,14 +229,13 @@ class Committer:
 
         A commit under a new generation is taken for partitions of other members too: it would put them back.
         """
-        generation = self.identity()
-        hindrance = self._hindrance(generation)
+        generation, hindrance = self._standing()
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         with self._engine.lock:
             now = self._engine.subscription.assignment
             for commit in batch:
                 for tp, entry in commit.offsets.items():
-                    if self.members_only and hindrance is None and not _same(now.get(tp), commit.states[tp]):
+                    if self._member and hindrance is None and not _same(now.get(tp), commit.states[tp]):
                         commit.lost.setdefault(tp, self._taken(tp))
                     if tp not in commit.lost:
                         offsets[tp] = entry
@@ -236,16 +258,18 @@ class Committer:
 
     def _carry_out(self, batch: Sequence[Commit], look: Callable[[], Wanted], patience: Patience) -> Result:
         engine = self._engine
+        instance_id = None if self._member is None else self._member.instance_id
         decision = Committing(
-            engine.group_id or "", look, patience, engine.handler.now(), random, instance_id=self.instance_id
+            engine.group_id or "", look, patience, engine.handler.now(), random, instance_id=instance_id
         )
         return engine.offsets.carry_out(
-            decision, lambda seconds: self._worker.pause(batch, seconds), self._expelled, self.on_commit
+            decision, lambda seconds: self._worker.pause(batch, seconds), self._expelled, self._on_commit
         )
 
     def _expelled(self, error: BaseException, generation: Generation) -> None:
-        if self.identity() == generation:
-            self.on_expelled(error, generation)
+        member = self._member
+        if member is not None and member.generation() == generation:
+            member.expelled(error, generation)
 
     # -- automatic ------------------------------------------------------------------------------------
 
@@ -277,11 +301,11 @@ class Committer:
         seen: dict[TopicPartition, Any] = {}
 
         def look() -> Wanted:
-            generation = self.identity()
+            generation, hindrance = self._standing()
             with engine.lock:
                 offsets = {} if commit.done() else self.finished()
                 seen.update(self._states(offsets))
-            return Wanted(generation, offsets, hindrance=self._hindrance(generation))
+            return Wanted(generation, offsets, hindrance=hindrance)
 
         result = self._carry_out([commit], look, Patience(max(0.0, commit.until - engine.handler.now())))
         self._note(result.committed, seen)

@@ -45,7 +45,14 @@ T = TypeVar("T")
 class Engine(forks.OwnProcess, ConsumingPart):
     """One consumer's machinery. Thread-safe; :meth:`close` may be called from anywhere, also from a signal handler."""
 
-    def __init__(self, cluster: Cluster, options: ConsumerOptions, group_id: str | None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: ConsumerOptions,
+        group_id: str | None,
+        partition_object: Callable[[TopicPartition], Any] = lambda tp: tp,
+    ) -> None:
+        """``partition_object`` makes what messages and users get for a partition."""
         super().__init__()
         self.cluster = cluster
         self.options = options
@@ -66,7 +73,7 @@ class Engine(forks.OwnProcess, ConsumingPart):
         lane = make(None if here else self.handler.current, here) if short else None
         self.dispenser = Dispenser(self.buffer, lane)
         self._patience = None if self.handler.native else Patience(self.handler)
-        self.partition_object: Callable[[TopicPartition], Any] = lambda tp: tp
+        self.partition_object = partition_object
         self.closing = True
         self.stopping = self.stop_wanted = self._opened = False
         #: True when no more messages are wanted: consuming calls finish what is in hand and give nothing.
@@ -86,7 +93,7 @@ class Engine(forks.OwnProcess, ConsumingPart):
         self.troubles = Troubles(group_id or "consumer")
         self._raise_once: deque[BaseException] = deque()
         self._tasks: deque[Task] = deque()
-        #: The event loop that consumes, while one does.
+        #: The event loop that consumes, or has consumed last.
         self.loop: Any = None
         self.news = News(self)
         self.abandoned = False
@@ -147,6 +154,21 @@ class Engine(forks.OwnProcess, ConsumingPart):
         with self.lock:
             self.drop(list(self.buffer.queues))
             self.dispenser.hands.forget_taken()
+
+    def consume_on(self, loop: Any) -> None:
+        """``loop`` consumes: the last callback of a stop runs on it."""
+        self.loop = loop
+
+    def begin_stop(self, timeout: float) -> None:
+        """A stop begins that may take ``timeout`` seconds: consuming calls raise, and no other life begins."""
+        with self.lock:
+            self.stop_by = self.handler.now() + timeout
+            self.stopping = True
+            self.call_user()
+
+    def abandon(self) -> None:
+        """The consumer was collected without ``stop()``: the workers end. No lock, no I/O: this runs inside the GC."""
+        self.abandoned = self.closing = True
 
     @property
     def tasks_waiting(self) -> bool:

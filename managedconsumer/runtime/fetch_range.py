@@ -7,7 +7,7 @@ a replay, a check, a copy. The next request is on its way while the caller works
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import random
 from typing import Any, Callable, Iterator, Mapping, cast
 
@@ -96,9 +96,7 @@ class _RangeReader:
         self._own_pool = isinstance(source, Cluster)
         self._pool = ConnectionPool(source) if isinstance(source, Cluster) else source
         self._cluster = self._pool.cluster
-        settings, room = self._cluster.settings, 2 * limits.partition_max_bytes
-        if settings.max_frame_bytes < room:
-            self._cluster.settings = replace(settings, max_frame_bytes=room)
+        self._cluster.allow_answers_of(2 * limits.partition_max_bytes)
         self._tp = tp
         self._stop = stop
         self._limits = limits

@@ -66,8 +66,19 @@ class GroupMember:
     """One member of a group: a machine, a link to the coordinator, a heartbeat worker, an owner."""
 
     def __init__(
-        self, machine: Membership | ConsumerGroupMembership, link: CoordinatorLink, handler: Handler, owner: Owner
+        self,
+        machine: Membership | ConsumerGroupMembership,
+        link: CoordinatorLink,
+        handler: Handler,
+        owner: Owner,
+        *,
+        on_death: Callable[[BaseException], None] = lambda error: log.error("heartbeats ended", exc_info=error),
+        before_exit: Callable[[], object] = lambda: None,
     ) -> None:
+        """``on_death`` is told when the heartbeat worker dies of an error that it should not have met.
+
+        ``before_exit`` is called when the interpreter ends without a ``stop()``, while we are still in the group.
+        """
         self.machine = machine
         self._link = link
         self._handler = handler
@@ -81,10 +92,8 @@ class GroupMember:
         # By purpose: what has been asked and since when, and of what the owner has been told that it takes long.
         self._asked: dict[str, tuple[str, float]] = {}
         self._slow: dict[str, str] = {}
-        #: Told when the heartbeat worker dies of an error that it should not have met.
-        self.on_death: Callable[[BaseException], None] = lambda error: log.error("heartbeats ended", exc_info=error)
-        #: Called when the interpreter ends without a ``stop()``, while we are still in the group.
-        self.before_exit: Callable[[], object] = lambda: None
+        self._on_death = on_death
+        self._before_exit = before_exit
         self._exiting = False
         # True from a loss of the coordinator to its next answer.
         self._away = False
@@ -296,7 +305,7 @@ class GroupMember:
         try:
             self._beat()
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
-            self.on_death(error)
+            self._on_death(error)
         if self._exiting:  # however silent the coordinator is, the interpreter does not wait longer
             self._handler.sleep(_EXIT_SECONDS)
             self._link.close()
@@ -366,7 +375,7 @@ class GroupMember:
             self._lock.notify_all()
         log.info("group %s: the interpreter ends without stop(): the member leaves", self.machine.group_id)
         self._link.interrupt(HEARTBEAT)
-        self.before_exit()
+        self._before_exit()
         # A daemon thread that still consumes gets nothing more.
         self._owner.fence(ev.MembershipLost("the interpreter ends", None, generation))
         if farewell is not None:

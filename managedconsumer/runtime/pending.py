@@ -88,14 +88,18 @@ class Explicit(Commit):
         states: Mapping[TopicPartition, Any],
         lost: Mapping[TopicPartition, err.KafkaException],
         patience: Patience,
+        *,
+        of_hand: bool,
     ) -> None:
-        """``states``: the state objects of the partitions at the look-up. ``lost``: taken away while in hand."""
+        """``states``: the state objects of the partitions at the look-up. ``lost``: taken away while in hand.
+
+        ``of_hand``: it is of what the calling thread has in hand, not of offsets that the user has named.
+        """
         super().__init__(changed, now, offsets)
         self.states = states
         self.lost = dict(lost)
         self.patience = patience
-        #: Whether it is of what the calling thread had in hand, not of offsets that the user has named.
-        self.of_hand = False
+        self.of_hand = of_hand
 
 
 class Finished(Commit):

@@ -30,7 +30,7 @@ class PositionWorker:
         self._engine = engine
         self._worker: Any = None
         self._wake = engine.handler.Event()
-        self.on_metadata: Callable[[], None] = lambda: None
+        self._on_metadata: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Start the worker."""
@@ -39,6 +39,10 @@ class PositionWorker:
     def wake(self) -> None:
         """There is something to look up."""
         self._wake.set()
+
+    def watch_metadata(self, told: Callable[[], None]) -> None:
+        """Call ``told``, and nobody else, in this worker after each change of the metadata."""
+        self._on_metadata = told
 
     def join(self, timeout: float) -> None:
         """Wait for the worker to end; it has been told to."""
@@ -121,7 +125,7 @@ class PositionWorker:
                     age = min(age, now() - engine.cluster.refreshed_at)
                 if engine.cluster.snapshot is not seen:  # whoever asked for it
                     seen = engine.cluster.snapshot
-                    self.on_metadata()
+                    self._on_metadata()
                 if self._in_the_dark():
                     pause = backoff.fail(now())
                 else:

@@ -209,7 +209,7 @@ class World:
         """Nothing of it stays."""
         self.kernel.stopped = True
         for program in self.witness.programs:
-            program.discard()
+            program.kill()
         # A finalizer of the consumers (their view of the cluster) keeps hold of the network until it is called: here
         # the network leads to everything, and would for ever.
         self.network.forget()

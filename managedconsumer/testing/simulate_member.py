@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Collection
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
-from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
-from managedconsumer.runtime.member import GroupMember
+from managedconsumer.group_life import GroupLife
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.simulate_handler import VirtualHandler
 from managedconsumer.testing.simulate_kernel import Killed, Process, Task
 from managedconsumer.testing.simulate_network import SimulatedCluster
 from managedconsumer.testing.simulate_reader import PATIENCE_MS, Reader, ReaderDied, SimulatedError
-from managedconsumer.testing.simulate_watch import Listener, Watched
+from managedconsumer.testing.simulate_watch import Listener, SimulatedConsumer, Watched
 
 if TYPE_CHECKING:
     from managedconsumer.testing.simulate import World
@@ -22,19 +21,6 @@ if TYPE_CHECKING:
 #: How long ``stop()`` may take (seconds): its own default timeout for each of the things that it waits for.
 _LONGEST_STOP = 25.0
 _FENCED, _UNRELEASED = 82, 111
-
-
-class _Consumer(ManagedBalancedConsumer):
-    """The real consumer; only tells its program when a new member is made."""
-
-    program: Program
-
-    def _setup_membership(self) -> None:
-        super()._setup_membership()
-        if isinstance(self._member, GroupMember) and isinstance(self._member.machine, ConsumerGroupMembership):
-            self._member.machine._new_id = self.program.world.next_id  # noqa: SLF001 (not a random one)
-        if self._owner is not None:
-            self.program.watch_owner(self._owner)
 
 
 class Program(Watched):
@@ -52,15 +38,15 @@ class Program(Watched):
         self.signal_due = self.dead_hands = False
         self.unsurfaced = 0
         self._threads: list[Task] = []
-        self.consumer: _Consumer | None = None
+        self.consumer: SimulatedConsumer | None = None
         self._told = self.handler.Event()
         self.handler.spawn(name, self._main)
 
     # -- the user's code ------------------------------------------------------------------------------
 
-    def _make(self) -> _Consumer:
+    def _make(self) -> SimulatedConsumer:
         plan = self.world.plan
-        consumer = _Consumer(
+        consumer = SimulatedConsumer(
             re.compile("t[0-9]+") if plan.pattern else sorted(plan.topics),
             SimulatedCluster(self.world.network, self.process),
             b"group",
@@ -82,13 +68,18 @@ class Program(Watched):
             group_instance_id=self.instance,
             listener=None if self.contract is None else Listener(self, self.contract),
         )
-        consumer.program = self
-        consumer._engine._patience = None  # noqa: SLF001 (gevent's hub, and with it real time, has no part in this)
+        consumer.watch_lives(self._new_life)
+        consumer.engine._patience = None  # noqa: SLF001 (gevent's hub, and with it real time, has no part in this)
         return consumer
+
+    def _new_life(self, life: GroupLife) -> None:
+        if isinstance(life.machine, ConsumerGroupMembership):
+            life.machine._new_id = self.world.next_id  # noqa: SLF001 (not a random one)
+        self.watch_owner(life.owner)
 
     def _main(self) -> None:
         self.consumer = consumer = self._make()
-        self._watch_engine(consumer._engine)  # noqa: SLF001
+        self._watch_engine(consumer.engine)
         while self._start(consumer):
             self._read(consumer)
             if self.stop_asked != "restart":
@@ -100,7 +91,7 @@ class Program(Watched):
         self._check_nothing_left()
         self.ended = True
 
-    def _read(self, consumer: _Consumer) -> None:
+    def _read(self, consumer: SimulatedConsumer) -> None:
         """All readers until the consumer has stopped."""
         plan = self.world.plan
         self.readers.clear()
@@ -158,13 +149,13 @@ class Program(Watched):
         """A reader ends with messages in hand: they are unfinished for good in this life of the consumer."""
         self.dead_hands = self.dead_hands or bool(reader.hand)
 
-    def running_consumer(self) -> _Consumer:
+    def running_consumer(self) -> SimulatedConsumer:
         """The consumer of the readers."""
         if self.consumer is None:
             raise RuntimeError("there is no consumer yet")
         return self.consumer
 
-    def _start(self, consumer: _Consumer) -> bool:
+    def _start(self, consumer: SimulatedConsumer) -> bool:
         """True when the consumer runs; False if the program is to end."""
         while not self.ended and self.stop_asked in ("", "restart"):
             try:
@@ -178,11 +169,11 @@ class Program(Watched):
                 self.handler.sleep(0.5)
         return False
 
-    def _started(self, consumer: _Consumer) -> None:
+    def _started(self, consumer: SimulatedConsumer) -> None:
         """``start()`` has returned: what it holds is read from now on, unless a listener has to be told first."""
         self.dead_hands = False
         if self.contract is None:
-            self.told_to_read(consumer._engine.subscription.assignment)  # noqa: SLF001
+            self.told_to_read(consumer.engine.subscription.assignment)
 
     def told_to_read(self, tps: Collection[TopicPartition]) -> None:
         """The program knows that it reads ``tps``: this is the worst moment for a message to be produced."""
@@ -216,7 +207,7 @@ class Program(Watched):
             self.unsurfaced += 1
             raise SimulatedError
 
-    def _stop(self, consumer: _Consumer) -> None:
+    def _stop(self, consumer: SimulatedConsumer) -> None:
         began = self.world.kernel.now
         try:
             consumer.stop()
@@ -285,12 +276,6 @@ class Program(Watched):
     def kill(self) -> None:
         """-9."""
         self.process.kill()
-
-    def discard(self) -> None:
-        """The simulation is over: leave no engine waiting for its consumer's finalizer."""
-        self.kill()
-        if self.consumer is not None:
-            self.consumer._consumer._finalizer.detach()  # noqa: SLF001
 
 
 #: Workers of the simulated program itself.

@@ -218,7 +218,7 @@ class Reader:
         """Try it again, or go on behind the batch: as long as it is where it was, and nobody else's by now."""
         program = self.program
         tp = TopicPartition(error.topic, error.partition)
-        engine = program.running_consumer()._engine  # noqa: SLF001
+        engine = program.running_consumer().engine
         if self._random.random() < 0.5:
             program.handler.sleep(0.05)
             return
@@ -243,7 +243,7 @@ class Reader:
         chance = plan.explicit_commit if worked or plan.auto_commit else 1.0
         if not chance or self._random.random() >= chance:
             return
-        engine = program.running_consumer()._engine  # noqa: SLF001
+        engine = program.running_consumer().engine
         positions = {tp: state.position for tp, state in engine.subscription.assignment.items()}
         mine = self._covered()
         try:

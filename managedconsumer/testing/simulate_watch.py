@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Collection
+from typing import TYPE_CHECKING, Any, Callable, Collection
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator.states import MemberState
+from managedconsumer.group_life import GroupLife
 from managedconsumer.group_owner import GroupOwner
 from managedconsumer.listeners import ConsumerRebalanceListener
+from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.structs import NO_GENERATION, Generation, TopicPartition
@@ -17,7 +19,6 @@ from managedconsumer.testing.simulate_kernel import Process
 from managedconsumer.testing.simulate_reader import Item, Reader, arrow_items
 
 if TYPE_CHECKING:
-    from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
     from managedconsumer.testing.simulate import World
 
 _ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _FENCED_EPOCH = 22, 25, 110
@@ -46,6 +47,31 @@ class Listener(ConsumerRebalanceListener):
         self._program.in_callback()
 
 
+class SimulatedConsumer(ManagedBalancedConsumer):
+    """The real consumer, and a view of what is inside."""
+
+    @property
+    def engine(self) -> Engine:
+        """Its engine."""
+        return self._session.engine
+
+    @property
+    def member(self) -> GroupMember | None:
+        """The group member while it has one."""
+        return self._member
+
+    def watch_lives(self, told: Callable[[GroupLife], None]) -> None:
+        """Call ``told`` with each new life, before it begins."""
+        make = self._lives.make
+
+        def making() -> GroupLife:
+            life = make()
+            told(life)
+            return life
+
+        self._lives.make = making  # type: ignore[method-assign]
+
+
 class Watched:
     """A program as the witness sees it."""
 
@@ -53,7 +79,7 @@ class Watched:
     name: str
     process: Process
     handler: VirtualHandler
-    consumer: ManagedBalancedConsumer | None
+    consumer: SimulatedConsumer | None
 
     def __init__(self, world: World) -> None:
         self.knows_loss = False
@@ -94,12 +120,12 @@ class Watched:
 
     @property
     def _engine(self) -> Engine | None:
-        return None if self.consumer is None else self.consumer._engine  # noqa: SLF001
+        return None if self.consumer is None else self.consumer.engine
 
     @property
     def member(self) -> GroupMember | None:
         """The group member of the consumer while it has one."""
-        return None if self.consumer is None else self.consumer._member  # noqa: SLF001
+        return None if self.consumer is None else self.consumer.member
 
     @property
     def cooperative(self) -> bool:

@@ -53,7 +53,7 @@ def main(given: dict[str, Any]) -> None:
                 continue
             tell("got", message.partition_id, message.offset, (message.value or b"").decode())
             if given.get("hold"):
-                consumer._engine.handler.sleep(given["hold"])
+                consumer._session.engine.handler.sleep(given["hold"])
                 tell("done", message.partition_id, message.offset)
             if given.get("commit_each"):
                 commit(consumer)

@@ -27,10 +27,10 @@ def test_the_replica_of_our_rack_serves_us(kafka43x3: DevBroker, topic: Callable
     tp = TopicPartition(name, 0)
     plain = SimpleConsumer(name, kafka43x3.bootstrap, consumer_timeout_ms=200)
     try:
-        info = plain._engine.cluster.snapshot.partition(tp)
+        info = plain._session.engine.cluster.snapshot.partition(tp)
         assert info is not None
         assert read_to(plain, 19) == list(range(20))
-        assert plain._engine.buffer.queues[tp].read_replica == -1
+        assert plain._session.engine.buffer.queues[tp].read_replica == -1
     finally:
         plain.stop()
 
@@ -38,9 +38,9 @@ def test_the_replica_of_our_rack_serves_us(kafka43x3: DevBroker, topic: Callable
     consumer = SimpleConsumer(name, kafka43x3.bootstrap, consumer_timeout_ms=200, client_rack=f"rack-{follower}")
     try:
         assert read_to(consumer, 19) == list(range(20))
-        queue = consumer._engine.buffer.queues[tp]
+        queue = consumer._session.engine.buffer.queues[tp]
         assert queue.read_replica == follower
-        assert (follower, 0) in consumer._engine.fetchers._workers
+        assert (follower, 0) in consumer._session.engine.fetchers._workers
 
         kafka43x3.kill(follower)
         began = time.monotonic()

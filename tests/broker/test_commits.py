@@ -157,7 +157,7 @@ class Witness:
         member.callback = self._rebalanced
 
     def watch(self) -> None:
-        offsets = self.member.consumer._engine.offsets
+        offsets = self.member.consumer._session.engine.offsets
         ask = offsets._ask_coordinator
 
         def asked(api: Any, body: Any, *more: Any) -> Any:
@@ -277,7 +277,7 @@ def test_a_zombies_commit_is_refused(kafka: DevBroker, fleet: Make, automatic: b
     old = consumer.consumer_id
     evict(kafka, group.group, old.decode())
     if automatic:
-        consumer._committer.commit_finished(2.0, "test")
+        consumer._session.committer.commit_finished(2.0, "test")
     else:
         with pytest.raises(err.CommitFailedError, match="were not committed"):
             consumer.commit_offsets()
@@ -298,7 +298,7 @@ def test_committed_offsets_that_cannot_be_had_at_once(kafka43: DevBroker, fleet:
     group = fleet(kafka43, 2)
     expected = write(kafka43, group.topic, 2, 10)
     member = group.member()
-    engine = member.consumer._engine
+    engine = member.consumer._session.engine
     failures = iter([err.GroupLoadInProgress("still loading"), err.RequestTimedOut("no answer")])
     build = engine._build
 

@@ -114,7 +114,7 @@ def test_a_batch_that_is_too_large(
         on_error=lambda error, message: seen.append(error) or "skip",
     )
     seen: list[Any] = []
-    cluster = consumer._engine.cluster
+    cluster = consumer._session.engine.cluster
     cluster.settings = replace(cluster.settings, max_frame_bytes=500_000)
     with consumer:
         got = {(m.partition_id, m.offset) for m in (consumer.consume() for _ in range(3))}

@@ -149,7 +149,9 @@ def test_only_committed_transactions(kafka43: DevBroker, topic: Topic, simple: C
     assert values == [b"good%d" % n for n in range(20)] * 2
     assert consumer.consume(block=False) is None
     # Four times twenty records and a marker.
-    until(consumer._engine.handler, lambda: consumer.consume(False) or consumer.position(0) == 84, 15, "the end")
+    until(
+        consumer._session.engine.handler, lambda: consumer.consume(False) or consumer.position(0) == 84, 15, "the end"
+    )
     everything = simple(name)
     assert len({message.value for message in take(everything, 80)}) == 40
 
@@ -344,7 +346,7 @@ def test_pykafkas_ways_to_ask_for_it(kafka43: DevBroker, topic: Topic, unique: U
     ):
         with contextlib.closing(consumer):
             assert offsets(take(consumer, 10)) == list(range(10))
-            assert "rdkafka" in consumer._engine.fetchers._workers[-1, 0].name
+            assert "rdkafka" in consumer._session.engine.fetchers._workers[-1, 0].name
 
 
 # -- groups ---------------------------------------------------------------------------------------------------------
@@ -380,12 +382,12 @@ def test_a_kept_partition_goes_on_without_a_refetch(kafka43: DevBroker, fleet: M
     group.wait_balanced(2)
     expected = write(kafka43, group.topic, 2, 50)
     group.wait_received(expected)
-    queues = dict(member.consumer._engine.buffer.queues)
+    queues = dict(member.consumer._session.engine.buffer.queues)
     versions = {tp: queue.version for tp, queue in queues.items()}
     generation = member.consumer.generation_id
     member.consumer._member.request_rejoin("the test wants it")
     group.until(lambda: member.consumer.generation_id > generation and member.stable, 20, "another generation")
-    assert {tp: queue.version for tp, queue in member.consumer._engine.buffer.queues.items()} == versions
+    assert {tp: queue.version for tp, queue in member.consumer._session.engine.buffer.queues.items()} == versions
     more = write(kafka43, group.topic, 2, 50, start=50)
     group.wait_received(expected | more)
     group.check()

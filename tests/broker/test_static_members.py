@@ -56,8 +56,8 @@ def test_a_leader_that_restarts_keeps_the_group_going(group: ListenerGroup) -> N
     group.leave(one)
     again = group.join(group_instance_id="one", auto_commit_enable=True)
     group.wait_balanced(PARTITIONS)
-    again.consumer._engine.cluster.metadata_max_age = 0.5
-    again.consumer._engine.positions.wake()
+    again.consumer._session.engine.cluster.metadata_max_age = 0.5
+    again.consumer._session.engine.positions.wake()
     group.broker.create_partitions(group.topic, PARTITIONS + 2)
     group.wait_balanced(PARTITIONS + 2)
 

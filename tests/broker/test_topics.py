@@ -69,7 +69,7 @@ def test_a_pattern_follows_the_topics(group: ListenerGroup, unique: Callable[[st
     try:
         consumer: dict[str, Any] = {"topic": re.compile(f"{stem}-.*")}
         member = group.member(**consumer)
-        member.consumer._engine.cluster.metadata_max_age = 0.5
+        member.consumer._session.engine.cluster.metadata_max_age = 0.5
         member.start()
         group.until(lambda: {tp.topic for tp in member.owned} == {f"{stem}-a"}, "the topic that is there")
         create(f"{stem}-b", 2)
@@ -136,7 +136,7 @@ def test_a_pattern_that_the_broker_cannot_read(
 def test_a_topic_deleted_and_created_again(group: ListenerGroup, caplog: pytest.LogCaptureFixture) -> None:
     """It starts by policy, not at a stale offset, and nobody creates the topic by looking for it."""
     member = group.member(auto_commit_enable=True, auto_commit_interval_ms=200)
-    member.consumer._engine.cluster.metadata_max_age = 0.5
+    member.consumer._session.engine.cluster.metadata_max_age = 0.5
     member.start()
     group.until(lambda: len(member.owned) == 2, "assigned")
     write(group.broker, group.topic, 2, 5)
@@ -181,7 +181,7 @@ def test_a_topic_created_again_without_a_policy(kafka43: DevBroker, topic: Calla
     consumer.start()
     try:
         assert consumer.consume() is not None
-        consumer._engine.subscription._default_offset_reset_strategy = 0
+        consumer._session.engine.subscription._default_offset_reset_strategy = 0
         consumer.pause()
         kafka43.delete_topic(name)
         kafka43.create_topic(name, 1)
@@ -203,7 +203,7 @@ def test_a_truncated_log_is_told(dev_broker: Callable[..., DevBroker], caplog: p
     written = [write(broker, name, 1, 10)]
     consumer = SimpleConsumer(name, broker.bootstrap, consumer_timeout_ms=500)
     try:
-        info = consumer._engine.cluster.snapshot.partition(tp)
+        info = consumer._session.engine.cluster.snapshot.partition(tp)
         assert info is not None
         other = next(node for node in info.replicas if node != info.leader)
         broker.stop_node(other)
@@ -222,7 +222,7 @@ def test_a_truncated_log_is_told(dev_broker: Callable[..., DevBroker], caplog: p
         caplog.clear()
         offsets, committed, epoch = read_and_commit(broker, name)
         assert (offsets, committed) == (list(range(10, 25)), 25) and epoch > info.leader_epoch
-        told = [r.getMessage() for r in caplog.records if r.name == "managedconsumer.simpleconsumer"]
+        told = [r.getMessage() for r in caplog.records if r.name == "managedconsumer.positioning"]
         assert any("offsets 10 to 19" in text for text in told), told
     finally:
         consumer.stop()

@@ -11,7 +11,7 @@ GROUP = [
     Mutant(
         "a commit without a look at ownership",
         "managedconsumer/runtime/committer.py",
-        "if self.members_only and hindrance is None and not _same(now.get(tp), commit.states[tp]):",
+        "if self._member and hindrance is None and not _same(now.get(tp), commit.states[tp]):",
         "if False:",
         ("tests/runtime/test_committer.py", "tests/runtime/test_commits.py"),
         _SOME,
@@ -19,8 +19,8 @@ GROUP = [
     Mutant(
         "a commit without a look at the generation",
         "managedconsumer/runtime/committer.py",
-        "        if not generation.joined:\n            return err.UnknownMemberId(",
-        "        if False:\n            return err.UnknownMemberId(",
+        "        if not generation.joined:\n            return generation, err.UnknownMemberId(",
+        "        if False:\n            return generation, err.UnknownMemberId(",
         ("tests/runtime/test_committer.py",),
         _SOME,
     ),
@@ -89,10 +89,10 @@ GROUP = [
     Mutant(
         "after the fence messages are handed out",
         "managedconsumer/group_owner.py",
-        "        held = self._consumer._assigned()\n"
+        "        held = self._session.assigned()\n"
         "        self._engine.hold(held)\n"
-        "        self._consumer._committer.fenced(event.error)",
-        "        held = self._consumer._assigned()\n        self._consumer._committer.fenced(event.error)",
+        "        self._session.committer.fenced(event.error)",
+        "        held = self._session.assigned()\n        self._session.committer.fenced(event.error)",
         (),
         _SOME,
         ci=True,

@@ -72,7 +72,7 @@ def test_a_shared_registry_does_not_grow_with_every_consumer(ended_by: str) -> N
             if ended_by == "stop":
                 consumer.stop()
             else:
-                workers = consumer._engine.fetchers, consumer._engine.positions
+                workers = consumer._session.engine.fetchers, consumer._session.engine.positions
                 del consumer
                 gc.collect()
                 for worker in workers:

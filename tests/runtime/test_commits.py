@@ -454,7 +454,7 @@ def test_a_stop_takes_its_time_and_no_more_when_the_broker_is_silent(
         consumer.consume()
     broker.silent = {"*"}
     if lost:
-        consumer._engine.link.lost("test")
+        consumer._session.engine.link.lost("test")
     began = time.monotonic()
     consumer.stop(timeout=0.5)
     assert time.monotonic() - began < 1.2
@@ -492,20 +492,20 @@ def test_a_signal_handler_that_stops_while_the_lock_is_held(
     """In the middle of the look-up: the stop follows when the lock is free, and covers the commit."""
     consumer = make(kind, auto_commit_enable=True)
     message = consumer.consume()
-    look = consumer._committer.held
+    look = consumer._session.committer.held
 
     def interrupted() -> Any:
         signal.raise_signal(signal.SIGUSR1)
         return look()
 
-    consumer._committer.held = interrupted
+    consumer._session.committer.held = interrupted
     old = signal.signal(signal.SIGUSR1, lambda *_: consumer.stop(timeout=2))
     began = time.monotonic()
     try:
         consumer.commit_offsets()
     finally:
         signal.signal(signal.SIGUSR1, old)
-        consumer._committer.held = look
+        consumer._session.committer.held = look
     assert time.monotonic() - began < 1.5
     assert broker.committed("g")[TopicPartition("t", message.partition_id)] == 1
     with pytest.raises(err.ConsumerStoppedException):
@@ -517,7 +517,7 @@ def test_a_stop_that_was_faster_than_a_commit_is_told(broker: Broker, make: Call
     """What was in hand is forgotten by then: the call must not return as if there were nothing to commit."""
     consumer = make(SimpleConsumer)
     consumer.consume()
-    consumer._require_running = consumer.stop
+    consumer._session.require_running = consumer.stop
     with pytest.raises(err.ConsumerStoppedException, match="nothing was committed"):
         consumer.commit_offsets(wait=wait)
     assert broker.committed("g") == {}

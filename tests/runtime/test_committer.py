@@ -11,7 +11,7 @@ import pytest
 from managedconsumer import errors as err
 from managedconsumer.coordinator.committing import Patience
 from managedconsumer.partition_state import TopicPartitionState
-from managedconsumer.runtime.committer import Committer
+from managedconsumer.runtime.committer import Committer, MemberIdentity
 from managedconsumer.runtime.handlers import ThreadingHandler
 from managedconsumer.runtime.offsets import OffsetClient
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
@@ -69,10 +69,13 @@ class Member:
             fail=lambda error: pytest.fail(f"the worker ended: {error!r}"),
         )
         self.committer = Committer(self.engine)
-        self.committer.members_only = True
-        self.committer.identity = lambda: self.generation
-        self.committer.settled = lambda: self.settled
-        self.committer.on_expelled = lambda _error, _generation: setattr(self, "generation", NO_GENERATION)
+        self.committer.join_group(
+            MemberIdentity(
+                lambda: self.generation,
+                lambda: self.settled,
+                lambda _error, _generation: setattr(self, "generation", NO_GENERATION),
+            )
+        )
         self.generation, self.settled = MEMBER, True
 
     @staticmethod
@@ -120,6 +123,23 @@ def test_nothing_is_sent_before_the_new_share_is_known(member: Member) -> None:
     member.settled = True
     commit.result(1000)
     assert member.sent == [(8, {0: 4, 1: 4})]
+
+
+def test_what_was_looked_up_before_the_new_share_is_known_is_not_sent_once_it_is(member: Member) -> None:
+    """The look-up and the end of the hand-over cross: it has found what is another member's by now."""
+    member.generation, member.settled = NEXT, False
+    me, look = member.engine.handler.ident(), member.committer.finished
+
+    def crossed() -> dict[TopicPartition, OffsetAndMetadata]:
+        found = look()
+        if member.engine.handler.ident() != me:
+            member.assignment.pop(B, None)
+            member.settled = True
+        return found
+
+    member.committer.finished = crossed  # type: ignore[method-assign]
+    member.committer.commit_finished(1.0, "test")
+    assert all(1 not in offsets for _, offsets in member.sent)
 
 
 def test_nothing_of_another_owners_share_is_sent(member: Member) -> None:

@@ -22,7 +22,7 @@ def test_resuming_wakes_the_fetchers(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         broker.produce("orders", [b"m0"])
         assert consumer.consume() is not None
-        room = consumer._engine.room
+        room = consumer._session.engine.room
         wait = room.wait
 
         def noted(timeout: float | None = None) -> Any:
@@ -33,7 +33,7 @@ def test_resuming_wakes_the_fetchers(monkeypatch: pytest.MonkeyPatch) -> None:
         consumer.pause(0)
         assert asleep.wait(10), "the worker has nothing to ask for"
         broker.produce("orders", [b"m1"])
-        with consumer._engine.lock:  # it is asleep, and not on its way there
+        with consumer._session.engine.lock:  # it is asleep, and not on its way there
             pass
         consumer.resume(0)
         message = consumer.consume()
@@ -49,8 +49,8 @@ def test_what_is_in_hand_is_not_committed() -> None:
         with ManagedBalancedConsumer("orders", broker.bootstrap, "group", **options) as consumer:
             for _ in range(3):
                 assert consumer.consume() is not None
-            offsets = consumer._committer.finished()
+            offsets = consumer._session.committer.finished()
             tp = TopicPartition("orders", 0)
             assert tp not in offsets or offsets[tp].offset == 2
-            assert consumer._committer.commit_finished(5.0, "test")
+            assert consumer._session.committer.commit_finished(5.0, "test")
             assert broker.committed("group") == {tp: 2}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import pytest
 
@@ -12,8 +12,9 @@ from managedconsumer.coordinator.committing import Patience
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import Dispenser
-from managedconsumer.group_life import GroupLife, _work
+from managedconsumer.group_life import GroupLives, _work
 from managedconsumer.group_owner import GroupOwner
+from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
 from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.runtime.assignment_part import AssignmentPart
 from managedconsumer.runtime.callbacks import ListenerCalls, UserTask
@@ -167,35 +168,31 @@ def test_what_is_on_hold_stays_on_hold_when_something_else_is_dropped() -> None:
 # -- stop() --------------------------------------------------------------------------------------------------
 
 
-def _life() -> GroupLife:
-    life = GroupLife.__new__(GroupLife)
-    life.engine = SimpleNamespace(fail=pytest.fail, closing=False)  # type: ignore[assignment]
-    return life
+@pytest.fixture
+def lives(monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupLives]:
+    """Those of a consumer that no error may end; what is running of them has no worker."""
+    consumer = ManagedBalancedConsumer("t", "127.0.0.1:1", "g", auto_start=False)
+    monkeypatch.setattr(consumer._session.engine, "fail", pytest.fail)
+    monkeypatch.setattr(consumer._session.engine, "closing", False)
+    yield consumer._lives
+    consumer._lives.current = None
 
 
-def test_a_worker_of_an_earlier_life_ends_and_harms_nobody() -> None:
-    class Consumer:
-        _group_life = _life()
-
-        def _tick(self) -> bool:
-            raise AssertionError("the worker of an earlier life goes on")
-
-    consumer = Consumer()
-    _work(weakref.ref(consumer), _life())
+def test_a_worker_of_an_earlier_life_ends_and_harms_nobody(lives: GroupLives) -> None:
+    earlier, lives.current = lives.make(), lives.make()
+    earlier.tick = lambda: pytest.fail("it goes on")  # type: ignore[method-assign]
+    _work(weakref.ref(lives), earlier)
 
 
-def test_an_error_that_an_earlier_life_runs_into_does_not_end_the_present_one() -> None:
-    life = _life()
+def test_an_error_that_an_earlier_life_runs_into_does_not_end_the_present_one(lives: GroupLives) -> None:
+    earlier = lives.current = lives.make()
 
-    class Consumer:
-        _group_life = life
+    def tick() -> bool:
+        lives.current = lives.make()  # stopped and started again, while this was under way
+        raise ValueError
 
-        def _tick(self) -> bool:
-            self._group_life = _life()  # stopped and started again, while this was under way
-            raise ValueError
-
-    consumer = Consumer()
-    _work(weakref.ref(consumer), life)
+    earlier.tick = tick  # type: ignore[method-assign]
+    _work(weakref.ref(lives), earlier)
 
 
 def test_stop_does_not_wait_for_a_coordinator_that_is_silent() -> None:
