@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from typing import Any, Callable
 
 from managedconsumer.compat.membership import accept_assignors
@@ -55,7 +54,7 @@ def build_machine(
     generation: Callable[[], Generation],
 ) -> Machine:
     """A machine for one life of a member. It is driven under the member's lock, and takes no other."""
-    group, now = engine.group_id or "", engine.handler.now
+    group, handler = engine.group_id or "", engine.handler
     longest, request_timeout = max(100, options.rebalance_backoff_ms), int(engine.cluster.settings.request_timeout_ms)
 
     # Without the engine's lock: the subscription and the era are replaced as a whole, never changed.
@@ -79,8 +78,9 @@ def build_machine(
                 topic_regex=_topic_regex(engine),
             ),
             topics,
-            random.random,
-            now,
+            handler.random,
+            handler.now,
+            handler.new_id,
         )
     return Membership(
         MembershipConfig(
@@ -93,8 +93,8 @@ def build_machine(
             group_instance_id=options.group_instance_id,
         ),
         protocols,
-        random.random,
-        now,
+        handler.random,
+        handler.now,
     )
 
 

@@ -13,7 +13,6 @@ from typing import Any, Callable, Iterable
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
-from managedconsumer.compat import registry
 from managedconsumer.compat.accept import accept_cluster, accept_partition, accept_topic
 from managedconsumer.compat.objects import Cluster as PublicCluster
 from managedconsumer.config import ConsumerOptions, check_bool, check_group, check_names, wrong_kind
@@ -383,6 +382,3 @@ class SimpleConsumer(ConsumerAPI):
             self._last_held = self._held(self._assigned())
         self._engine.close(timeout)
         self._committer.join(timeout)
-
-
-registry.simple_consumer = SimpleConsumer

@@ -7,7 +7,6 @@ consumers of this package do not need it: they drive the same machine, negotiati
 from __future__ import annotations
 
 import logging
-import random
 import weakref
 from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
 
@@ -284,7 +283,7 @@ class ConsumerCoordinator(BaseCoordinator):
             look,
             Patience(timeout, pauses=self._backoff_seconds()),
             self._handler.now(),
-            random.random,
+            self._handler.random,
             instance_id=self.config["group_instance_id"],
         )
         committed = self.consumer_sensors.committed

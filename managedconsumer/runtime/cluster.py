@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from random import random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
@@ -210,7 +209,7 @@ class Cluster:
     def _candidates(self) -> list[tuple[str, int, int | None]]:
         known: list[tuple[str, int, int | None]] = [(b.host, b.port, b.node_id) for b in self.snapshot.brokers.values()]
         # A random start spreads a fleet's metadata requests over the brokers.
-        start = int(random() * len(known)) if known else 0
+        start = int(self.handler.random() * len(known)) if known else 0
         known = known[start:] + known[:start]
         addresses = {(host, port) for host, port, _ in known}
         return known + [(host, port, None) for host, port in self.bootstrap if (host, port) not in addresses]
@@ -235,7 +234,7 @@ class Cluster:
     def refresh_until(self, topics: Iterable[str] | None, timeout: float) -> ClusterSnapshot:
         """:meth:`refresh` with back-off for at most ``timeout`` seconds while brokers are unreachable."""
         now = self.handler.now
-        deadline, backoff = Deadline(now(), timeout), Backoff(*self._backoff_seconds, random)
+        deadline, backoff = Deadline(now(), timeout), Backoff(*self._backoff_seconds, self.handler.random)
         while True:
             try:
                 return self.refresh(topics)

@@ -6,7 +6,6 @@ import json
 import logging
 import socket
 from dataclasses import replace
-from random import random
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from managedconsumer import errors as err
@@ -237,7 +236,12 @@ class Committer:
     def _carry_out(self, batch: Sequence[Commit], look: Callable[[], Wanted], patience: Patience) -> Result:
         engine = self._engine
         decision = Committing(
-            engine.group_id or "", look, patience, engine.handler.now(), random, instance_id=self.instance_id
+            engine.group_id or "",
+            look,
+            patience,
+            engine.handler.now(),
+            engine.handler.random,
+            instance_id=self.instance_id,
         )
         return engine.offsets.carry_out(
             decision, lambda seconds: self._worker.pause(batch, seconds), self._expelled, self.on_commit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from random import random
 from typing import Any, Callable, Iterable, Mapping
 
 from managedconsumer import errors as err
@@ -70,7 +69,7 @@ class OffsetClient:
         leader gets at least so many seconds, however little time is left. ``once``: True when no attempt is wanted
         after the one that is under way.
         """
-        backoff, deadline = Backoff(0.05, 1.0, random), Deadline(self._now(), timeout)
+        backoff, deadline = Backoff(0.05, 1.0, self._cluster.handler.random), Deadline(self._now(), timeout)
         done: dict[TopicPartition, OffsetAnswer] = {}
         todo = dict(wanted)
         while todo:
@@ -164,7 +163,7 @@ class OffsetClient:
         ``waiting`` is told, before each further attempt, what the last one has failed of.
         """
         wanted = list(partitions)
-        backoff, deadline = Backoff(0.05, 1.0, random), Deadline(self._now(), timeout)
+        backoff, deadline = Backoff(0.05, 1.0, self._cluster.handler.random), Deadline(self._now(), timeout)
         body = commits.fetch_body(self._group_id or "", wanted, require_stable=True)
         while wanted:
             problem: err.KafkaException | None

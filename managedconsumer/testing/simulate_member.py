@@ -6,9 +6,7 @@ import re
 from typing import TYPE_CHECKING, Collection
 
 from managedconsumer import errors as err
-from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
-from managedconsumer.runtime.member import GroupMember
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.simulate_handler import VirtualHandler
 from managedconsumer.testing.simulate_kernel import Killed, Process, Task
@@ -31,8 +29,6 @@ class _Consumer(ManagedBalancedConsumer):
 
     def _setup_membership(self) -> None:
         super()._setup_membership()
-        if isinstance(self._member, GroupMember) and isinstance(self._member.machine, ConsumerGroupMembership):
-            self._member.machine._new_id = self.program.world.next_id  # noqa: SLF001 (not a random one)
         if self._owner is not None:
             self.program.watch_owner(self._owner)
 

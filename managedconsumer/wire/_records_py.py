@@ -22,11 +22,11 @@ from managedconsumer.wire._recordparse_py import (
     load_tables,
     timestamp_delta,
 )
-from managedconsumer.wire.compression import DEFAULT_MAX_BYTES, Buffer, DecompressionError, decompress
+from managedconsumer.wire.compression import DEFAULT_MAX_BYTES, Beside, Buffer, DecompressionError, decompress
 from managedconsumer.wire.legacy import BadMessageError, decode_entry
 from managedconsumer.wire.recordformat import read_varint
 
-INTERFACE = 3
+INTERFACE = 4
 IMPLEMENTATION = "python"
 
 _LOT = 256  # messages made ahead of the hand-out: enough to pay for the loop's set-up, little enough to be quick
@@ -37,7 +37,7 @@ class RecordChunk:
     """What one fetch response held for one partition, see ``managedconsumer.wire.records``."""
 
     __slots__ = (
-        *("_aborted", "_aborting", "_aborts", "_batch", "_batches", "_data", "_failure", "_index", "_left"),
+        *("_aborted", "_aborting", "_aborts", "_batch", "_batches", "_beside", "_data", "_failure", "_index", "_left"),
         *("_max_batch_bytes", "_origin", "_payload", "_place", "_previous", "_raised", "_read_committed", "_ready"),
         *("_skipped", "_unpacked"),
         *("active", "context", "corrupt", "epochs", "exhausted", "fetch_offset", "last_leader_epoch", "nbytes"),
@@ -54,6 +54,7 @@ class RecordChunk:
         read_committed: bool = False,
         check_crcs: bool = True,
         max_batch_bytes: int = DEFAULT_MAX_BYTES,
+        beside: Beside | None = None,
     ) -> None:
         if hasattr(self, "context"):
             raise TypeError("a RecordChunk cannot be initialised twice")
@@ -66,6 +67,7 @@ class RecordChunk:
         self._data = memoryview(data).cast("B")
         self.nbytes = len(self._data)
         self._max_batch_bytes = max_batch_bytes
+        self._beside = beside
         self._read_committed = read_committed
         # Latest first, so that those that begin next are popped from the end.
         self._aborts = sorted(aborted, key=lambda entry: entry[1], reverse=True) if read_committed else []
@@ -253,7 +255,8 @@ class RecordChunk:
                 self._open_legacy(batch)
                 return
             body = self._data[batch.start + fmt.HEADER_BYTES : batch.end]
-            self._payload = bytes(decompress(batch.attributes & fmt.CODEC_MASK, body, self._max_batch_bytes))
+            codec = batch.attributes & fmt.CODEC_MASK
+            self._payload = bytes(decompress(codec, body, self._max_batch_bytes, None, self._beside))
         except (DecompressionError, BadMessageError) as error:
             self._failure = str(error)
             return
@@ -299,7 +302,8 @@ class RecordChunk:
 
     def _open_legacy(self, batch: Batch) -> None:
         made = []
-        for record in reversed(decode_entry(self._data[batch.start : batch.end], self._max_batch_bytes)):
+        entry = self._data[batch.start : batch.end]
+        for record in reversed(decode_entry(entry, self._max_batch_bytes, self._beside)):
             if record.offset >= self.position:
                 message: Message = Message.__new__(Message)
                 message.value, message.partition_key = record.value, record.key
