@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
+from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, SubscriptionState
+from managedconsumer.coordinator.consumer import ConsumerCoordinator
 from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
-from managedconsumer.structs import TopicPartition
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.testing.simulate import simulate
 from managedconsumer.testing.simulate_kernel import Kernel, Process
@@ -21,6 +23,7 @@ from tests.lockwatch import Watch, WatchedHandler, constructed, table, watch_net
 TOPIC = "orders"
 CORE = {"SimpleConsumer._life", "GroupMember._lock", "Engine.lock", "Cluster._lock", "CoordinatorLink._lock"}
 NESTING = {"SimpleConsumer._life"}  # the only one under which a consumer takes others
+KAFKA_PYTHON = {"ConsumerCoordinator._turn", "GroupMember._lock"}
 
 
 def test_the_table_has_every_lock_of_the_source() -> None:
@@ -122,10 +125,30 @@ def test_members_that_come_and_go(make: Callable[..., Any], watch: Watch, broker
     assert watch.user_calls
 
 
-def _is_true(watch: Watch, least: set[str]) -> None:
+def test_a_coordinator_of_kafka_python(watch: Watch, broker: MemoryBroker) -> None:
+    cluster = Cluster(parse_bootstrap(broker.bootstrap), WatchedHandler(watch))
+    subscription = SubscriptionState("earliest")
+    subscription.subscribe(topics=[TOPIC])
+    coordinator = ConsumerCoordinator(cluster, subscription, None, group_id="g", auto_commit_interval_ms=20)
+    try:
+        cluster.refresh()
+        assert coordinator.ensure_active_group()
+        coordinator.commit_offsets_sync({TopicPartition(TOPIC, 0): OffsetAndMetadata(1, "", -1)})
+        assert not coordinator.need_rejoin()
+        cluster.snapshot = replace(cluster.snapshot, topics={})  # the leader sees that the topic has changed
+        assert coordinator.need_rejoin()
+        cluster.refresh()
+        assert coordinator.ensure_active_group()
+    finally:
+        coordinator.close()
+        cluster.close()
+    _is_true(watch, {"BaseCoordinator.lock", "ConsumerCoordinator._turn", "GroupMember._lock"}, KAFKA_PYTHON)
+
+
+def _is_true(watch: Watch, least: set[str], nesting: set[str] = NESTING) -> None:
     assert not watch.faults, sorted(watch.faults)
     assert least <= watch.seen
-    assert {outer for outer, _ in watch.nested} == NESTING
+    assert {outer for outer, _ in watch.nested} == nesting
     assert watch.io > 20
     assert watch.waits
 
