@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,7 +22,7 @@ from managedconsumer.wire import schemas
 from tests.runtime.silent_proxy import SilentProxyBroker
 
 TOPIC = "orders"
-TIMEOUT = 600  # ms, of a request; a connection that was kept gets no more
+TIMEOUT = 10_000  # ms, of a request: no test waits for so long
 
 
 @pytest.fixture
@@ -46,16 +48,15 @@ class Beside:
         self.result: Any = None
         self.error: BaseException | None = None
         self._handler = handler
-        self._began = time.monotonic()
-        self.took = 0.0
+        self.done = False
         self._worker = handler.spawn("beside", self._run, call, args)
 
     def _run(self, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
         try:
             self.result = call(*args)
-        except Exception as error:  # noqa: BLE001 - looked at by the test
+        except BaseException as error:  # noqa: BLE001 - looked at by the test
             self.error = error
-        self.took = time.monotonic() - self._began
+        self.done = True
 
     def over(self) -> Beside:
         self._worker.join(10)
@@ -83,6 +84,15 @@ def silent_to_the_next(broker: SilentProxyBroker, name: str) -> None:
     broker.choose = choose
 
 
+def end_silence(broker: SilentProxyBroker) -> None:
+    """The requests that were lost fail now."""
+    broker.choose = lambda _wire, _name: False
+    for wire in broker.wires:
+        if wire.silent:
+            with contextlib.suppress(OSError):
+                wire.client.shutdown(socket.SHUT_RDWR)
+
+
 def carried(broker: SilentProxyBroker, name: str) -> int:
     return sum(wire.carried.count(name) for wire in broker.wires)
 
@@ -94,17 +104,19 @@ def test_a_coordinator_is_found_while_another_thread_waits_for_metadata(
     silent_to_the_next(broker, "Metadata")
     refreshing = Beside(handler, cluster.refresh)
     until(handler, lambda: carried(broker, "Metadata") > before)
-    began = time.monotonic()
     assert cluster.find_coordinator("billing").node_id == 1
-    assert time.monotonic() - began < 0.75 * TIMEOUT / 1000.0
+    assert not refreshing.done
+    end_silence(broker)
     assert refreshing.over().error is None  # asked again over a new connection
-    assert refreshing.took > 0.9 * TIMEOUT / 1000.0
 
 
 def test_one_of_many_asks(cluster: Cluster, broker: SilentProxyBroker, handler: Handler) -> None:
     seen, before = cluster.snapshot, carried(broker, "Metadata")
     silent_to_the_next(broker, "Metadata")
-    several = [Beside(handler, cluster.refresh_if_same, seen, [TOPIC], 5.0) for _ in range(5)]
+    several = [Beside(handler, cluster.refresh_if_same, seen, [TOPIC]) for _ in range(5)]
+    until(handler, lambda: carried(broker, "Metadata") > before)
+    handler.sleep(0.05)  # more requests might come
+    end_silence(broker)
     fetched = [each.over().result for each in several]
     assert all(snapshot is cluster.snapshot is not seen for snapshot in fetched)
     assert carried(broker, "Metadata") - before == 2  # the lost one and its repetition
@@ -115,10 +127,10 @@ def test_each_waits_for_as_long_as_it_wants(cluster: Cluster, broker: SilentProx
     silent_to_the_next(broker, "Metadata")
     asking = Beside(handler, cluster.refresh_if_same, seen, [TOPIC])
     until(handler, lambda: carried(broker, "Metadata") > before)
-    began = time.monotonic()
     with pytest.raises(err.RequestTimedOut, match="another thread has asked for the metadata"):
-        cluster.refresh_if_same(seen, [TOPIC], 0.1)
-    assert time.monotonic() - began < 0.75 * TIMEOUT / 1000.0
+        cluster.refresh_if_same(seen, [TOPIC], 0.05)
+    assert not asking.done
+    end_silence(broker)
     assert asking.over().error is None
 
 
@@ -126,10 +138,42 @@ def test_all_hear_what_went_wrong(cluster: Cluster, broker: SilentProxyBroker, h
     seen, before = cluster.snapshot, carried(broker, "Metadata")
     broker.choose = lambda _wire, name: name == "Metadata"
     several = [Beside(handler, cluster.refresh_if_same, seen, [TOPIC]) for _ in range(4)]
+    until(handler, lambda: carried(broker, "Metadata") > before)
+    handler.sleep(0.05)  # all of them wait
+    refuse = broker.choose
+    end_silence(broker)
+    broker.choose = refuse
+    until(handler, lambda: sum(wire.silent for wire in broker.wires) == 2)
+    end_silence(broker)
     assert all(isinstance(each.over().error, err.KafkaException) for each in several)
-    assert carried(broker, "Metadata") - before <= 2  # and not one time-out after the other
-    broker.choose = lambda _wire, _name: False
+    assert carried(broker, "Metadata") - before == 2  # and not one request after the other
     assert cluster.refresh_if_same(seen, [TOPIC]) is not seen
+
+
+def test_another_thread_asks_when_the_first_is_interrupted(
+    cluster: Cluster, broker: SilentProxyBroker, handler: Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a KeyboardInterrupt, which is nobody else's business."""
+    seen, real, asked, go_on = cluster.snapshot, cluster.request, handler.Event(), handler.Event()
+
+    def request(*args: Any) -> Any:
+        monkeypatch.setattr(cluster, "request", real)
+        asked.set()
+        go_on.wait(5)
+        raise _Interrupted
+
+    monkeypatch.setattr(cluster, "request", request)
+    interrupted = Beside(handler, cluster.refresh_if_same, seen, [TOPIC])
+    assert asked.wait(5)
+    waiting = [Beside(handler, cluster.refresh_if_same, seen, [TOPIC], 5.0) for _ in range(3)]
+    handler.sleep(0.01)
+    go_on.set()
+    assert isinstance(interrupted.over().error, _Interrupted)
+    assert all(each.over().result is cluster.snapshot is not seen for each in waiting)
+
+
+class _Interrupted(BaseException):
+    pass
 
 
 def test_who_needs_other_topics_asks_for_them(cluster: Cluster, broker: SilentProxyBroker, handler: Handler) -> None:
@@ -137,9 +181,9 @@ def test_who_needs_other_topics_asks_for_them(cluster: Cluster, broker: SilentPr
     silent_to_the_next(broker, "Metadata")
     asking = Beside(handler, cluster.refresh_if_same, seen, ["payments"])
     until(handler, lambda: carried(broker, "Metadata") > before)
-    began = time.monotonic()
     assert TOPIC in cluster.refresh_if_same(seen, [TOPIC]).topics
-    assert time.monotonic() - began < 0.75 * TIMEOUT / 1000.0
+    assert not asking.done
+    end_silence(broker)
     assert asking.over().error is None
 
 
@@ -187,11 +231,11 @@ def test_committed_offsets_are_found_while_a_commit_has_no_answer(
     assert client.committed([tp], 5.0)[tp].offset == -1
     silent_to_the_next(broker, "OffsetCommit")
     body = {"group_id": "billing", "generation_id_or_member_epoch": -1, "member_id": "", "topics": []}
-    committing = Beside(handler, client._ask_coordinator, schemas.OFFSET_COMMIT, body, 1.0)
+    committing = Beside(handler, client._ask_coordinator, schemas.OFFSET_COMMIT, body, 10.0)
     until(handler, lambda: carried(broker, "OffsetCommit"))
-    began = time.monotonic()
     assert client.committed([tp], 5.0)[tp].offset == -1
-    assert time.monotonic() - began < 0.75 * TIMEOUT / 1000.0
+    assert not committing.done
+    end_silence(broker)
     committing.over()
     client.close()
 
@@ -201,7 +245,7 @@ def test_an_interrupt_ends_every_request_of_its_purpose(
 ) -> None:
     def ask() -> Any:
         body = {"group_id": "billing", "generation_id": 1, "member_id": "x", "group_instance_id": None}
-        return link.request("membership", schemas.HEARTBEAT, body, 5000)
+        return link.request("membership", schemas.HEARTBEAT, body, TIMEOUT)
 
     ask()
     broker.choose = lambda _wire, name: name == "Heartbeat"
@@ -209,7 +253,6 @@ def test_an_interrupt_ends_every_request_of_its_purpose(
     until(handler, lambda: carried(broker, "Heartbeat") == 3)
     link.interrupt("membership")
     assert all(isinstance(each.over().error, err.SocketDisconnectedError) for each in waiting)
-    assert all(each.took < 2.0 for each in waiting)
     assert link.broker is not None  # that says nothing about the coordinator
     broker.choose = lambda _wire, _name: False
     assert ask()["error_code"] == 25
