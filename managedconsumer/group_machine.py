@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -63,7 +62,7 @@ def build_machine(
     server_assignor: str | None,
 ) -> Machine:
     """A machine for one life of a member. It is driven under the member's lock, and takes no other."""
-    group, now = engine.group_id or "", engine.handler.now
+    group, handler = engine.group_id or "", engine.handler
     longest, request_timeout = max(100, options.rebalance_backoff_ms), int(engine.cluster.settings.request_timeout_ms)
 
     # Without the engine's lock: the subscription and the era are replaced as a whole, never changed.
@@ -87,8 +86,9 @@ def build_machine(
                 topic_regex=_topic_regex(engine),
             ),
             topics,
-            random.random,
-            now,
+            handler.random,
+            handler.now,
+            handler.new_id,
         )
     classic = Membership(
         MembershipConfig(
@@ -101,8 +101,8 @@ def build_machine(
             group_instance_id=options.group_instance_id,
         ),
         protocols,
-        random.random,
-        now,
+        handler.random,
+        handler.now,
     )
     return classic
 

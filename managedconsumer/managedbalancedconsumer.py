@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Callable, NoReturn
 
 from managedconsumer.balancedconsumer import BalancedConsumer
-from managedconsumer.compat import registry
 from managedconsumer.compat.membership import RangeProtocol
 from managedconsumer.structs import OffsetType
 
@@ -103,6 +102,3 @@ class ManagedBalancedConsumer(BalancedConsumer):
             use_greenlets=use_greenlets,
             **unknown,
         )
-
-
-registry.balanced_consumer = ManagedBalancedConsumer

@@ -9,7 +9,6 @@ import weakref
 from typing import Any, Iterable
 
 from managedconsumer import errors as err
-from managedconsumer.compat import registry
 from managedconsumer.config import ConsumerOptions, check_bool, check_group, check_names, wrong_kind
 from managedconsumer.consumer_api import ConsumerAPI
 from managedconsumer.consumer_life import LifeAPI
@@ -178,6 +177,3 @@ class HeldConsumer(SimpleConsumer):
         holder = self._holder()
         if holder is not None:
             holder.stop(timeout)
-
-
-registry.simple_consumer = SimpleConsumer

@@ -48,6 +48,11 @@ ROWS = [
     {"cli"},
 ]
 ROW = {room: number for number, rooms in enumerate(ROWS) for room in rooms}
+# pykafka's topics make consumers, which look topics up: one of the two has to import the other inside a function.
+UPWARD = {
+    ("compat.registry", "simpleconsumer"),
+    ("compat.registry", "managedbalancedconsumer"),
+}
 # The classes of the coordinator package that do I/O live beside the consumers, whatever their path.
 DRIVERS = {"coordinator.base", "coordinator.consumer"}
 
@@ -127,6 +132,7 @@ def test_a_file_imports_only_from_rows_above_it(path: Path) -> None:
         if name.startswith("managedconsumer.")
         and (inner := name.removeprefix("managedconsumer."))
         and row_of(inner) > own
+        and (module, inner) not in UPWARD
     ]
     assert not wrong, "\n".join(wrong)
 

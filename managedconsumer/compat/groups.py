@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from random import random
 from typing import Any, Mapping, NamedTuple
 
 from managedconsumer import errors as err
@@ -57,7 +56,7 @@ class DescribeGroupResponse(NamedTuple):
 def find_coordinator(cluster: Cluster, group: str, patience: float) -> BrokerInfo:
     """The broker that runs the group; retries what may pass for ``patience`` seconds, then raises."""
     now = cluster.handler.now
-    deadline, backoff = Deadline(now(), patience), Backoff(0.05, 1.0, random)
+    deadline, backoff = Deadline(now(), patience), Backoff(0.05, 1.0, cluster.handler.random)
     while True:
         try:
             return cluster.find_coordinator(group)

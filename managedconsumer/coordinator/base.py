@@ -10,7 +10,6 @@ own, on their own connection, so that nothing the caller does costs its place in
 from __future__ import annotations
 
 import logging
-import random
 import weakref
 from abc import ABC, abstractmethod
 from typing import Any, Callable, Mapping, Sequence
@@ -162,7 +161,7 @@ class BaseCoordinator(ABC):
                 self._pause(backoff, error)
 
     def _backoff(self) -> Backoff:
-        return Backoff(*self._backoff_seconds(), random.random)
+        return Backoff(*self._backoff_seconds(), self._handler.random)
 
     def _backoff_seconds(self) -> tuple[float, float]:
         """The shortest and the longest pause between two attempts."""
@@ -184,7 +183,7 @@ class BaseCoordinator(ABC):
                 settings = MembershipConfig(protocol_type=self.protocol_type(), **config)
                 # Weakly: the heartbeat worker holds the machine, and must not keep a forgotten coordinator alive.
                 me = weakref.ref(self)
-                machine = _Machine(settings, lambda: _offers(me), random.random, self._handler.now)
+                machine = _Machine(settings, lambda: _offers(me), self._handler.random, self._handler.now)
                 machine.heartbeat = self.heartbeat
                 self._made = self._client.group_member(machine, self._link, _Owner(me, self.sensors, self._handler.now))
             return self._made

@@ -7,7 +7,6 @@ consumers of this package do not need it: they drive the same machine, negotiati
 from __future__ import annotations
 
 import logging
-import random
 import weakref
 from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
 
@@ -104,8 +103,11 @@ class ConsumerCoordinator(BaseCoordinator):
         with self.lock:
             if not self._subscription.partitions_auto_assigned():
                 return False
-            self._look_at_metadata()
-            return super().need_rejoin() or bool(self._subscription.needs_partition_assignment)
+            outgrown = self._look_at_metadata()
+            new_subscription = bool(self._subscription.needs_partition_assignment)
+        if outgrown is not None:
+            self.request_rejoin(outgrown)  # without our lock: group_protocols() takes it under the member's
+        return super().need_rejoin() or new_subscription
 
     def ensure_active_group(self, timeout: float | None = None) -> bool:
         """See :meth:`BaseCoordinator.ensure_active_group`; nothing to do when the user assigns the partitions."""
@@ -117,17 +119,18 @@ class ConsumerCoordinator(BaseCoordinator):
             self.request_rejoin("the subscription has changed")
         return super().ensure_active_group(timeout)
 
-    def _look_at_metadata(self) -> None:
-        """New topics for a pattern, new partitions for a leader."""
+    def _look_at_metadata(self) -> str | None:
+        """New topics for a pattern; the reason to rejoin where a leader sees new partitions. The lock is held."""
         snapshot = self._client.snapshot
         if snapshot is self._metadata_seen:
-            return
+            return None
         self._metadata_seen = snapshot
         self._subscription.update_pattern_subscription(snapshot)
         led = self._led
         if led is not None and any((snapshot.partitions_for_topic(t) or set()) != led[t] for t in led):
             self._led = None
-            self.request_rejoin("the partitions of a topic have changed")
+            return "the partitions of a topic have changed"
+        return None
 
     def _on_join_prepare(self, generation: int, member_id: str) -> bool | None:
         joined = generation >= 0 and bool(member_id)
@@ -284,7 +287,7 @@ class ConsumerCoordinator(BaseCoordinator):
             look,
             Patience(timeout, pauses=self._backoff_seconds()),
             self._handler.now(),
-            random.random,
+            self._handler.random,
             instance_id=self.config["group_instance_id"],
         )
         committed = self.consumer_sensors.committed

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Sequence
 
 from managedconsumer import errors as err
-from managedconsumer.clock import monotonic
 from managedconsumer.coordinator.events import (
     Assigned,
     CoordinatorLost,
@@ -59,12 +58,6 @@ class ConsumerGroupConfig:
     topic_regex: str | None = None
 
 
-def _random_id() -> str:
-    import uuid  # not at the top: it looks at the platform, and most groups are of the classic kind
-
-    return str(uuid.uuid4())
-
-
 class ConsumerGroupMembership(Machine):
     """One member of a KIP-848 group."""
 
@@ -73,10 +66,13 @@ class ConsumerGroupMembership(Machine):
         config: ConsumerGroupConfig,
         topics: Callable[[], Sequence[str]],
         random: Callable[[], float],
-        clock: Callable[[], float] = monotonic,
-        new_id: Callable[[], str] = _random_id,
+        clock: Callable[[], float],
+        new_id: Callable[[], str],
     ) -> None:
-        """``topics`` is asked before each heartbeat for the names that the member subscribes to."""
+        """``topics`` is asked before each heartbeat for the names that the member subscribes to.
+
+        ``new_id`` gives the member's id: a text that no other member has.
+        """
         # The broker decides on the interval; this one lasts until its first answer.
         heartbeat = Heartbeat(
             session_timeout_ms=config.session_timeout_ms,

@@ -11,6 +11,7 @@ from managedconsumer import errors as err
 from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.structs import ClusterSnapshot
+from managedconsumer.wire.compression import Beside
 from managedconsumer.wire.records import PartitionContext, RecordChunk
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ _TOPIC_REFUSED = err.TopicAuthorizationFailed.ERROR_CODE
 
 @dataclass(frozen=True)
 class FetchLimits:
-    """How much to ask for; sizes in bytes, times in milliseconds."""
+    """How much to ask for; sizes in bytes, times in milliseconds. ``beside``: see ``wire.compression.decompress``."""
 
     min_bytes: int = 1
     max_wait_ms: int = 100
@@ -36,6 +37,7 @@ class FetchLimits:
     rack: str = ""
     check_crcs: bool = True
     max_batch_bytes: int = 64 * 1024 * 1024
+    beside: Beside | None = None
 
 
 @dataclass
@@ -253,6 +255,7 @@ def _read_partition(
             read_committed=read_committed,
             check_crcs=limits.check_crcs,
             max_batch_bytes=limits.max_batch_bytes,
+            beside=limits.beside,
         )
         return PartitionResult(queue, version, Outcome.DATA, part, chunk)
     error = err.error_for_code(code, _refusal(queue.context) if code == _TOPIC_REFUSED else None)

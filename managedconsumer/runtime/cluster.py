@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from random import random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
@@ -13,9 +12,10 @@ from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.runtime import diagnose, forks
 from managedconsumer.runtime.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.metadata import Answers, Flight
 from managedconsumer.runtime.silence import OpenConnections
 from managedconsumer.runtime.transport import BufferFactory
-from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo
+from managedconsumer.structs import BrokerInfo, ClusterSnapshot
 from managedconsumer.wire import schemas
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NO_TOPIC_ID = bytes(16)
-# How long (ms) the control connection gets for an answer before a new connection is tried.
+# How long (ms) the kept connection gets for an answer before a new connection is tried.
 _KEPT_CONNECTION_MS = 5000
 #: What goes wrong with connections and passes by itself.
 PASSING = (
@@ -60,8 +59,9 @@ def parse_bootstrap(hosts: str | bytes) -> list[tuple[str, int]]:
 class Cluster:
     """Metadata and connections; one per consumer. Thread-safe.
 
-    A control connection to any broker that answers is kept for metadata and look-ups; everything that may wait long
-    (joins, fetches) gets a connection of its own by :meth:`connect`.
+    A connection to any broker that answers is kept for metadata and look-ups. A thread takes it for one request. A
+    thread that asks meanwhile makes its own: nobody waits for a broker that is silent to somebody else. What may take
+    long (joins, fetches) gets a connection of its own by :meth:`connect`.
     """
 
     def __init__(
@@ -82,7 +82,9 @@ class Cluster:
         self.refreshed_at = float("-inf")
         self._backoff_seconds = (retry_backoff_ms / 1000.0, retry_backoff_max_ms / 1000.0)
         self._lock = handler.RLock()
-        self._control: Connection | None = None
+        self._kept: Connection | None = None
+        self._answers = Answers()
+        self._flight: Flight | None = None
         self._connections = OpenConnections(handler)
         self._closed = False
         #: True as soon as one of the addresses has turned out to be a broker's.
@@ -93,7 +95,7 @@ class Cluster:
         """In the child of a fork: connections of its own from here on, as the sockets here are the parent's."""
         self._lock = self.handler.RLock()  # a thread that does not exist here may hold the other one
         self._connections = OpenConnections(self.handler)
-        self._control = None
+        self._kept = self._flight = None
 
     def allow_answers_of(self, size: int) -> None:
         """Connections that are opened from now on receive answers of ``size`` bytes, if they did not before."""
@@ -173,33 +175,52 @@ class Cluster:
     def reopen(self) -> None:
         """Allow connections again after :meth:`close`."""
         self._closed = False
-        self._control = None
+        self._kept = None
         self.refreshed_at = float("-inf")
 
     # -- requests that any broker can answer -----------------------------------------------------------
 
     def request(self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None = None) -> dict[str, Any]:
         """Ask any broker; tries each known one once. Raises the first fatal error, or NoBrokersAvailableError."""
+        kept = self._take_kept()
+        if kept is not None:
+            # Metadata and look-ups are answered at once. A connection that has died without a word would cost a whole
+            # time-out, while a leader or a coordinator is looked for; a new one is soon made.
+            longest = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
+            try:
+                return self._ask(kept, api, body, min(longest, _KEPT_CONNECTION_MS))
+            except (err.SocketDisconnectedError, err.RequestTimedOut, err.ProtocolError) as error:
+                log.debug("kept connection to %s failed: %s", kept.address, error)
+        return self._ask_anyone(api, body, timeout_ms)
+
+    def _take_kept(self) -> Connection | None:
         with self._lock:
-            if self._control is not None and self._control.connected:
-                # Metadata and look-ups are answered at once. A connection that has died without a word would cost a
-                # whole time-out, while everybody waits for the new leader or coordinator; a new one is soon made.
-                longest = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
-                try:
-                    return self._control.request(api, body, min(longest, _KEPT_CONNECTION_MS))
-                except (err.SocketDisconnectedError, err.RequestTimedOut, err.ProtocolError) as error:
-                    log.debug("control connection to %s failed: %s", self._control.address, error)
-                    self._control.close()
-            return self._ask_anyone(api, body, timeout_ms)
+            kept, self._kept = self._kept, None
+        if kept is not None and not kept.connected:
+            kept.close()
+            return None
+        return kept
+
+    def _ask(
+        self, connection: Connection, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None
+    ) -> dict[str, Any]:
+        """Ask over a connection that nobody else uses, and keep it for the next request if it is still good."""
+        try:
+            answer = connection.request(api, body, timeout_ms)
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            surplus, self._kept = self._kept, connection
+        if surplus is not None:
+            surplus.close()
+        return answer
 
     def _ask_anyone(self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None) -> dict[str, Any]:
         failures: list[err.KafkaException] = []
         for host, port, node_id in self._candidates():
-            if self._control is not None:
-                self._control.close()
             try:
-                self._control = self._open(host, port, node_id)
-                return self._control.request(api, body, timeout_ms)
+                return self._ask(self._open(host, port, node_id), api, body, timeout_ms)
             except err.FATAL_LOCAL_ERRORS:
                 raise
             except err.KafkaException as error:
@@ -215,7 +236,7 @@ class Cluster:
     def _candidates(self) -> list[tuple[str, int, int | None]]:
         known: list[tuple[str, int, int | None]] = [(b.host, b.port, b.node_id) for b in self.snapshot.brokers.values()]
         # A random start spreads a fleet's metadata requests over the brokers.
-        start = int(random() * len(known)) if known else 0
+        start = int(self.handler.random() * len(known)) if known else 0
         known = known[start:] + known[:start]
         addresses = {(host, port) for host, port, _ in known}
         return known + [(host, port, None) for host, port in self.bootstrap if (host, port) not in addresses]
@@ -226,21 +247,53 @@ class Cluster:
         """Ask for the metadata of ``topics`` (None: all; empty: only the brokers) and merge it in. One round."""
         wanted = None if topics is None else [{"name": name} for name in sorted(set(topics))]
         body = {"topics": wanted, "allow_auto_topic_creation": auto_create}
+        with self._lock:
+            number = self._answers.begin()
         answer = self.request(schemas.METADATA, body)
         with self._lock:
-            self.snapshot = _merge(self.snapshot, answer, replace_topics=wanted is None)
+            self.snapshot = self._answers.merge(self.snapshot, number, answer, all_topics=wanted is None)
             self.refreshed_at = self.handler.now()
             return self.snapshot
 
-    def refresh_if_same(self, seen: ClusterSnapshot, topics: Iterable[str] | None) -> ClusterSnapshot:
-        """Refresh unless somebody else has done so since the caller looked: fetchers find out together."""
-        with self._lock:
-            return self.refresh(topics) if self.snapshot is seen else self.snapshot
+    def refresh_if_same(
+        self, seen: ClusterSnapshot, topics: Iterable[str] | None, timeout: float | None = None
+    ) -> ClusterSnapshot:
+        """Refresh unless somebody else has done so since the caller looked: fetchers find out together.
+
+        One of them asks. The others wait for its answer or its error, each for at most ``timeout`` seconds (None: a
+        request's time-out), and raise RequestTimedOut then. No lock is held meanwhile.
+        """
+        wanted = None if topics is None else frozenset(topics)
+        seconds = self.settings.request_timeout_ms / 1000.0 if timeout is None else timeout
+        deadline = Deadline(self.handler.now(), seconds)
+        while True:
+            with self._lock:
+                if self.snapshot is not seen:
+                    return self.snapshot
+                others = self._flight
+                if others is None or not others.covers(wanted):
+                    mine = self._flight = Flight(self.handler, wanted)
+                    break
+            others.wait(deadline.remaining(self.handler.now()) or 0.0)
+        return self._fly(mine, wanted)
+
+    def _fly(self, flight: Flight, topics: frozenset[str] | None) -> ClusterSnapshot:
+        error: Exception | None = None
+        try:
+            return self.refresh(topics)
+        except Exception as problem:
+            error = problem
+            raise
+        finally:
+            with self._lock:
+                if self._flight is flight:
+                    self._flight = None
+            flight.land(error)
 
     def refresh_until(self, topics: Iterable[str] | None, timeout: float) -> ClusterSnapshot:
         """:meth:`refresh` with back-off for at most ``timeout`` seconds while brokers are unreachable."""
         now = self.handler.now
-        deadline, backoff = Deadline(now(), timeout), Backoff(*self._backoff_seconds, random)
+        deadline, backoff = Deadline(now(), timeout), Backoff(*self._backoff_seconds, self.handler.random)
         while True:
             try:
                 return self.refresh(topics)
@@ -289,41 +342,3 @@ class Cluster:
 def _is_definite(error: err.KafkaException) -> bool:
     hung_up = isinstance(error, err.SocketDisconnectedError)
     return hung_up or (isinstance(error, err.NoBrokersAvailableError) and error.definite)
-
-
-def _merge(old: ClusterSnapshot, answer: Mapping[str, Any], *, replace_topics: bool) -> ClusterSnapshot:
-    brokers = {b["node_id"]: BrokerInfo(b["node_id"], b["host"], b["port"], b.get("rack")) for b in answer["brokers"]}
-    topics: dict[str, TopicInfo] = {} if replace_topics else dict(old.topics)
-    for entry in answer["topics"]:
-        if entry["name"] is not None:
-            topics[entry["name"]] = _topic(entry)
-    return ClusterSnapshot(
-        MappingProxyType(brokers) if brokers else old.brokers,
-        MappingProxyType(topics),
-        answer.get("controller_id", -1),
-        answer.get("cluster_id"),
-    )
-
-
-def _topic(entry: Mapping[str, Any]) -> TopicInfo:
-    name = entry["name"]
-    partitions = {
-        p["partition_index"]: PartitionInfo(
-            name,
-            p["partition_index"],
-            p["leader_id"],
-            p.get("leader_epoch", -1),
-            tuple(p["replica_nodes"]),
-            tuple(p["isr_nodes"]),
-            p["error_code"],
-        )
-        for p in entry["partitions"]
-    }
-    topic_id = entry.get("topic_id") or _NO_TOPIC_ID
-    return TopicInfo(
-        name,
-        None if topic_id == _NO_TOPIC_ID else bytes(topic_id),
-        MappingProxyType(partitions),
-        entry["error_code"],
-        bool(entry.get("is_internal", False)),
-    )

@@ -6,7 +6,6 @@ import json
 import logging
 import socket
 from dataclasses import dataclass, replace
-from random import random
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from managedconsumer import errors as err
@@ -260,7 +259,12 @@ class Committer:
         engine = self._engine
         instance_id = None if self._member is None else self._member.instance_id
         decision = Committing(
-            engine.group_id or "", look, patience, engine.handler.now(), random, instance_id=instance_id
+            engine.group_id or "",
+            look,
+            patience,
+            engine.handler.now(),
+            engine.handler.random,
+            instance_id=instance_id,
         )
         return engine.offsets.carry_out(
             decision, lambda seconds: self._worker.pause(batch, seconds), self._expelled, self._on_commit

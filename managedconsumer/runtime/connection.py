@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import logging
 import os
-import random
 import re
 from typing import Any, Callable, Final, Mapping, NamedTuple
 
@@ -186,7 +185,8 @@ class Connection:
         if lifetime is None:
             self.login_due_at = None
         else:
-            self.login_due_at = started + lifetime * random.uniform(*_REAUTHENTICATE_AT)
+            earliest, latest = _REAUTHENTICATE_AT
+            self.login_due_at = started + lifetime * (earliest + (latest - earliest) * self._handler.random())
 
     # -- requests -----------------------------------------------------------------------------------------------
 

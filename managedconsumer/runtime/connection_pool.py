@@ -7,7 +7,6 @@ back, so that a task costs no dial and no login, and the metadata is asked for o
 from __future__ import annotations
 
 import os
-import threading
 from typing import Callable, Hashable
 
 from managedconsumer.runtime.cluster import Cluster
@@ -68,8 +67,8 @@ class ConnectionPool:
         self.cluster.close()
 
 
+# Without a lock, which a fork could leave held for ever in the child: each use is one step of a dict.
 _shared: dict[tuple[int, Hashable], ConnectionPool] = {}
-_shared_lock = threading.Lock()
 
 
 def shared_pool(key: Hashable, make: Callable[[], Cluster]) -> ConnectionPool:
@@ -79,19 +78,17 @@ def shared_pool(key: Hashable, make: Callable[[], Cluster]) -> ConnectionPool:
     using those sockets.
     """
     mine = os.getpid()
-    with _shared_lock:
-        for foreign in [entry for entry in _shared if entry[0] != mine]:
-            del _shared[foreign]
-        pool = _shared.get((mine, key))
-        if pool is None:
-            pool = _shared[mine, key] = ConnectionPool(make())
-        return pool
+    for foreign in [entry for entry in list(_shared) if entry[0] != mine]:
+        _shared.pop(foreign, None)
+    pool = _shared.get((mine, key))
+    # A pool that another thread has made meanwhile counts; ours is empty then, and has nothing to close.
+    return pool if pool is not None else _shared.setdefault((mine, key), ConnectionPool(make()))
 
 
 def close_shared_pools() -> None:
     """Close this process's shared pools; the next :func:`shared_pool` makes new ones."""
     mine = os.getpid()
-    with _shared_lock:
-        pools = [_shared.pop(entry) for entry in list(_shared) if entry[0] == mine]
-    for pool in pools:
-        pool.close()
+    for entry in list(_shared):
+        pool = _shared.pop(entry, None) if entry[0] == mine else None
+        if pool is not None:
+            pool.close()

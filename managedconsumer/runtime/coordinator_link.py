@@ -1,7 +1,8 @@
 """The way to a group's coordinator: who it is, and one connection for each kind of request to it.
 
 A broker answers the requests of one connection in order, and a JoinGroup may take minutes. So joins, heartbeats and
-commits each have a connection of their own; none of them ever waits for another.
+commits each have connections of their own; none of them ever waits for another. A thread takes a connection for one
+request. Another one that asks for the same purpose meanwhile makes a second, which is closed afterwards.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ CONNECTION_ERRORS = (
 
 
 class CoordinatorLink:
-    """Connections to one group's coordinator by purpose. Thread-safe; each purpose is used by one thread at a time."""
+    """Connections to one group's coordinator by purpose. Thread-safe."""
 
     def __init__(self, cluster: Cluster, group_id: str) -> None:
         self._cluster = cluster
         self._group_id = group_id
         self._lock = cluster.handler.Lock()
         self._broker: BrokerInfo | None = None
-        self._connections: dict[str, Connection] = {}
-        self._proven: dict[str, float] = {}
+        # By purpose: a connection that nobody uses, and those that carry a request.
+        self._idle: dict[str, Connection] = {}
+        self._lent: dict[str, list[Connection]] = {}
         self._closed = False
         #: Grows with every :meth:`lost`: what was asked in an earlier era says nothing about the present coordinator.
         self.era = 0
@@ -65,41 +67,67 @@ class CoordinatorLink:
         era, now = self.era, self._cluster.handler.now
         connection: Connection | None = None
         try:
-            connection = self._connection(purpose, era, None if idle_s is None else now() - idle_s)
+            connection = self._take(purpose, era, None if idle_s is None else now() - idle_s)
             version = connection.version(api) if max_version is None else min(connection.version(api), max_version)
             answer = connection.request(api, body, timeout_ms, version)
         except CONNECTION_ERRORS as error:
-            with self._lock:
-                interrupted = connection is not None and self._connections.get(purpose) is not connection
+            interrupted = connection is not None and not self._give_back(purpose, connection)
             if not interrupted:
                 self.lost(str(error), era)
             raise
-        self._proven[purpose] = now()
+        except BaseException:  # an answer may be under way that nobody will read
+            if connection is not None:
+                connection.close()
+                self._give_back(purpose, connection)
+            raise
+        self._give_back(purpose, connection)
         return answer
 
     def supports(self, purpose: str, api: Api) -> bool:
         """True when the coordinator's broker offers ``api``; connects where needed."""
-        return api.key in self._connection(purpose, self.era).broker_ranges
+        connection = self._take(purpose, self.era)
+        self._give_back(purpose, connection)
+        return api.key in connection.broker_ranges
 
-    def _connection(self, purpose: str, era: int, used_since: float | None = None) -> Connection:
+    def _take(self, purpose: str, era: int, used_since: float | None = None) -> Connection:
+        """A connection for one request; :meth:`_give_back` has to follow."""
         if self._closed:
             raise self._lost_meanwhile()
         broker = self._broker or self._find()
         with self._lock:
-            connection = self._connections.get(purpose)
-            trusted = used_since is None or self._proven.get(purpose, used_since) >= used_since
-            if connection is not None and connection.connected and connection.node_id == broker.node_id and trusted:
-                return connection
-        if connection is not None:
-            connection.close()
+            idle = self._idle.pop(purpose, None)
+            trusted = idle is not None and (used_since is None or idle.heard_at >= used_since)
+            if idle is not None and idle.connected and idle.node_id == broker.node_id and trusted:
+                self._lent.setdefault(purpose, []).append(idle)
+                return idle
+        if idle is not None:
+            idle.close()
         fresh = self._cluster.connect(broker.node_id)
         with self._lock:
             if not self._closed and era == self.era:
-                self._connections[purpose] = fresh
-                self._proven[purpose] = self._cluster.handler.now()
+                self._lent.setdefault(purpose, []).append(fresh)
                 return fresh
         fresh.close()
         raise self._lost_meanwhile()
+
+    def _give_back(self, purpose: str, connection: Connection) -> bool:
+        """The request is over. False when the connection was interrupted, or all of them were lost, meanwhile."""
+        with self._lock:
+            lent = self._lent.get(purpose, [])
+            ours = connection in lent
+            if ours:
+                lent.remove(connection)
+                if connection.connected and purpose not in self._idle:
+                    self._idle[purpose] = connection
+                    return True
+        connection.close()
+        return ours
+
+    def _take_all(self) -> list[Connection]:
+        """All connections, which the caller closes without the lock; it is held here."""
+        found = [*self._idle.values(), *(connection for lent in self._lent.values() for connection in lent)]
+        self._idle, self._lent = {}, {}
+        return found
 
     def _lost_meanwhile(self) -> err.KafkaException:
         what = "the member is closing" if self._closed else "the coordinator was lost meanwhile"
@@ -107,7 +135,6 @@ class CoordinatorLink:
 
     def _find(self) -> BrokerInfo:
         broker = self._cluster.find_coordinator(self._group_id)
-        # The look-up names the broker, the metadata knows its address from everywhere: refresh so that both agree.
         if self._broker != broker:
             log.info("group %s: the coordinator is broker %d (%s)", self._group_id, broker.node_id, broker.address)
         self._broker = broker
@@ -125,7 +152,7 @@ class CoordinatorLink:
                 return
             self.era += 1
             broker, self._broker = self._broker, None
-            connections, self._connections = list(self._connections.values()), {}
+            connections = self._take_all()
         for connection in connections:
             connection.close()
         if broker is not None and not self._closed:
@@ -134,14 +161,15 @@ class CoordinatorLink:
     def interrupt(self, purpose: str) -> None:
         """Make a waiting request of ``purpose`` fail at once; any thread. That says nothing about the coordinator."""
         with self._lock:
-            connection = self._connections.pop(purpose, None)
-        if connection is not None:
+            idle = self._idle.pop(purpose, None)
+            connections = self._lent.pop(purpose, []) + ([] if idle is None else [idle])
+        for connection in connections:
             connection.close()
 
     def close(self) -> None:
         """Close all connections; waiting requests fail at once. Idempotent."""
         with self._lock:
             self._closed = True
-            connections, self._connections = list(self._connections.values()), {}
+            connections = self._take_all()
         for connection in connections:
             connection.close()

@@ -8,7 +8,6 @@ I/O and no user code runs under it.
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Iterable, TypeVar
@@ -63,7 +62,7 @@ class Engine(forks.OwnProcess, ConsumingPart):
         self.room = self.handler.Condition(shared)  # the fetchers wait here for room
         self.commits = self.handler.Condition(shared)  # the commit worker waits here, and who waits for it
         #: What happened to the membership, for the log, ``events()`` and the recorder.
-        self.history = History(group_id or "", self.handler.now, time.time)
+        self.history = History(group_id or "", self.handler.now, self.handler.wall_time)
         self.subscription = SubscriptionState(options.auto_offset_reset)
         self.buffer = FetchBuffer(options.queued_max_messages, options.queued_max_bytes)
         # A greenlet on the short way gives no turns, however long a deserializer takes.
@@ -108,6 +107,7 @@ class Engine(forks.OwnProcess, ConsumingPart):
             partition_max_bytes=options.fetch_message_max_bytes,
             isolation_level=options.isolation,
             rack=options.client_rack or "",
+            beside=None if self._patience is None else self._patience.beside,
         )
         self.link = CoordinatorLink(self.cluster, self.group_id) if self.group_id is not None else None
         self.offsets = OffsetClient(self.cluster, self.link, self.group_id, options.isolation)

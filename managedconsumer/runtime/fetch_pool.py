@@ -7,7 +7,6 @@ condition and costs nothing.
 from __future__ import annotations
 
 import logging
-from random import random
 from typing import TYPE_CHECKING, Any, Mapping, cast
 
 from managedconsumer import errors as err
@@ -85,7 +84,8 @@ class FetchPool:
     def _run(self, key: tuple[int, int]) -> None:
         engine = self._engine
         connection: Connection | None = None
-        backoff, buffers, session = Backoff(_FIRST_PAUSE, LONGEST_PAUSE, random), BufferPool(), FetchSession()
+        backoff = Backoff(_FIRST_PAUSE, LONGEST_PAUSE, engine.handler.random)
+        buffers, session = BufferPool(), FetchSession()
         try:
             while (plan := self._next_plan(key)) is not None:
                 try:

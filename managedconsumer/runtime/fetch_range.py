@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from random import random
 from typing import Any, Callable, Iterator, Mapping, cast
 
 from managedconsumer import errors as err
@@ -105,7 +104,7 @@ class _RangeReader:
         self._connection: Connection | None = None
         self._pending: int | None = None
         self._by_id = False
-        self._backoff = Backoff(0.05, 1.0, random)
+        self._backoff = Backoff(0.05, 1.0, self._cluster.handler.random)
         self._failing_since: float | None = None
 
     # -- the loop -------------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ from __future__ import annotations
 import abc
 import logging
 import queue
+import random
 import sys
 import threading
 import time
 from typing import Any, Callable, TypeVar
 
 from managedconsumer.errors import MissingPackageError
-from managedconsumer.runtime import net, owners, primitives
+from managedconsumer.runtime import owners, primitives
 from managedconsumer.runtime.greenlets import GreenCondition, GreenWorker
 
 __all__ = ["GEventHandler", "Handler", "ThreadingHandler", "default_handler"]
@@ -112,6 +113,20 @@ class Handler(abc.ABC):
         """Seconds of the monotonic clock; unmoved by wall-clock jumps."""
         return time.monotonic()
 
+    def wall_time(self) -> float:
+        """Seconds since 1970: for what leaves this process, like times of events and of tokens. It may jump."""
+        return time.time()
+
+    def random(self) -> float:
+        """A random number from 0 to below 1: the one source of chance, for pauses and the order of brokers."""
+        return random.random()
+
+    def new_id(self) -> str:
+        """A text that no other call gives, in any process: the id of a member that names itself (KIP-848)."""
+        import uuid  # not at the top: it looks at the platform, and most groups are of the classic kind
+
+        return str(uuid.uuid4())
+
     @abc.abstractmethod
     def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
         """Run ``fn(*args)`` beside the caller, as ``managedconsumer.<name>``.
@@ -165,16 +180,6 @@ class Handler(abc.ABC):
     @abc.abstractmethod
     def socket(self, family: int, kind: int, proto: int) -> Any:
         """A new socket of the sort whose waits this handler understands."""
-
-    def create_connection(
-        self, address: tuple[str, int], timeout: float | None = None, source_address: tuple[str, int] | None = None
-    ) -> Any:
-        """Connect to the first address of the host that answers, all within ``timeout`` seconds; raises OSError."""
-        return net.dial(self, address[0], address[1], timeout, source_address=source_address)
-
-    def wrap_tls(self, sock: Any, ssl_context: Any, server_hostname: str | None) -> Any:
-        """A TLS socket over a connected one (which it takes over); the caller runs :func:`net.handshake` next."""
-        return net.wrap_tls(sock, ssl_context, server_hostname)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -6,7 +6,6 @@ The mechanism is the configured one or none: what the broker would prefer only a
 from __future__ import annotations
 
 import logging
-import time
 from typing import Any, Callable, Final, Mapping
 
 from managedconsumer import errors
@@ -45,7 +44,7 @@ def log_in(ask: Ask, security: Security, handler: Handler, address: str) -> floa
             message = handler.run_blocking(mechanism.step, bytes(answer["auth_bytes"]))
             if message is None:
                 log.debug("logged in to %s with %s", address, name)
-                return _lifetime(answer.get("session_lifetime_ms", 0), token_expiry)
+                return _lifetime(answer.get("session_lifetime_ms", 0), token_expiry, handler.wall_time())
     except sasl.SaslExchangeError as error:
         raise errors.SaslAuthenticationError(f"{name} login at {address} failed: {error}") from None
     raise errors.SaslAuthenticationError(
@@ -133,11 +132,11 @@ def _refused(
     )
 
 
-def _lifetime(session_ms: int, token_expiry: float | None) -> float | None:
+def _lifetime(session_ms: int, token_expiry: float | None, wall_time: float) -> float | None:
     if session_ms <= 0:
         return None
     seconds = session_ms / 1000
     if token_expiry is not None:
         # Wall-clock time by nature; a clock that jumps only moves the renewal, within the session's own end.
-        seconds = min(seconds, max(1.0, token_expiry - time.time()))
+        seconds = min(seconds, max(1.0, token_expiry - wall_time))
     return seconds

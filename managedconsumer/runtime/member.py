@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from random import random
 from typing import Callable, Mapping, Protocol
 
 from managedconsumer import errors as err
@@ -311,7 +310,7 @@ class GroupMember:
             self._link.close()
 
     def _beat(self) -> None:
-        backoff = Backoff(0.05, 1.0, random)
+        backoff = Backoff(0.05, 1.0, self._handler.random)
         while not self._closing:
             self._tell_what_lasts(self._handler.now())
             with self._lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from random import random
 from typing import Any, Callable, Iterable, Mapping
 
 from managedconsumer import errors as err
@@ -27,8 +26,8 @@ log = logging.getLogger(__name__)
 COMMIT = "commit"
 # How long (seconds) the coordinator may take to say what is committed.
 _REQUEST_S = 10.0
-# How long (ms) a leader may take to say where an epoch ends: whoever asks has a rebalance going on.
-_EPOCH_PATIENCE_MS = 5000
+# How long (seconds) a leader may take to say where an epoch ends: the caller is in a rebalance.
+_EPOCH_PATIENCE = 5.0
 
 Interrupted = Callable[[], bool]
 UseAnswers = Callable[[Mapping[TopicPartition, OffsetAnswer]], object]
@@ -48,7 +47,6 @@ class OffsetClient:
         self._isolation = isolation
         self._now = cluster.handler.now
         self._leaders = ConnectionPool(cluster)
-        self._commit_lock = cluster.handler.Lock()
 
     # -- the logs' ends -------------------------------------------------------------------------------
 
@@ -70,7 +68,7 @@ class OffsetClient:
         leader gets at least so many seconds, however little time is left. ``once``: True when no attempt is wanted
         after the one that is under way.
         """
-        backoff, deadline = Backoff(0.05, 1.0, random), Deadline(self._now(), timeout)
+        backoff, deadline = Backoff(0.05, 1.0, self._cluster.handler.random), Deadline(self._now(), timeout)
         done: dict[TopicPartition, OffsetAnswer] = {}
         todo = dict(wanted)
         while todo:
@@ -125,17 +123,29 @@ class OffsetClient:
             answers.update(told)
         return answers
 
-    def epoch_ends(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
-        """Where leader epochs end in the leaders' logs, of those that answer at once: the next fetch asks again."""
-        snapshot, found = self._cluster.snapshot, {}
-        for node, part in resets.by_leader(wanted, snapshot)[0].items():
+    def epoch_ends(
+        self, wanted: Mapping[TopicPartition, int], interrupted: Interrupted = lambda: False
+    ) -> dict[TopicPartition, EpochEnd]:
+        """Where leader epochs end in the leaders' logs, of those that answer soon: the next fetch asks again.
+
+        All leaders are asked at the same time; ``interrupted`` ends the wait.
+        """
+        snapshot = self._cluster.snapshot
+        found: list[dict[TopicPartition, EpochEnd]] = []
+
+        def ask(node: int, part: Mapping[TopicPartition, int]) -> None:
             body = epochs.epoch_ends_body(part, snapshot)
             try:
-                answer = self._ask_leader(node, schemas.OFFSET_FOR_LEADER_EPOCH, body, _EPOCH_PATIENCE_MS)
-                found.update(epochs.read_epoch_ends(answer, part))
+                answer = self._ask_leader(node, schemas.OFFSET_FOR_LEADER_EPOCH, body, 1000.0 * _EPOCH_PATIENCE)
+                found.append(epochs.read_epoch_ends(answer, part))
             except err.KafkaException as error:  # too old for it, or gone
                 log.debug("leader epochs could not be compared: %s", error)
-        return found
+
+        asking = Together(self._cluster.handler, "epochs")
+        for node, part in resets.by_leader(wanted, snapshot)[0].items():
+            asking.start(ask, node, part)
+        asking.wait(_EPOCH_PATIENCE, interrupted)
+        return {tp: end for told in found for tp, end in told.items()}
 
     def _ask_leader(self, node: int, api: schemas.Api, body: Mapping[str, Any], timeout_ms: float) -> dict[str, Any]:
         """Connect if needed, and ask: both within ``timeout_ms``, and no longer than any request."""
@@ -164,7 +174,7 @@ class OffsetClient:
         ``waiting`` is told, before each further attempt, what the last one has failed of.
         """
         wanted = list(partitions)
-        backoff, deadline = Backoff(0.05, 1.0, random), Deadline(self._now(), timeout)
+        backoff, deadline = Backoff(0.05, 1.0, self._cluster.handler.random), Deadline(self._now(), timeout)
         body = commits.fetch_body(self._group_id or "", wanted, require_stable=True)
         while wanted:
             problem: err.KafkaException | None
@@ -230,8 +240,7 @@ class OffsetClient:
     ) -> dict[str, Any]:
         if self._link is None:
             raise err.IllegalStateError("consumer_group is not set: this consumer has no offsets to commit or fetch")
-        with self._commit_lock:
-            return self._link.request(COMMIT, api, body, int(seconds * 1000), commits.TOPIC_ID_VERSION - 1)
+        return self._link.request(COMMIT, api, body, int(seconds * 1000), commits.TOPIC_ID_VERSION - 1)
 
     def close(self) -> None:
         """Close the connections to the leaders."""

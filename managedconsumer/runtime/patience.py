@@ -8,22 +8,11 @@ from __future__ import annotations
 from typing import Any, Callable, TypeVar
 
 from managedconsumer.runtime.handlers import Handler, in_hub_pool
-from managedconsumer.wire import compression
 
 T = TypeVar("T")
 
 # How long (seconds) a greenlet consumes before the others get a turn.
 _TURN = 0.01
-
-# The greenlets that hold no lock but their own consumer's, and so may wait in the middle of a decompression.
-_waiting_allowed: set[int] = set()
-
-
-def _offload(fn: Callable[..., T], *args: Any) -> T:
-    """``fn(*args)`` in the hub's thread pool, if the calling greenlet is one of those; otherwise here."""
-    import gevent
-
-    return in_hub_pool(fn, args) if id(gevent.getcurrent()) in _waiting_allowed else fn(*args)
 
 
 class Patience:
@@ -32,7 +21,8 @@ class Patience:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._last_turn = handler.now()
-        compression.offload = _offload
+        # The greenlets that hold no lock but this consumer's, and so may wait in the middle of a decompression.
+        self._may_wait: set[int] = set()
 
     def give_turn(self) -> None:
         """Let others run, if they have not for a while. Call it without a lock."""
@@ -49,8 +39,14 @@ class Patience:
         import gevent
 
         me = id(gevent.getcurrent())
-        _waiting_allowed.add(me)
+        self._may_wait.add(me)
         try:
             return fn(who)
         finally:
-            _waiting_allowed.discard(me)
+            self._may_wait.discard(me)
+
+    def beside(self, fn: Callable[..., T], *args: Any) -> T:
+        """``fn(*args)`` in the hub's thread pool, if the calling greenlet is inside :meth:`call`; otherwise here."""
+        import gevent
+
+        return in_hub_pool(fn, args) if id(gevent.getcurrent()) in self._may_wait else fn(*args)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from random import random
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from managedconsumer.clock import Backoff
@@ -112,7 +111,7 @@ class PositionWorker:
     def _run(self) -> None:
         engine, now = self._engine, self._engine.handler.now
         seen = engine.cluster.snapshot
-        backoff = Backoff(0.1, LONGEST_PAUSE, random)
+        backoff = Backoff(0.1, LONGEST_PAUSE, engine.handler.random)
         try:
             while not engine.closing:
                 self._wake.clear()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
-import time
-import uuid
 from typing import Any, Callable
 
 from managedconsumer import errors as err
 from managedconsumer.config import ConsumerOptions
+from managedconsumer.runtime.handlers import Handler
 from managedconsumer.runtime.security import Security
 from managedconsumer.runtime.settings import ConnectionSettings
 
@@ -39,7 +38,9 @@ def check(security: Security) -> None:
         )
 
 
-def settings(bootstrap: list[tuple[str, int]], options: ConsumerOptions, connection: ConnectionSettings) -> Any:
+def settings(
+    bootstrap: list[tuple[str, int]], options: ConsumerOptions, connection: ConnectionSettings, handler: Handler
+) -> Any:
     """The configuration of a ``confluent_kafka.Consumer`` that only fetches what it is told to."""
     partition_bytes = min(options.fetch_message_max_bytes, 1_000_000_000)
     fetch_bytes = max(52428800, partition_bytes)
@@ -50,7 +51,7 @@ def settings(bootstrap: list[tuple[str, int]], options: ConsumerOptions, connect
         ),
         "client.id": connection.client_id,
         # A group must be named. It is never joined, and nothing is ever committed to it.
-        "group.id": f"managedconsumer-{uuid.uuid4()}",
+        "group.id": f"managedconsumer-{handler.new_id()}",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",
@@ -71,11 +72,11 @@ def settings(bootstrap: list[tuple[str, int]], options: ConsumerOptions, connect
         # It must be a second longer than the broker may wait.
         "socket.timeout.ms": min(wait_ms + max(1000, int(connection.request_timeout_ms)), 300_000),
         "reconnect.backoff.max.ms": 2000,
-        **_security(connection.security),
+        **_security(connection.security, handler),
     }
 
 
-def _security(security: Security) -> dict[str, Any]:
+def _security(security: Security, handler: Handler) -> dict[str, Any]:
     made: dict[str, Any] = {"security.protocol": security.security_protocol}
     if security.uses_tls:
         made["ssl.endpoint.identification.algorithm"] = "https" if security.ssl_check_hostname else "none"
@@ -91,14 +92,14 @@ def _security(security: Security) -> dict[str, Any]:
     if security.uses_sasl:
         made["sasl.mechanism"] = security.sasl_mechanism
         if security.sasl_oauth_token is not None:
-            made["oauth_cb"] = _token_callback(security)
+            made["oauth_cb"] = _token_callback(security, handler)
         else:
             made["sasl.username"] = security.sasl_username
             made["sasl.password"] = security.sasl_password
     return made
 
 
-def _token_callback(security: Security) -> Callable[[str], tuple[str, float, str, dict[str, str]]]:
+def _token_callback(security: Security, handler: Handler) -> Callable[[str], tuple[str, float, str, dict[str, str]]]:
     def token(_: str) -> tuple[str, float, str, dict[str, str]]:
         supply = security.sasl_oauth_token
         assert supply is not None  # noqa: S101 (see above)
@@ -107,7 +108,7 @@ def _token_callback(security: Security) -> Callable[[str], tuple[str, float, str
         # Unix time by nature.
         return (
             token,
-            time.time() + _TOKEN_LIFE if expiry is None else expiry,
+            handler.wall_time() + _TOKEN_LIFE if expiry is None else expiry,
             "",
             dict(security.sasl_oauth_extensions or {}),
         )

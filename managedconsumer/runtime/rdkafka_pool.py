@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from random import random
 from typing import TYPE_CHECKING, Any, cast
 
 from managedconsumer import errors as err
@@ -74,7 +73,7 @@ class RdkafkaPool(FetchPool):
     def _work(self) -> None:
         engine = self._engine
         reader: Reader | None = None
-        backoff = Backoff(0.1, 2.0, random)
+        backoff = Backoff(0.1, 2.0, engine.handler.random)
         try:
             while (step := self._next_step(reader)) is not None:
                 try:
@@ -99,7 +98,7 @@ class RdkafkaPool(FetchPool):
     def _make_reader(self) -> Reader:
         engine = self._engine
         connection = engine.cluster.settings
-        settings = config.settings(engine.cluster.bootstrap, engine.options, connection)
+        settings = config.settings(engine.cluster.bootstrap, engine.options, connection, engine.handler)
         # A token callable may take its time, which must not be the hub's.
         pooled = connection.security.sasl_oauth_token is not None
         return Reader(self._package, settings, engine.handler, pooled=pooled)
@@ -271,9 +270,9 @@ class RdkafkaPool(FetchPool):
             raise
         except err.FrameTooLargeError as error:
             if not self._refuse(plan, error):
-                self._give_up(key, plan, connection, error, Backoff(_ERROR_REST, _ERROR_REST, random))
+                self._give_up(key, plan, connection, error, Backoff(_ERROR_REST, _ERROR_REST, engine.handler.random))
         except err.KafkaException as error:
-            self._give_up(key, plan, connection, error, Backoff(_ERROR_REST, _ERROR_REST, random))
+            self._give_up(key, plan, connection, error, Backoff(_ERROR_REST, _ERROR_REST, engine.handler.random))
         finally:
             if connection is not None:
                 connection.close()

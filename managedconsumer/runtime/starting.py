@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from random import random
 from typing import Callable, TypeVar
 
 from managedconsumer import errors as err
@@ -74,7 +73,7 @@ class StartPatience:
         Until a broker has been reached, an address that answers clearly (nothing listens there, the name does not
         exist) is probably a mistake: that is raised at once. Raises ConsumerStoppedException once ``stopped`` says so.
         """
-        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, random)
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, self._cluster.handler.random)
         while True:
             try:
                 result = ask()

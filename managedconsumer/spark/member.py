@@ -8,7 +8,6 @@ in a thread of their own the whole time. Executors read explicit ranges and know
 from __future__ import annotations
 
 import logging
-import random
 from typing import Any, Callable, Collection, Mapping
 
 from managedconsumer import errors as err
@@ -53,7 +52,7 @@ class QueryMember:
         self._fenced = False
         offered = [getattr(assignors, name)() for name in view.options.assignor_names()]
         self._negotiation = Negotiation(offered, view.options.kafka.get("client.rack") or None)
-        machine = Membership(self.config, self._protocols, random.random, view.handler.now)
+        machine = Membership(self.config, self._protocols, view.handler.random, view.handler.now)
         self.member = GroupMember(machine, view.link, view.handler, self)
 
     def _protocols(self) -> list[tuple[str, bytes]]:
@@ -97,7 +96,7 @@ class QueryMember:
             lambda: Wanted(generation, wanted),
             Patience(_COMMIT_PATIENCE),
             view.handler.now(),
-            random.random,
+            view.handler.random,
             instance_id=self.config.group_instance_id,
         )
         result = view.offsets.carry_out(decision, expelled=self.member.fence)

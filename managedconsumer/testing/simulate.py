@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
-import random
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Callable, Collection, Iterable, Iterator
@@ -32,7 +31,7 @@ from managedconsumer.testing.simulate_kernel import START, Kernel, Livelock, Pro
 from managedconsumer.testing.simulate_member import Program
 from managedconsumer.testing.simulate_network import NO_FAULT, Call, Fault, Network
 from managedconsumer.testing.simulate_plan import KINDS, Plan, make_plan
-from managedconsumer.wire import compression, records, schemas
+from managedconsumer.wire import records, schemas
 
 #: How long (virtual seconds) a group may take to settle once nothing goes wrong any more: the longest wait is that for
 #: the answer of a join that was lost (request timeout), then a session and a rebalance.
@@ -99,7 +98,7 @@ class World:
             self.brokers.note = lambda text: self.note("brokers", text)
             self.network.note = lambda process, text: self.note(process.name, text)
         self._faults_until = START + plan.duration
-        self._numbers = self._ids = 0
+        self._numbers = 0
         self.incidents = Incidents(self)
         #: How often the users' own code was disturbed: readers that died, signals, exceptions from nowhere.
         self.disturbances = 0
@@ -108,11 +107,6 @@ class World:
         """A line of the trace."""
         if self._record:
             self.trace.lines.append(f"{self.kernel.now - START:9.3f} {who:8} {text}")
-
-    def next_id(self) -> str:
-        """The id of a member that gives itself one (KIP-848)."""
-        self._ids += 1
-        return f"c{self._ids}"
 
     def report(self, text: str) -> None:
         """Something does not hold."""
@@ -243,25 +237,21 @@ def _use_decoder(twin: bool) -> Callable[[], None]:
 
 @contextmanager
 def _quiet(world: World, record: bool) -> Iterator[None]:
-    """For a while ``random`` and the collector are the simulation's, and the log goes into the trace or nowhere."""
+    """For a while the collector is the simulation's, and the log goes into the trace or nowhere."""
     logger = logging.getLogger("managedconsumer")
     before = logger.level, logger.propagate, logger.handlers[:]
-    state = random.getstate()
-    random.seed(world.plan.seed)
     logger.propagate = False
     logger.handlers = [_LogToTrace(world)] if record else []
     logger.setLevel(logging.INFO if record else logging.CRITICAL + 1)
     collecting = gc.isenabled()
     gc.disable()
-    offload, use_own_decoder = compression.offload, _use_decoder(world.plan.twin)
+    use_own_decoder = _use_decoder(world.plan.twin)
     try:
         yield
     finally:
         use_own_decoder()
-        compression.offload = offload  # a handler of greenlets, as ours is one, has set it
         logger.setLevel(before[0])
         logger.propagate, logger.handlers = before[1], before[2]
-        random.setstate(state)
         if collecting:
             gc.enable()
 

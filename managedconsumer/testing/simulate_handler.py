@@ -301,6 +301,15 @@ class VirtualHandler(Handler):
     def now(self) -> float:
         return self.kernel.now
 
+    def wall_time(self) -> float:
+        return self.kernel.now
+
+    def random(self) -> float:
+        return self.kernel.jitter()
+
+    def new_id(self) -> str:
+        return self.kernel.new_id()
+
     def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
         return Task(self.process, _PREFIX + name, fn, args)
 

@@ -41,10 +41,14 @@ class Livelock(Exception):
 
 
 class Kernel:
-    """The scheduler. ``random`` is the only source of chance in a simulation."""
+    """The scheduler, and all chance: ``random`` makes the schedule, ``jitter`` is what consumers draw from.
+
+    They are two, so that a consumer that draws once more does not meet another schedule.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
+        self.jitter = Random(seed).random
         self.now = START
         self.current: Task | None = None
         self.events = 0
@@ -57,9 +61,14 @@ class Kernel:
         self.hub: Any = greenlet.getcurrent()
         self._heap: list[tuple[float, float, int, Callable[..., Any], tuple[Any, ...]]] = []
         self._chance = self.random.random
-        self._pushed = 0
+        self._pushed = self._ids = 0
         self._tasks = FIRST_NUMBER
         self._standing = 0
+
+    def new_id(self) -> str:
+        """``c1``, ``c2``, and so on: ids that members give themselves (KIP-848)."""
+        self._ids += 1
+        return f"c{self._ids}"
 
     def at(self, when: float, call: Callable[..., Any], *args: Any) -> None:
         """Call ``call(*args)`` at ``when``; the order of what happens at the same time is chance."""

@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING, Collection
 
 from managedconsumer import errors as err
-from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.group_life import GroupLife
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.simulate_handler import VirtualHandler
@@ -73,8 +72,6 @@ class Program(Watched):
         return consumer
 
     def _new_life(self, life: GroupLife) -> None:
-        if isinstance(life.machine, ConsumerGroupMembership):
-            life.machine._new_id = self.world.next_id  # noqa: SLF001 (not a random one)
         self.watch_owner(life.owner)
 
     def _main(self) -> None:

@@ -134,6 +134,7 @@ class SimulatedConnection:
         self.host, self.port = f"node{node}", 9092
         self.address = f"{self.host}:{self.port}"
         self.connected = True
+        self.heard_at = process.kernel.now
         #: Nothing comes through any more, and neither side has been told.
         self.silent = False
         self._call: Call | None = None
@@ -166,6 +167,7 @@ class SimulatedConnection:
         """An answer arrives."""
         if self.connected and call is self._call and not self.silent:
             call.answer = answer
+            self.heard_at = self.process.kernel.now
             call.task.wake()
 
     def close(self) -> None:

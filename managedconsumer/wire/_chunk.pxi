@@ -34,6 +34,7 @@ cdef class RecordChunk:
     cdef bint _torn               # the cursor is behind a record that became no message
     cdef bint _read_committed
     cdef int64_t _max_batch_bytes
+    cdef object _beside           # decompresses what is large, or None
     cdef int64_t _unpacked        # bytes of all batches opened so far
 
     def __cinit__(self):
@@ -57,6 +58,7 @@ cdef class RecordChunk:
         bint read_committed=False,
         bint check_crcs=True,
         long long max_batch_bytes=compression.DEFAULT_MAX_BYTES,
+        beside=None,
     ):
         cdef int failed
         if self._made:
@@ -68,6 +70,7 @@ cdef class RecordChunk:
         self.last_leader_epoch = -1
         self.epochs = []
         self._max_batch_bytes = max_batch_bytes
+        self._beside = beside
         self._read_committed = read_committed
         self._aborts = sorted(aborted, key=_first_offset, reverse=True) if read_committed and aborted else []
         self._aborted = list(self._aborts)
@@ -370,7 +373,7 @@ cdef class RecordChunk:
             return 0
         if self._scratch is None:
             self._scratch = compression.take_scratch()
-        unpacked = compression.decompress(codec, self._slice(batch), self._max_batch_bytes, self._scratch)
+        unpacked = compression.decompress(codec, self._slice(batch), self._max_batch_bytes, self._scratch, self._beside)
         PyObject_GetBuffer(unpacked, &self._buffers.payload, PyBUF_SIMPLE)
         self._has_payload = True
         self._cursor.place = <uint8_t *>self._buffers.payload.buf

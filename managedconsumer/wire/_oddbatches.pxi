@@ -35,7 +35,7 @@ cdef bint is_aborted(RecordChunk chunk, Batch *batch) except -1:
 cdef int open_legacy(RecordChunk chunk, Batch *batch) except -1:
     cdef Message message
     cdef list made = []
-    for record in reversed(decode_entry(chunk._slice(batch), chunk._max_batch_bytes)):
+    for record in reversed(decode_entry(chunk._slice(batch), chunk._max_batch_bytes, chunk._beside)):
         if record.offset >= chunk.position:
             message = Message.__new__(Message)
             message.value, message.partition_key = record.value, record.key

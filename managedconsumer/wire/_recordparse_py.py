@@ -8,7 +8,7 @@ after it raises IndexError, which the caller takes for "cannot be read".
 from __future__ import annotations
 
 from managedconsumer.wire._message_py import Message
-from managedconsumer.wire.recordformat import read_varint, signed, zigzag
+from managedconsumer.wire.recordformat import bad_offset, read_varint, signed, zigzag
 
 ONE_BYTE: list[int] = []
 """The number that a varint of one byte stands for (zigzag decoded)."""
@@ -35,6 +35,11 @@ def timestamp_delta(data: bytes, place: int, base: int) -> tuple[int, int]:
     """A timestamp's varint of up to ten bytes, made such that adding ``base`` stays within 64 bits."""
     value, place = read_varint(data, place, 10)
     return signed(base + value) - base, place
+
+
+def misplaced(count: int, left: int, offset: int, overrun: bool) -> Exception:
+    """What is wrong with a record whose offset is out of order, or whose first fields reach beyond its end."""
+    return IndexError() if overrun else BadRecordError(bad_offset(count - left + 1, count, signed(offset)))
 
 
 def fill_message(message: Message, data: bytes, place: int, end: int) -> None:

@@ -47,7 +47,7 @@ from managedconsumer.wire import recordformat as fmt
 from managedconsumer.wire.arrow import constant
 from managedconsumer.wire.legacy import BadMessageError, decode_entry
 
-INTERFACE = 3
+INTERFACE = 4
 IMPLEMENTATION = "cython"
 
 mc_crc_init()

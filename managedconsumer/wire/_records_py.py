@@ -21,13 +21,14 @@ from managedconsumer.wire._recordparse_py import (
     BadRecordError,
     fill_message,
     load_tables,
+    misplaced,
     timestamp_delta,
 )
-from managedconsumer.wire.compression import DEFAULT_MAX_BYTES, Buffer, DecompressionError, decompress
+from managedconsumer.wire.compression import DEFAULT_MAX_BYTES, Beside, Buffer, DecompressionError, decompress
 from managedconsumer.wire.legacy import BadMessageError, decode_entry
 from managedconsumer.wire.recordformat import read_varint
 
-INTERFACE = 3
+INTERFACE = 4
 IMPLEMENTATION = "python"
 
 _AHEAD_BYTES = 64 * 1024  # of small batches that are made ready together: few records do not pay for the long way
@@ -39,8 +40,8 @@ class RecordChunk:
     """What one fetch response held for one partition, see ``managedconsumer.wire.records``."""
 
     __slots__ = (
-        *("_aborts", "_batch", "_batches", "_data", "_failure", "_index", "_left", "_max_batch_bytes", "_origin"),
-        *("_passed", "_payload", "_place", "_previous", "_raised", "_ready", "_skipped", "_unpacked"),
+        *("_aborts", "_batch", "_batches", "_beside", "_data", "_failure", "_index", "_left", "_max_batch_bytes"),
+        *("_origin", "_passed", "_payload", "_place", "_previous", "_raised", "_ready", "_skipped", "_unpacked"),
         *("active", "context", "corrupt", "epochs", "exhausted", "fetch_offset", "last_leader_epoch", "nbytes"),
         *("needs_bytes", "next_fetch_offset", "position", "record_count"),
     )
@@ -55,6 +56,7 @@ class RecordChunk:
         read_committed: bool = False,
         check_crcs: bool = True,
         max_batch_bytes: int = DEFAULT_MAX_BYTES,
+        beside: Beside | None = None,
     ) -> None:
         if hasattr(self, "context"):
             raise TypeError("a RecordChunk cannot be initialised twice")
@@ -67,6 +69,7 @@ class RecordChunk:
         self._data = memoryview(data).cast("B")
         self.nbytes = len(self._data)
         self._max_batch_bytes = max_batch_bytes
+        self._beside = beside
         self._aborts = Aborts(aborted, max_batch_bytes) if read_committed else None
 
         walk = Walk(self._data, check_crcs=check_crcs, max_batch_bytes=max_batch_bytes)
@@ -283,7 +286,8 @@ class RecordChunk:
                 self._open_legacy(batch)
                 return
             body = self._data[batch.start + fmt.HEADER_BYTES : batch.end]
-            self._payload = bytes(decompress(batch.attributes & fmt.CODEC_MASK, body, self._max_batch_bytes))
+            codec = batch.attributes & fmt.CODEC_MASK
+            self._payload = bytes(decompress(codec, body, self._max_batch_bytes, None, self._beside))
         except (DecompressionError, BadMessageError) as error:
             self._failure = str(error)
             return
@@ -303,7 +307,8 @@ class RecordChunk:
 
     def _open_legacy(self, batch: Batch) -> None:
         made = []
-        for record in reversed(decode_entry(self._data[batch.start : batch.end], self._max_batch_bytes)):
+        entry = self._data[batch.start : batch.end]
+        for record in reversed(decode_entry(entry, self._max_batch_bytes, self._beside)):
             if record.offset >= self.position:
                 message: Message = Message.__new__(Message)
                 message.value, message.partition_key = record.value, record.key
@@ -325,13 +330,6 @@ class RecordChunk:
         self._mend_timestamps(batch, lot)
         lot.reverse()
         self._ready[:0] = lot  # in front: the next message is the last one
-
-    @staticmethod
-    def _misplaced(batch: Batch, left: int, offset: int, overrun: bool) -> Exception:
-        """What is wrong with a record whose offset is out of order, or whose first fields reach beyond its end."""
-        if overrun:
-            return IndexError()
-        return BadRecordError(fmt.bad_offset(batch.count - left + 1, batch.count, fmt.signed(offset)))
 
     def _mend_timestamps(self, batch: Batch, lot: list[Message]) -> None:
         """What the hot loop leaves out, as it is rare: the broker's stamp, and sums beyond 64 bits."""
@@ -384,7 +382,7 @@ class RecordChunk:
                         value, place = read_varint(data, place - 2)
                     offset = base + value
                 if not previous < offset <= last or place > end:
-                    raise self._misplaced(batch, left, offset, place > end)
+                    raise misplaced(batch.count, left, offset, place > end)
                 previous = offset
                 if offset >= start:
                     message: Message = new(Message)

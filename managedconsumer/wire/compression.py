@@ -25,8 +25,8 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
 
-#: Runs a function beside what else goes on in this thread; set where greenlets share one. None: here and now.
-offload: Callable[..., Any] | None = None
+Beside = Callable[..., Any]
+"""``beside(fn, *args)`` gives ``fn(*args)``, and lets other greenlets of this thread run meanwhile if it can."""
 _OFFLOAD_BYTES = 4 * 1024 * 1024  # of output: less takes some milliseconds at most
 
 _SCRATCH_KEPT = 4  # buffers kept for reuse, per process
@@ -55,17 +55,24 @@ def codec_number(codec: int | str) -> int:
     raise UnknownCodecError(f"unknown compression codec {codec!r}; Kafka has {', '.join(CODEC_NAMES)} (0 to 4)")
 
 
-def decompress(codec: int, data: Buffer, max_bytes: int = DEFAULT_MAX_BYTES, scratch: Scratch | None = None) -> Buffer:
+def decompress(
+    codec: int,
+    data: Buffer,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+    scratch: Scratch | None = None,
+    beside: Beside | None = None,
+) -> Buffer:
     """What ``data`` decompresses to, at most ``max_bytes`` of it.
 
     With a ``scratch`` the answer may be a view into its memory, valid until the scratch is used again.
+    ``beside`` runs what takes long: given where greenlets share a thread.
     Raises DecompressionError (also when the limit is passed), MissingPackageError, UnknownCodecError.
     """
     if codec == NONE:
         return data
     try:
-        if offload is not None:
-            return _decompress_beside(codec, data, max_bytes, scratch)
+        if beside is not None and max_bytes > _OFFLOAD_BYTES:
+            return _decompress_beside(codec, data, max_bytes, scratch, beside)
         return _decompress(codec, data, max_bytes, scratch)
     except BadFrameError as error:
         raise DecompressionError(f"damaged {CODEC_NAMES[codec]} data: {error}") from None
@@ -81,11 +88,8 @@ def _decompress(codec: int, data: Buffer, max_bytes: int, scratch: Scratch | Non
     raise UnknownCodecError(f"unknown compression codec {codec}; Kafka has {', '.join(CODEC_NAMES)} (0 to 4)")
 
 
-def _decompress_beside(codec: int, data: Buffer, max_bytes: int, scratch: Scratch | None) -> Buffer:
-    """Decompress large outputs through ``offload``, into private memory: the caller may be switched out meanwhile."""
-    run = offload
-    if run is None or max_bytes <= _OFFLOAD_BYTES:
-        return _decompress(codec, data, max_bytes, scratch)
+def _decompress_beside(codec: int, data: Buffer, max_bytes: int, scratch: Scratch | None, beside: Beside) -> Buffer:
+    """Decompress large outputs through ``beside``, into private memory: the caller may be switched out meanwhile."""
     if codec == GZIP:  # does not say how much it will be
         try:
             return _gunzip(data, _OFFLOAD_BYTES)
@@ -94,8 +98,8 @@ def _decompress_beside(codec: int, data: Buffer, max_bytes: int, scratch: Scratc
     else:
         if _offered_size(codec, memoryview(data)) <= _OFFLOAD_BYTES:
             return _decompress(codec, data, max_bytes, scratch)
-    beside: Buffer = run(_decompress, codec, data, max_bytes, _Pages())
-    return beside
+    large: Buffer = beside(_decompress, codec, data, max_bytes, _Pages())
+    return large
 
 
 def _offered_size(codec: int, view: memoryview) -> int:

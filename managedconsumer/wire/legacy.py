@@ -36,9 +36,12 @@ class BadMessageError(ValueError):
     """The bytes are no message of formats 0 or 1."""
 
 
-def decode_entry(data: Buffer, max_bytes: int = compression.DEFAULT_MAX_BYTES) -> list[LegacyRecord]:
+def decode_entry(
+    data: Buffer, max_bytes: int = compression.DEFAULT_MAX_BYTES, beside: compression.Beside | None = None
+) -> list[LegacyRecord]:
     """The messages of one entry (offset, size, message): one, or as many as its wrapper holds.
 
+    ``beside``: see :func:`managedconsumer.wire.compression.decompress`.
     The entry's CRC is the caller's business; those inside a wrapper are covered by it.  Raises BadMessageError,
     DecompressionError, MissingPackageError.
     """
@@ -48,7 +51,7 @@ def decode_entry(data: Buffer, max_bytes: int = compression.DEFAULT_MAX_BYTES) -
     packed = outer.value or b""
     if codec == compression.LZ4 and outer.magic == 0:
         packed = repair_checksum(packed)
-    unpacked = memoryview(compression.decompress(codec, packed, max_bytes))
+    unpacked = memoryview(compression.decompress(codec, packed, max_bytes, None, beside))
     inner: list[LegacyRecord] = []
     while len(unpacked):
         if len(unpacked) < fmt.PREFIX_BYTES or _i32(unpacked, 8)[0] < fmt.MIN_SIZES[0]:

@@ -5,14 +5,14 @@ once, here.  ``__impl__`` says which one runs ("cython" or "python"), ``__impl_r
 variable ``MANAGEDCONSUMER_IMPL`` set to one of these names forces it, and makes its absence an ImportError.
 
 ``RecordChunk(context, data, fetch_offset, *, aborted=(), read_committed=False, check_crcs=True,
-max_batch_bytes=64 MiB)``
+max_batch_bytes=64 MiB, beside=None)``
 
-* The constructor reads the batches' headers and checks their CRCs; it decompresses nothing.  ``next_fetch_offset`` is
-  the offset behind the last sound batch (``fetch_offset`` if there is none), ``record_count`` an upper bound of the
-  messages to come, ``nbytes`` the chunk's size, ``last_leader_epoch`` the last batch's (KIP-320), ``epochs`` the pairs
-  (first offset, leader epoch) where the epoch changes, ``corrupt`` whether a batch is known to be damaged.  A batch cut
-  off at the end is ignored; if it is the only one, ``needs_bytes`` is what it takes (brokers before 0.10.1 do that),
-  else 0.
+* The constructor reads the batches' headers and checks their CRCs; it decompresses nothing (``beside`` runs what takes
+  long, later: see :func:`~managedconsumer.wire.compression.decompress`).  ``next_fetch_offset`` is the offset behind
+  the last sound batch (``fetch_offset`` if there is none), ``record_count`` an upper bound of the messages to come,
+  ``nbytes`` the chunk's size, ``last_leader_epoch`` the last batch's (KIP-320), ``epochs`` the pairs (first offset,
+  leader epoch) where the epoch changes, ``corrupt`` whether a batch is known to be damaged.  A batch cut off at the end
+  is ignored; if it is the only one, ``needs_bytes`` is what it takes (brokers before 0.10.1 do that), else 0.
 * ``next(chunk)`` gives the next message, in order of offsets, without those below ``fetch_offset``, without
   transaction markers, and with ``read_committed`` without those of ``aborted`` transactions: the pairs
   (producer id, first offset) of the response.
@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 
 IMPLEMENTATIONS = ("cython", "python")
 ENVIRONMENT_VARIABLE = "MANAGEDCONSUMER_IMPL"
-_INTERFACE = 3  # raised with every change of the interface, so that a stale build is not mistaken for a new one
+_INTERFACE = 4  # raised with every change of the interface, so that a stale build is not mistaken for a new one
 
 
 def load(name: str) -> Any:

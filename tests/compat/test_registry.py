@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from managedconsumer import patch_pykafka
-from managedconsumer.compat import registry
+from managedconsumer import managedbalancedconsumer, patch_pykafka, simpleconsumer
 from tests.compat.views import FakeView, snapshot
 
 
@@ -32,8 +31,8 @@ class Recorder:
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setattr(registry, "simple_consumer", recorder.of("simple"))
-    monkeypatch.setattr(registry, "balanced_consumer", recorder.of("balanced"))
+    monkeypatch.setattr(simpleconsumer, "SimpleConsumer", recorder.of("simple"))
+    monkeypatch.setattr(managedbalancedconsumer, "ManagedBalancedConsumer", recorder.of("balanced"))
     return recorder
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
+from managedconsumer.runtime.handlers import ThreadingHandler
 from managedconsumer.structs import NO_GENERATION, Generation
 from tests.coordinator.kit import TOPIC, Modern, S, told
 
@@ -377,8 +378,11 @@ def test_a_rejoin_that_is_wanted_before_the_first_has_a_reason() -> None:
 
 def test_members_choose_different_ids() -> None:
     ids = set()
+    handler = ThreadingHandler()
     for _ in range(3):
-        machine = ConsumerGroupMembership(ConsumerGroupConfig("g"), lambda: ["t"], lambda: 0.5)
+        machine = ConsumerGroupMembership(
+            ConsumerGroupConfig("g"), lambda: ["t"], handler.random, handler.now, handler.new_id
+        )
         machine.poll()
         machine.prepared(False)
         ids.add(machine.member_id)

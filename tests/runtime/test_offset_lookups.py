@@ -82,6 +82,29 @@ def test_a_frozen_leader_costs_no_more_than_the_time_there_is(
     assert at < 0.4  # at once
 
 
+@pytest.mark.parametrize("frozen", [FROZEN, ALIVE])
+def test_leader_epochs_are_compared_with_all_leaders_at_once(
+    two_leaders: tuple[Cluster, SilentProxyBroker], frozen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, _ = two_leaders
+    let_go = cluster.handler.Event()
+
+    def ask(node: int, *_: Any) -> dict[str, Any]:
+        if node == frozen:
+            let_go.wait(5)
+        part = {"partition": node - 1, "error_code": 0, "leader_epoch": 3, "end_offset": 7}
+        return {"topics": [{"topic": TOPIC, "partitions": [part]}]}
+
+    client = OffsetClient(cluster, None, None, 0)
+    monkeypatch.setattr(client, "_ask_leader", ask)
+    monkeypatch.setattr("managedconsumer.runtime.offsets._EPOCH_PATIENCE", 0.3)
+    began = time.monotonic()
+    found = client.epoch_ends({TopicPartition(TOPIC, number): 3 for number in (0, 1)})
+    assert time.monotonic() - began < 3.0
+    let_go.set()
+    assert [tp.partition + 1 for tp in found] == [FROZEN + ALIVE - frozen]
+
+
 def test_a_wait_that_is_broken_off_ends_at_once(two_leaders: tuple[Cluster, SilentProxyBroker]) -> None:
     cluster, frozen = two_leaders
     frozen.choose = lambda _wire, name: name == "ListOffsets"

@@ -12,6 +12,7 @@ from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
 from managedconsumer.config import ConsumerOptions
 from managedconsumer.runtime import rdkafka_config
+from managedconsumer.runtime.handlers import ThreadingHandler
 from managedconsumer.runtime.rdkafka_chunk import RdkafkaChunk
 from managedconsumer.runtime.security import Security
 from managedconsumer.runtime.settings import ConnectionSettings
@@ -175,7 +176,9 @@ def test_arrow() -> None:
 
 def settings(**security: Any) -> dict[str, Any]:
     connection = ConnectionSettings("me", security=Security(**security))
-    made: dict[str, Any] = rdkafka_config.settings([("a", 1), ("::1", 2)], ConsumerOptions(), connection)
+    made: dict[str, Any] = rdkafka_config.settings(
+        [("a", 1), ("::1", 2)], ConsumerOptions(), connection, ThreadingHandler()
+    )
     return made
 
 

@@ -14,7 +14,7 @@ from managedconsumer.config import ConsumerOptions
 from managedconsumer.runtime import rdkafka_config
 from managedconsumer.runtime.cluster import Cluster
 from managedconsumer.runtime.connection import Connection, ConnectionSettings
-from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.handlers import Handler, ThreadingHandler
 from managedconsumer.wire import schemas
 from tests.runtime.silent_proxy import SilentProxyBroker
 
@@ -161,5 +161,6 @@ def test_a_fetch_waits_as_long_as_the_client_says(broker: SilentProxyBroker) -> 
 @pytest.mark.parametrize(("timeout", "wait", "given"), [(5000, 100, 5100), (30_000, 100, 30_100), (1, 500, 1500)])
 def test_librdkafka_waits_as_long(timeout: int, wait: int, given: int) -> None:
     options = ConsumerOptions(fetch_wait_max_ms=wait)
-    made = rdkafka_config.settings([("a", 1)], options, ConnectionSettings(request_timeout_ms=timeout))
+    settings = ConnectionSettings(request_timeout_ms=timeout)
+    made = rdkafka_config.settings([("a", 1)], options, settings, ThreadingHandler())
     assert made["socket.timeout.ms"] == given

@@ -194,7 +194,7 @@ class TestTheLink:
         self._ask(link, "heartbeat")
         link.lost("another who asked before that", era)
         assert link.broker is not None
-        assert link._connections["heartbeat"].connected
+        assert link._idle["heartbeat"].connected
 
     def test_a_waiting_request_ends_when_the_coordinator_is_lost(
         self, link: CoordinatorLink, broker: SilentProxyBroker, handler: Handler

@@ -1,0 +1,47 @@
+"""Chance and clocks have one source, the handler: a simulation gives its own, and one seed gives one run."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from managedconsumer.runtime.handlers import ThreadingHandler
+
+PACKAGE = Path(__file__).parent.parent / "managedconsumer"
+SOURCES = {"random", "uuid", "time", "secrets"}
+ALLOWED = {
+    "runtime/handlers.py": {"random", "uuid", "time"},
+    "runtime/sasl.py": {"secrets"},  # nonces: what must not be guessed is no part of any schedule
+    "clock.py": {"time"},  # names the real clock as a default for objects that are made without a handler
+    "spark/events.py": {"random"},  # example data from a seed
+    "spark/store.py": {"uuid"},  # names of files
+    "spark/pageviews.py": {"uuid"},
+}
+ROOMS = ("testing", "cli")  # with their own clocks, and data of their own
+
+
+def sources(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").split(".")[0])
+    return found & SOURCES
+
+
+def test_only_the_handler_knows_a_clock_and_chance() -> None:
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        if name.split("/")[0] not in ROOMS and sources(path):
+            found[name] = sources(path)
+    assert found == ALLOWED
+
+
+@pytest.mark.parametrize("draw", ["random", "new_id"])
+def test_no_two_draws_are_the_same(draw: str) -> None:
+    handler = ThreadingHandler()
+    assert len({getattr(handler, draw)() for _ in range(100)}) == 100
