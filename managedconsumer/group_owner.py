@@ -14,11 +14,11 @@ from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator import handover as ho
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.negotiation import Negotiation
-from managedconsumer.coordinator.requests import waiting_text
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.callbacks import CallbackNotDelivered, ListenerCalls
+from managedconsumer.runtime.group_log import GroupLog
 from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
-from managedconsumer.runtime.troubles import COORDINATOR, GROUP, WAITING
+from managedconsumer.runtime.troubles import GROUP
 from managedconsumer.simpleconsumer import SimpleConsumer
 from managedconsumer.structs import ClusterSnapshot, Generation, TopicPartition
 from managedconsumer.subscription_state import FetchState
@@ -64,6 +64,7 @@ class GroupOwner:
         self._reset_on_start = consumer._options.reset_offset_on_start
         rules = Rules(keeps=True, commits_after_callback=listener.listens)
         self._hand_over = HandOver(self._engine.group_id or "", negotiation, self, rules)
+        self._log = GroupLog(self._engine.history, self._engine.troubles)
         #: What was held before a hand-over, for the post_rebalance_callback: offsets last consumed.
         self._old: dict[Any, int] = {}
         self.member: GroupMember
@@ -105,34 +106,13 @@ class GroupOwner:
         held = self._consumer._assigned()
         self._engine.hold(held)
         self._consumer._committer.fenced(event.error)
-        self._note("held", event.generation, held, event.reason)
+        self._log.note("held", event.generation, held, event.reason)
 
     def observe(self, event: ev.Event) -> None:
         """Log what happens; wake whoever waits for it."""
-        add = self._engine.history.add
-        if isinstance(event, ev.Transition):
-            noted = add("state", event.generation, old=event.old.value, new=event.new.value, reason=event.reason)
-            log.info("%s", noted)
-        elif isinstance(event, ev.CoordinatorLost):
-            add("coordinator", self.member.generation, reason=event.reason)
-            self._engine.troubles.note(COORDINATOR, f"the coordinator is away: {event.reason}")
-        elif isinstance(event, ev.CoordinatorBack):
-            self._engine.troubles.over(COORDINATOR)
-        elif isinstance(event, ev.Retrying):
-            add("retry", self.member.generation, reason=str(event.error))
-            self._engine.troubles.note(GROUP, f"cannot join yet: {event.error}")
-        elif isinstance(event, ev.Waiting):
-            if event.over:
-                self._engine.troubles.over(WAITING)
-            else:
-                self._engine.troubles.note(WAITING, waiting_text(event.api))
-        elif isinstance(event, ev.MembershipLost):
-            self._engine.troubles.note(GROUP, f"membership lost: {event.error}")
+        self._log.observe(event, self.member.generation)
         with self._engine.lock:
             self._engine.lock.notify_all()
-
-    def _note(self, kind: str, generation: Generation, tps: Collection[TopicPartition], reason: str = "") -> None:
-        log.debug("%s", self._engine.history.add(kind, generation, tps, reason=reason))
 
     # -- what the hand-over asks ------------------------------------------------------------------------
 
@@ -182,7 +162,7 @@ class GroupOwner:
             case ho.Describe():
                 return self._describe()
             case ho.Note():
-                self._note(step.kind, step.generation, step.partitions, step.reason)
+                self._log.note(step.kind, step.generation, step.partitions, step.reason)
             case ho.Trouble():
                 self._engine.troubles.note(GROUP, step.text)
         return None
@@ -206,7 +186,7 @@ class GroupOwner:
 
     def _hold(self, step: ho.Hold) -> None:
         self._engine.hold(step.partitions)
-        self._note("held", step.generation, step.partitions)
+        self._log.note("held", step.generation, step.partitions)
 
     def _tell(self, step: ho.Tell) -> bool:
         """Call the listener, and pykafka's callback after its assigned-callback.
@@ -249,9 +229,9 @@ class GroupOwner:
             if not self.current(step.generation):
                 return False
             self._engine.release(step.share)
-        self._note("handed out", step.generation, step.share)
+        self._log.note("handed out", step.generation, step.share)
         self.assignments += 1
-        self._engine.troubles.over(GROUP)
+        self._log.taken_over()
         return True
 
     # -- metadata -------------------------------------------------------------------------------------
