@@ -12,19 +12,23 @@ import weakref
 from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
+from managedconsumer.coordinator import handover
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from managedconsumer.coordinator.committing import Committing, Patience, Wanted, failure
-from managedconsumer.coordinator.events import Assigned, Elected
+from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.coordinator.protocol import ConsumerProtocol
+from managedconsumer.coordinator.states import MemberState
 from managedconsumer.coordinator_futures import Future
 from managedconsumer.coordinator_metrics import ConsumerCoordinatorMetrics as ConsumerCoordinatorMetrics
 from managedconsumer.coordinator_workers import AutoCommitTask as AutoCommitTask
 from managedconsumer.coordinator_workers import commit_forever
 from managedconsumer.group_coordinator import BaseCoordinator
+from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
 from managedconsumer.runtime.offsets import OffsetClient
-from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.structs import NO_GENERATION, ClusterSnapshot, Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.wire import schemas
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +36,8 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 # How long (seconds) a leader tries to get the metadata that it assigns by.
 _METADATA_PATIENCE = 60.0
+# How long (ms) the coordinator may take to say what all members have.
+_DESCRIBE_MS = 5000
 # How long (seconds) a commit at a rebalance or a close may take.
 _LAST_COMMIT = 5.0
 _FOR_EVER = float("inf")
@@ -72,12 +78,8 @@ class ConsumerCoordinator(BaseCoordinator):
             metrics, self.config["metric_group_prefix"], subscription, {"group": self.group_id}
         )
         self._offsets = OffsetClient(self._client, self._link, self.group_id, 0)
-        self._elected: Elected | None = None
-        self._assigned: Assigned | None = None
-        self._led: dict[str, set[int]] | None = None
-        # The generation that the assigned partitions are from: commits are made in its name. (The membership may be
-        # one round ahead of them, where the same partitions are somebody else's.)
-        self._era = NO_GENERATION
+        self._holder = _Holder(subscription, self.lock, self._client, weakref.WeakMethod(self._find_member))
+        self._hand_over = HandOver(self.group_id, self._negotiation, self._holder, Rules())
         self._metadata_seen: Any = None
         # One commit after the other, each with what is finished when its turn comes.
         self._turn = self._handler.RLock()
@@ -125,37 +127,18 @@ class ConsumerCoordinator(BaseCoordinator):
             return
         self._metadata_seen = snapshot
         self._subscription.update_pattern_subscription(snapshot)
-        led = self._led
-        if led is not None and any((snapshot.partitions_for_topic(t) or set()) != led[t] for t in led):
-            self._led = None
-            self.request_rejoin("the partitions of a topic have changed")
+        outgrown = self._hand_over.outgrown()
+        if outgrown is not None:
+            self.request_rejoin(outgrown)
 
-    def _on_join_prepare(self, generation: int, member_id: str) -> bool | None:
-        joined = generation >= 0 and bool(member_id)
-        with self.lock:
-            held = self._subscription.assigned_partitions()
-        if self._negotiation.cooperative:
-            return bool(held)
-        if joined:
-            self._commit_finished("rebalance")
-            self._tell("on_partitions_revoked", held)
-        with self.lock:
-            self._subscription.mark_for_reassignment()
-        return False
+    def _on_join_prepare(self, generation: int, member_id: str) -> bool | None:  # noqa: ARG002 (the event has both)
+        return carry_out(self._hand_over.prepare_join(self._event), self._do)
 
     def _perform_assignment(
         self, leader_id: str, protocol: str, members: Sequence[tuple[str, bytes]]
     ) -> Mapping[str, Any]:
-        event = self._elected
-        if event is None:
-            return {}
-        topics = self._negotiation.topics_of(event)
-        with self.lock:
-            self._subscription.group_subscribe(topics)
         log.debug("group %s: %s assigns by %s to %d members", self.group_id, leader_id, protocol, len(members))
-        snapshot = self._client.refresh_until(topics, _METADATA_PATIENCE)
-        self._led = {topic: snapshot.partitions_for_topic(topic) or set() for topic in topics}
-        return self._negotiation.assign(event, snapshot)
+        return carry_out(self._hand_over.elect(self._event), self._do)
 
     def _on_join_complete(
         self,
@@ -164,55 +147,74 @@ class ConsumerCoordinator(BaseCoordinator):
         protocol: str | None,
         member_assignment_bytes: bytes,  # noqa: ARG002 (the event has it too)
     ) -> str | None:
-        event = self._assigned
         log.debug("group %s: %s in generation %d, assigned by %s", self.group_id, member_id, generation, protocol)
-        if event is None:
-            return None
-        if not event.is_leader:
-            self._led = None
-        share, _ = self._negotiation.accept(event, self._client.snapshot)
-        cooperative = self._negotiation.cooperative
+        return carry_out(self._hand_over.take_over(self._event), self._do)
+
+    def _on_membership_lost(self, error: BaseException | None) -> None:  # noqa: ARG002 (the event has it too)
+        carry_out(self._hand_over.lost(self._event), self._do)
+
+    def _find_member(self) -> GroupMember | None:
+        return self._made
+
+    # -- the steps of a hand-over -----------------------------------------------------------------------
+
+    def _do(self, step: handover.Step) -> Any:
+        """Carry one step out. Whoever fetches stops by itself: it looks at the subscription."""
+        match step:
+            case handover.Commit():
+                self._commit_finished("rebalance")
+            case handover.Tell():
+                self._tell(step)
+            case handover.Drop():
+                self._drop(step.partitions)
+            case handover.TakeOver():
+                self._take_over(step)
+            case handover.Look():
+                return self._look(step.topics)
+            case handover.Describe():
+                body = {"groups": [self.group_id]}
+                return self._link.request(MEMBERSHIP, schemas.DESCRIBE_GROUPS, body, _DESCRIBE_MS)
+            case handover.Note():
+                self._log.note(step.kind, step.generation, step.partitions, step.reason)
+        return None
+
+    def _tell(self, step: handover.Tell) -> None:
+        """Call the listener. What it raises surfaces when the hand-over is through."""
+        step.begin()
+        listener = self._subscription.listener
+        # Listeners made for kafka-python do not know on_partitions_lost.
+        call = getattr(listener, step.method, None) or getattr(listener, handover.REVOKED, None)
+        if call is None:
+            return
+        try:
+            call(set(step.partitions))
+        except Exception as error:
+            log.exception("group %s: the listener's %s raised", self.group_id, step.method)
+            self._problem = self._problem or error
+
+    def _drop(self, tps: Collection[TopicPartition]) -> None:
         with self.lock:
-            wanted = self._subscription.subscription or set()
-            share = [tp for tp in share if tp.topic in wanted or self._subscription.matches(tp.topic)]
-            held = self._subscription.assigned_partitions()
-            self._era = event.generation if cooperative else NO_GENERATION
-        gone = sorted(held - set(share)) if cooperative else []
-        if gone:
-            self._commit_finished("rebalance")
-            self._tell("on_partitions_revoked", gone)
+            if not self._subscription.partitions_auto_assigned():
+                return  # the user has unsubscribed meanwhile
+            rest = self._subscription.assigned_partitions().difference(tps)
+            self._subscription.assign_from_subscribed(rest, retain=True)
+            if not rest:
+                self._subscription.mark_for_reassignment()
+
+    def _take_over(self, step: handover.TakeOver) -> None:
         with self.lock:
-            self._subscription.assign_from_subscribed(share, retain=cooperative)
-            self._era = event.generation
+            if not self._holder.current(step.generation):
+                return
+            self._subscription.assign_from_subscribed(step.share, retain=self._negotiation.cooperative)
             self._subscription.needs_fetch_committed_offsets = True
         if self._auto_commit_task is not None:
             self._auto_commit_task.reschedule()
-        self._tell("on_partitions_assigned", sorted(set(share) - held) if cooperative else share)
-        return f"gave up {len(gone)} partitions" if gone else None
 
-    def _on_membership_lost(self, error: BaseException | None) -> None:
-        log.warning("group %s: membership lost: %s", self.group_id, error)
+    def _look(self, topics: Collection[str] | None) -> ClusterSnapshot:
         with self.lock:
-            self._era = NO_GENERATION
-            held = sorted(self._subscription.assigned_partitions())
-        try:
-            # Eager members that were about to join again have given everything up by on_partitions_revoked.
-            if held and not self._subscription.needs_partition_assignment:
-                self._tell("on_partitions_lost", held)
-        finally:
-            with self.lock:
-                self._subscription.assign_from_subscribed([])
-                self._subscription.needs_partition_assignment = True
-
-    def _tell(self, method: str, tps: Collection[TopicPartition]) -> None:
-        listener = self._subscription.listener
-        if listener is None:
-            return
-        call = getattr(listener, method, None)
-        if call is None and method == "on_partitions_lost":  # listeners made for kafka-python do not know it
-            call = listener.on_partitions_revoked
-        if call is not None:
-            call(set(tps))
+            self._subscription.group_subscribe(topics or ())
+        found: ClusterSnapshot = self._client.refresh_until(topics, _METADATA_PATIENCE)
+        return found
 
     # -- committed offsets ----------------------------------------------------------------------------
 
@@ -266,7 +268,12 @@ class ConsumerCoordinator(BaseCoordinator):
         return future
 
     def _identity(self) -> Generation:
-        return self._era if self._subscription.partitions_auto_assigned() else NO_GENERATION
+        """Commits are made in the name of the generation that the assigned partitions are from.
+
+        The membership may be one round ahead of them, where the same partitions are somebody else's.
+        """
+        grouped = self._subscription.partitions_auto_assigned() and self._generation.joined
+        return self._hand_over.settled_in if grouped else NO_GENERATION
 
     def _commit(self, offsets: Offsets, generation: Generation, timeout: float | None) -> None:
         """Commit under ``generation`` as long as it is ours."""
@@ -276,7 +283,7 @@ class ConsumerCoordinator(BaseCoordinator):
             hindrance: err.KafkaException | None = None
             if grouped and not generation.joined:
                 hindrance = err.UnknownMemberId("not a member at present")
-            elif generation.joined and self._generation.id != generation.id:
+            elif generation.joined and self._generation != generation:
                 hindrance = err.IllegalGeneration("the group has gone on to another generation")
             return Wanted(generation, offsets, hindrance=hindrance)
 
@@ -327,21 +334,13 @@ class ConsumerCoordinator(BaseCoordinator):
             self._commit_finished("close")
         try:
             if self._subscription.partitions_auto_assigned():
-                self._give_up_all()
+                carry_out(self._hand_over.leave(self._generation, commit=False), self._do)
+                self._drop(self._subscription.assigned_partitions())
         finally:
             self._end_workers(timeout)
-
-    def _give_up_all(self) -> None:
-        with self.lock:
-            held, joined = self._subscription.assigned_partitions(), self._era.joined
-            told = self._subscription.needs_partition_assignment
-        if held and not told:
-            try:
-                self._tell("on_partitions_revoked" if joined else "on_partitions_lost", held)
-            finally:
-                with self.lock:
-                    self._subscription.assign_from_subscribed([])
-                    self._subscription.needs_partition_assignment = True
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem
 
     def _end_workers(self, timeout: float) -> None:
         if self._auto_commit_task is not None:
@@ -352,6 +351,37 @@ class ConsumerCoordinator(BaseCoordinator):
             self._queue.put(None)
             committing.join(timeout)
         super().close(timeout)
-        self._era = NO_GENERATION
         self._offsets.close()
         self._offsets = OffsetClient(self._client, self._link, self.group_id, 0)
+
+
+class _Holder:
+    """What a hand-over asks about its coordinator, which it does not keep alive."""
+
+    def __init__(self, subscription: Any, lock: Any, client: Any, member: weakref.WeakMethod[Any]) -> None:
+        self._subscription, self._lock, self._client = subscription, lock, client
+        self._find_member = member
+
+    def _member(self) -> GroupMember | None:
+        find = self._find_member()
+        return None if find is None else find()
+
+    def held(self) -> list[TopicPartition]:
+        with self._lock:
+            return sorted(self._subscription.assigned_partitions())
+
+    def current(self, generation: Generation) -> bool:
+        member = self._member()
+        return member is not None and member.current(generation)
+
+    def joined(self) -> bool:
+        member = self._member()
+        return member is not None and member.generation.joined and member.state is not MemberState.LOSING
+
+    def subscribed(self, topic: str) -> bool:
+        with self._lock:
+            return topic in (self._subscription.subscription or ()) or self._subscription.matches(topic)
+
+    def snapshot(self) -> ClusterSnapshot:
+        snapshot: ClusterSnapshot = self._client.snapshot
+        return snapshot

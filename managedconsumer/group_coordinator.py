@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 import weakref
 from abc import ABC, abstractmethod
 from typing import Any, Callable, Mapping, Sequence
@@ -19,12 +20,15 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.heartbeat import Heartbeat
+from managedconsumer.coordinator.history import History
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.coordinator.states import IN_GROUP, MemberState
 from managedconsumer.coordinator_metrics import GroupCoordinatorMetrics as GroupCoordinatorMetrics
 from managedconsumer.runtime.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.group_log import GroupLog
 from managedconsumer.runtime.member import GroupMember
+from managedconsumer.runtime.troubles import Troubles
 from managedconsumer.structs import NO_GENERATION, Generation
 from managedconsumer.wire import schemas
 
@@ -70,8 +74,12 @@ class BaseCoordinator(ABC):
             self.heartbeat, metrics, self.config["metric_group_prefix"], {"group": self.group_id}
         )
         self._link = CoordinatorLink(self._client, self.group_id)
-        self._made: Any = None
+        history = History(self.group_id, self._handler.now, time.time)
+        self._log = GroupLog(history, Troubles(f"group {self.group_id}"))
+        self._made: GroupMember | None = None
         self._problem: Exception | None = None
+        # What the methods below are called for: it says more than kafka-python's arguments do.
+        self._event: Any = None
         self.heartbeat_task = HeartbeatTask(self)
 
     # -- for subclasses -------------------------------------------------------------------------------
@@ -188,7 +196,7 @@ class BaseCoordinator(ABC):
                 me = weakref.ref(self)
                 machine = _Machine(settings, lambda: _offers(me), random.random, self._handler.now)
                 machine.heartbeat = self.heartbeat
-                owner = _Owner(me, self.sensors, self._handler.now)
+                owner = _Owner(me, machine, self._log, self.sensors, self._handler.now)
                 self._made = GroupMember(machine, self._link, self._handler, owner)
             return self._made
 
@@ -248,8 +256,9 @@ class HeartbeatTask:
     def disable(self) -> None:
         """Send no heartbeat until :meth:`reset`: the group expels the member after its session timeout."""
         coordinator = self._coordinator()
-        if coordinator is not None and coordinator._made is not None:  # noqa: SLF001
-            coordinator._made.machine.silent = True  # noqa: SLF001
+        made = None if coordinator is None else coordinator._made  # noqa: SLF001
+        if made is not None and isinstance(made.machine, _Machine):
+            made.machine.silent = True
 
 
 class _Machine(Membership):
@@ -282,9 +291,16 @@ class _Owner:
     """Hands what the membership asks for to the coordinator's methods; what they raise surfaces when it is through."""
 
     def __init__(
-        self, coordinator: weakref.ref[BaseCoordinator], sensors: GroupCoordinatorMetrics, now: Callable[[], float]
+        self,
+        coordinator: weakref.ref[BaseCoordinator],
+        machine: _Machine,
+        group_log: GroupLog,
+        sensors: GroupCoordinatorMetrics,
+        now: Callable[[], float],
     ) -> None:
         self._ref = coordinator
+        self._machine = machine
+        self._log = group_log
         self._sensors = sensors
         self._now = now
         self._undecided = False
@@ -293,6 +309,7 @@ class _Owner:
         coordinator = self._ref()
         if coordinator is None:
             return None
+        coordinator._event = event  # noqa: SLF001
         try:
             return call(coordinator)
         except Exception as error:
@@ -308,7 +325,6 @@ class _Owner:
         members = [(member.member_id, member.metadata) for member in event.members]
 
         def decide(coordinator: Any) -> dict[str, bytes]:
-            coordinator._elected = event  # noqa: SLF001
             leader = coordinator.member_id
             shares = coordinator._perform_assignment(leader, event.protocol, members)  # noqa: SLF001
             return {member: _encoded(share) for member, share in shares.items()}
@@ -319,12 +335,12 @@ class _Owner:
 
     def take_over(self, event: ev.Assigned) -> str | None:
         at = event.generation
-
-        def complete(coordinator: Any) -> Any:
-            coordinator._assigned = event  # noqa: SLF001
-            return coordinator._on_join_complete(at.id, at.member_id, at.protocol, event.assignment)  # noqa: SLF001
-
-        reason: str | None = self._ask(complete, event)
+        assignment = event.assignment
+        reason: str | None = self._ask(
+            lambda c: c._on_join_complete(at.id, at.member_id, at.protocol, assignment),  # noqa: SLF001
+            event,
+        )
+        self._log.taken_over()
         if self._undecided:  # nobody has got anything, and only another round can change that
             self._undecided = False
             return "the leader's decision failed"
@@ -337,6 +353,6 @@ class _Owner:
         self._sensors.lost()
 
     def observe(self, event: ev.Event) -> None:
+        self._log.observe(event, self._machine.generation)
         if isinstance(event, ev.Transition):
-            log.info("%s -> %s: %s (generation %d)", event.old.name, event.new.name, event.reason, event.generation.id)
             self._sensors.moved(event.old, event.new, self._now())
