@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import re
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -192,10 +193,11 @@ def test_an_expelled_member_commits_nothing_and_tells_it_once(broker: MemoryBrok
         state.seek(7)
         state.finish()
     broker.evict("g")
-    for _ in range(200):
-        member.coordinator.ensure_active_group(0.05)
-        if len(member.listener.calls) == 3 and not member.coordinator.need_rejoin():
-            break
+    deadline = time.monotonic() + 10
+    while not member.coordinator.need_rejoin():  # a heartbeat tells
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert member.coordinator.ensure_active_group(5)
     assert [what for what, _ in member.listener.calls] == ["assigned", "lost", "assigned"]
     assert broker.committed("g") == {}
 
