@@ -26,7 +26,7 @@ GROUP = [
     ),
     Mutant(
         "automatic commits of the position, not of what is finished",
-        "managedconsumer/runtime/committer.py",
+        "managedconsumer/subscription_state.py",
         "tp: OffsetAndMetadata(state.finished, metadata, state.epoch_before(state.finished))",
         "tp: OffsetAndMetadata(state.position or 0, metadata, state.epoch_before(state.finished))",
         (),
