@@ -11,8 +11,8 @@ import weakref
 from typing import Any, Callable
 
 from managedconsumer.coordinator.history import GroupEvent
-from managedconsumer.coordinator.metrics import ConsumerCoordinatorMetrics, GroupCoordinatorMetrics
 from managedconsumer.coordinator.states import MemberState
+from managedconsumer.coordinator_metrics import ConsumerCoordinatorMetrics, GroupCoordinatorMetrics
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.session import Session
 

@@ -318,10 +318,10 @@ class SubscriptionState:
             if state.position is not None
         }
 
-    def committable_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+    def committable_offsets(self, metadata: str = "") -> dict[TopicPartition, OffsetAndMetadata]:
         """What a background commit may commit: ``finished`` where it is not what is committed already."""
         return {
-            tp: OffsetAndMetadata(state.finished, "", state.epoch_before(state.finished))
+            tp: OffsetAndMetadata(state.finished, metadata, state.epoch_before(state.finished))
             for tp, state in self.assignment.items()
             if state.finished is not None and state.finished != state.committed
         }

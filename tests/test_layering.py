@@ -29,9 +29,14 @@ ROWS = [
         "aio",
         "balancedconsumer",
         "consumer_api",
+        "consumer_coordinator",
         "consumer_life",
         "consumer_metrics",
         "consumer_reading",
+        "coordinator_futures",
+        "coordinator_metrics",
+        "coordinator_workers",
+        "group_coordinator",
         "group_life",
         "group_machine",
         "group_owner",
@@ -53,8 +58,8 @@ UPWARD = {
     ("compat.registry", "simpleconsumer"),
     ("compat.registry", "managedbalancedconsumer"),
 }
-# The classes of the coordinator package that do I/O live beside the consumers, whatever their path.
-DRIVERS = {"coordinator.base", "coordinator.consumer"}
+# kafka-python's names for classes that live beside the consumers: these two modules only hand them on.
+DOORS = {"coordinator.base", "coordinator.consumer"}
 
 PURE_ROWS = 5  # the first so many rows hold no socket, thread, lock, clock, queue, greenlet, loop or random source
 IMPURE = {
@@ -90,7 +95,7 @@ def module_of(path: Path) -> str:
 
 
 def row_of(module: str) -> int:
-    if module in DRIVERS:
+    if module in DOORS:
         return ROW["managedbalancedconsumer"]
     room = module.split(".")[0]
     assert room in ROW, f"managedconsumer/{room} has no row: give it one in DESIGN.md and in ROWS above"

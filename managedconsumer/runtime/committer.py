@@ -88,11 +88,7 @@ class Committer:
         engine, metadata = self._engine, self._metadata()
         with engine.lock:
             engine.dispenser.settle_lane()
-            return {
-                tp: OffsetAndMetadata(state.finished, metadata, state.epoch_before(state.finished))
-                for tp, state in engine.subscription.assignment.items()
-                if state.finished is not None and state.finished != state.committed
-            }
+            return engine.subscription.committable_offsets(metadata)
 
     def held(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """All positions, the calling thread's message in hand included, other threads' excluded."""

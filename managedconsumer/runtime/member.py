@@ -173,6 +173,7 @@ class GroupMember:
                 # Not by the heartbeat worker alone: while it looks for the coordinator the session may run out.
                 events = [*self.machine.check_session(self._handler.now()), *self.machine.poll()]
             self._dispatch(events)
+            handed = bool(self._todo)
             while self._todo:
                 self._hand_to_owner(self._todo.popleft())
             if self.machine.state is MemberState.FAILED and self.machine.error is not None:
@@ -181,6 +182,8 @@ class GroupMember:
                 return True
             if deadline.expired(self._handler.now()):
                 return False
+            if handed:  # the machine may want to begin something new, as a join after a loss
+                continue
             request = self._next_request(deadline)
             if request is not None:
                 self._send(MEMBERSHIP, request)

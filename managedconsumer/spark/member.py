@@ -11,22 +11,29 @@ import logging
 from typing import Any, Callable, Collection, Mapping
 
 from managedconsumer import errors as err
-from managedconsumer.coordinator import assignors
+from managedconsumer.coordinator import assignors, handover
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.committing import Committing, Patience, Wanted
+from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
+from managedconsumer.coordinator.history import History
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.negotiation import Negotiation
-from managedconsumer.coordinator.requests import waiting_text
-from managedconsumer.runtime.member import GroupMember
+from managedconsumer.coordinator.states import MemberState
+from managedconsumer.runtime.group_log import GroupLog
+from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
+from managedconsumer.runtime.troubles import GROUP, Troubles
 from managedconsumer.spark.topics import TopicView
-from managedconsumer.structs import Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.structs import ClusterSnapshot, Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.wire import schemas
 
 log = logging.getLogger(__name__)
 
 _COMMIT_PATIENCE = 5.0
 _POSITIONS_PATIENCE = 30.0
 _LEAVE_TIMEOUT = 2.0
+# How long (ms) the coordinator may take to say what all members have.
+_DESCRIBE_MS = 5000
 
 Found = tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]
 FindPositions = Callable[[Collection[TopicPartition]], Found]
@@ -46,14 +53,14 @@ class QueryMember:
         self._listener = listener
         self._committed: dict[TopicPartition, int] = {}
         self._unsaved: dict[TopicPartition, int] = {}
-        self._led: dict[str, set[int]] | None = None
         self._subscribed: set[str] = set()
-        self._trouble = ""
-        self._fenced = False
         offered = [getattr(assignors, name)() for name in view.options.assignor_names()]
         self._negotiation = Negotiation(offered, view.options.kafka.get("client.rack") or None)
         machine = Membership(self.config, self._protocols, view.handler.random, view.handler.now)
         self.member = GroupMember(machine, view.link, view.handler, self)
+        group = self.config.group_id
+        self._log = GroupLog(History(group, view.handler.now, view.handler.wall_time), Troubles(f"group {group}"))
+        self._hand_over = HandOver(group, self._negotiation, self, Rules())
 
     def _protocols(self) -> list[tuple[str, bytes]]:
         self._subscribed = self.view.topics()
@@ -88,7 +95,7 @@ class QueryMember:
             if tp in self.positions and self._committed.get(tp) != offset
         }
         generation = self.member.generation
-        if not wanted or not generation.joined or self._fenced:
+        if not wanted or not self.joined() or not self.current(generation):
             return not wanted
         view, group = self.view, self.config.group_id
         decision = Committing(
@@ -116,124 +123,130 @@ class QueryMember:
 
     def stop(self) -> None:
         """Tell the listener, leave the group (static members stay in it), end the heartbeats. Idempotent."""
-        held = list(self.positions)
-        if held:
-            try:
-                self._call("on_partitions_lost" if self._fenced else "on_partitions_revoked", held)
-            except Exception:
-                log.exception("group %s: the listener raised while the query stops", self.config.group_id)
-        self.positions.clear()
+        try:
+            carry_out(self._hand_over.leave(self.generation, commit=False), self._do)
+        except Exception:
+            log.exception("group %s: the listener raised while the query stops", self.config.group_id)
+        self._drop(list(self.positions))
         self.member.leave("query stopped", _LEAVE_TIMEOUT)
 
     # -- what the membership asks (see managedconsumer.runtime.member.Owner) ----------------------------
 
     def prepare_join(self, event: ev.PrepareJoin) -> bool:
         """An eager assignor wants everything back before the join; a cooperative one lets us keep it."""
-        if self._negotiation.cooperative:
-            return bool(self.positions)
-        if event.generation.joined:
-            self._revoke(list(self.positions))
-        self.positions.clear()
-        return False
+        return carry_out(self._hand_over.prepare_join(event), self._do)
 
     def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
         """We lead: assign from fresh metadata."""
-        topics = self._negotiation.topics_of(event)
-        snapshot = self.view.cluster.refresh_until(topics, _POSITIONS_PATIENCE)
-        self._led = {topic: snapshot.partitions_for_topic(topic) or set() for topic in topics}
-        return self._negotiation.assign(event, snapshot)
+        return carry_out(self._hand_over.elect(event), self._do)
 
     def take_over(self, event: ev.Assigned) -> str | None:
         """Our share is here."""
-        generation = event.generation
-        if not event.is_leader:
-            self._led = None
-        assigned, _ = self._negotiation.accept(event, self.view.cluster.snapshot)
-        share = [tp for tp in assigned if tp.topic in self._subscribed]
-        rejoin = None
-        gone = [tp for tp in self.positions if tp not in share]
-        if gone:
-            self._revoke(gone)
-            rejoin = f"gave up {len(gone)} partitions"
-        new = [tp for tp in share if tp not in self.positions]
-        try:
-            found, committed = self._find_positions(new) if new else ({}, {})
-        except err.FATAL_LOCAL_ERRORS:
-            raise
-        except err.KafkaException as error:
-            if not getattr(error, "retriable", False):
-                raise
-            log.warning("group %s: where to read from is not known yet: %s", self.config.group_id, error)
-            return "committed offsets could not be fetched"
-        if not self.member.current(generation):
-            return None
-        self._fenced = False
-        self.positions.update(found)
-        self._committed = {tp: offset for tp, offset in self._committed.items() if tp in share and tp not in new}
-        self._committed.update(committed)
-        self._unsaved.update(found)
-        moved = self._call("on_partitions_assigned", new if self._negotiation.cooperative else share)
-        for tp, offset in (moved or {}).items():
-            if tp in self.positions:
-                self.positions[tp] = self._unsaved[tp] = int(offset)
-        log.info("group %s: generation %d, %d partitions are ours", self.config.group_id, generation.id, len(share))
-        return rejoin
+        return carry_out(self._hand_over.take_over(event), self._do)
 
-    def drop(self, event: ev.MembershipLost) -> None:  # noqa: ARG002
+    def drop(self, event: ev.MembershipLost) -> None:
         """We were thrown out: forget the partitions, commit nothing."""
-        lost = list(self.positions)
-        self.positions.clear()
-        self._unsaved.clear()
-        self._committed.clear()
-        if lost:
-            self._call("on_partitions_lost", lost)
+        carry_out(self._hand_over.lost(event), self._do)
 
-    def fence(self, event: ev.MembershipLost) -> None:  # noqa: ARG002
-        """From any thread: commits are of no use any more."""
-        self._fenced = True
+    def fence(self, event: ev.MembershipLost) -> None:
+        """From any thread: nothing is handed out between two batches, and commits look at the membership."""
 
     def observe(self, event: ev.Event) -> None:
         """One line in the log for each change."""
-        group = self.config.group_id
-        if isinstance(event, ev.Transition):
-            log.info("group %s: %s -> %s (%s)", group, event.old.value, event.new.value, event.reason)
-        elif isinstance(event, ev.MembershipLost):
-            log.warning("group %s: the membership is lost: %s", group, event.error)
-        elif isinstance(event, ev.Waiting) and not event.over:
-            log.warning("group %s: %s", group, waiting_text(event.api))
-        elif isinstance(event, ev.Retrying) and str(event.error) != self._trouble:
-            self._trouble = str(event.error)
-            log.warning("group %s: cannot join yet: %s", group, event.error)
+        self._log.observe(event, self.generation)
 
-    # -- steps ----------------------------------------------------------------------------------------
-
-    def _revoke(self, tps: list[TopicPartition]) -> None:
-        """Give partitions up: the offsets are committed, the generation is still valid, no task reads them."""
-        self.commit()
-        if tps:
-            self._call("on_partitions_revoked", tps)
-        for tp in tps:
-            self.positions.pop(tp, None)
-            self._unsaved.pop(tp, None)
-
-    def _call(self, method: str, tps: list[TopicPartition]) -> Mapping[TopicPartition, int] | None:
-        if self._listener is None:
-            return None
-        found = getattr(self._listener, method)(list(tps))
-        return found if isinstance(found, Mapping) else None
-
-    def _check_metadata(self) -> None:
-        """Ask for a rebalance when a topic or a partition has come or gone."""
-        snapshot = self.view.cluster.snapshot
-        if self._subscribed and self.view.topics() != self._subscribed:
-            self.member.request_rejoin("other topics match the pattern now")
-        elif self._led is not None:
-            now = {topic: snapshot.partitions_for_topic(topic) or set() for topic in self._led}
-            if now != self._led:
-                self._led = None
-                self.member.request_rejoin("the number of partitions has changed")
+    # -- what the hand-over asks ------------------------------------------------------------------------
 
     @property
     def generation(self) -> Generation:
         """The group's generation that we are in."""
         return self.member.generation
+
+    def held(self) -> list[TopicPartition]:
+        """What is assigned at present."""
+        return sorted(self.positions)
+
+    def current(self, generation: Generation) -> bool:
+        """False when ``generation`` is over, or the query stops."""
+        return self.member.current(generation)
+
+    def joined(self) -> bool:
+        """True while the group counts us as a member."""
+        return self.generation.joined and self.member.state is not MemberState.LOSING
+
+    def subscribed(self, topic: str) -> bool:
+        """True if the query reads ``topic``."""
+        return self.view.wants(topic)
+
+    def snapshot(self) -> ClusterSnapshot:
+        """The metadata as last seen."""
+        return self.view.cluster.snapshot
+
+    # -- the steps of a hand-over -----------------------------------------------------------------------
+
+    def _do(self, step: handover.Step) -> Any:
+        """Carry one step out. No task reads between two batches, so there is nothing to hold and nothing in hand."""
+        match step:
+            case handover.Commit():
+                self.commit()
+            case handover.Tell():
+                step.begin()
+                self._tell(step)
+            case handover.Drop():
+                self._drop(step.partitions)
+            case handover.TakeOver():
+                self._place(step)
+            case handover.HandOut():
+                self._log.taken_over()
+            case handover.Look():
+                return self._look(step.topics)
+            case handover.Describe():
+                return self._describe()
+            case handover.Note():
+                self._log.note(step.kind, step.generation, step.partitions, step.reason)
+            case handover.Trouble():
+                self._log.troubles.note(GROUP, step.text)
+        return None
+
+    def _tell(self, step: handover.Tell) -> None:
+        """Call the listener; its assigned-callback may say where partitions are read from."""
+        if self._listener is None:
+            return
+        moved = getattr(self._listener, step.method)(list(step.partitions))
+        if step.method == handover.ASSIGNED and isinstance(moved, Mapping):
+            for tp, offset in moved.items():
+                if tp in self.positions:
+                    self.positions[tp] = self._unsaved[tp] = int(offset)
+
+    def _drop(self, tps: Collection[TopicPartition]) -> None:
+        for tp in tps:
+            for known in (self.positions, self._unsaved, self._committed):
+                known.pop(tp, None)
+
+    def _place(self, step: handover.TakeOver) -> None:
+        """Find out where the new partitions of our share are read from."""
+        new = [tp for tp in step.share if tp not in self.positions]
+        found, committed = self._find_positions(new) if new else ({}, {})
+        if self.current(step.generation):
+            self.positions.update(found)
+            self._unsaved.update(found)
+            self._committed.update(committed)
+
+    def _look(self, topics: Collection[str] | None) -> ClusterSnapshot:
+        if topics is None:
+            return self.view.cluster.refresh_until(None, _POSITIONS_PATIENCE)
+        self.view.watched = frozenset(topics)
+        return self.view.cluster.refresh_until(topics, _POSITIONS_PATIENCE)
+
+    def _describe(self) -> Mapping[str, Any]:
+        if self.view.link is None:
+            raise err.IllegalStateError("a member needs a group")
+        body = {"groups": [self.config.group_id]}
+        return self.view.link.request(MEMBERSHIP, schemas.DESCRIBE_GROUPS, body, _DESCRIBE_MS)
+
+    def _check_metadata(self) -> None:
+        """Ask for a rebalance when a topic or a partition has come or gone."""
+        if self._subscribed and self.view.topics() != self._subscribed:
+            self.member.request_rejoin("other topics match the pattern now")
+        elif (outgrown := self._hand_over.outgrown()) is not None:
+            self.member.request_rejoin(outgrown)

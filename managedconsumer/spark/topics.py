@@ -38,6 +38,8 @@ class TopicView:
         self._max_age = int(options.kafka.get("metadata.max.age.ms", _METADATA_AGE_MS)) / 1000.0
         self._ends: Offsets = {}
         self._looked_at = float("-inf")
+        #: Topics of the group's other members: a leader watches those too.
+        self.watched: frozenset[str] = frozenset()
 
     def close(self) -> None:
         """Close every connection. Idempotent."""
@@ -67,15 +69,22 @@ class TopicView:
         chosen = self.options.topics
         if chosen.pattern is None:
             return set(chosen.names) or {tp.topic for tp in chosen.partitions}
-        matches = re.compile(chosen.pattern).fullmatch
-        return {name for name, info in self.cluster.snapshot.topics.items() if not info.is_internal and matches(name)}
+        topics = self.cluster.snapshot.topics
+        return {name for name, info in topics.items() if not info.is_internal and self.wants(name)}
+
+    def wants(self, topic: str) -> bool:
+        """True if the options name ``topic``, or its name matches, whether the metadata has it or not."""
+        chosen = self.options.topics
+        if chosen.pattern is None:
+            return topic in self.topics()
+        return re.compile(chosen.pattern).fullmatch(topic) is not None
 
     def refresh(self) -> None:
         """Ask for the metadata again; waits a little for a topic that is not there, then raises what is wrong."""
         names = None if self.options.topics.pattern is not None else self.topics()
         deadline = Deadline(self.handler.now(), _TOPIC_PATIENCE)
         while True:
-            self.cluster.refresh_until(names, self.options.patience)
+            self.cluster.refresh_until(None if names is None else names | self.watched, self.options.patience)
             problem = self._problem(sorted(names or ()))
             if problem is None:
                 return

@@ -231,6 +231,7 @@ VERSIONS: dict[int, tuple[int, int]] = {
     12: (0, 4),  # Heartbeat
     13: (0, 5),  # LeaveGroup
     14: (0, 5),  # SyncGroup
+    15: (0, 5),  # DescribeGroups
     API_VERSIONS_KEY: (0, 3),
     19: (2, 6),  # CreateTopics
     23: (2, 4),  # OffsetForLeaderEpoch

@@ -279,6 +279,25 @@ class MemoryBroker:
             return {"error_code": answer["members"][0]["error_code"], "members": []}
         return answer
 
+    def _describe(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        groups = []
+        for name in body["groups"]:
+            group = self._group(name)
+            members = [
+                {
+                    "member_id": member.id,
+                    "group_instance_id": member.instance,
+                    "client_id": "",
+                    "client_host": "127.0.0.1",
+                    "member_metadata": dict(member.protocols).get(group.protocol or "", b""),
+                    "member_assignment": member.assignment,
+                }
+                for member in group.members.values()
+            ]
+            state = {"group_id": name, "group_state": group.state.value, "protocol_data": group.protocol or ""}
+            groups.append({**state, "protocol_type": "consumer" if members else "", "members": members})
+        return {"groups": groups}
+
     def _commit(self, body: Mapping[str, Any]) -> dict[str, Any]:
         group = self._group(body["group_id"])
         code = group.check_commit(body)
@@ -321,6 +340,7 @@ class MemoryBroker:
         _S.FIND_COORDINATOR.key: _find_coordinator,
         _S.HEARTBEAT.key: _heartbeat,
         _S.LEAVE_GROUP.key: _leave,
+        _S.DESCRIBE_GROUPS.key: _describe,
         _S.OFFSET_COMMIT.key: _commit,
         _S.OFFSET_FETCH.key: _offsets,
     }

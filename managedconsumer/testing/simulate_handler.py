@@ -297,6 +297,8 @@ class VirtualHandler(Handler):
         task = self.kernel.current
         if task is not None:
             task.park(seconds)
+        elif self.process.dead:  # its stack is being unwound, and the end was taken for a failure to try again after
+            raise Killed
 
     def now(self) -> float:
         return self.kernel.now

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
-
-import pytest
 
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
 from managedconsumer.coordinator.requests import MembershipConfig
-from managedconsumer.group_owner import GroupOwner
-from managedconsumer.structs import Generation, TopicPartition
 
 TOPIC = bytes(range(16))
-T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
 
 class Classic:
@@ -115,45 +109,3 @@ def test_a_kip_848_member_goes_on_to_the_epoch_that_it_was_told() -> None:
     assert beat(5) == 4
     assert beat(5) == 5
     assert machine.is_current(first)  # the same membership all the time: nothing is lost
-
-
-# -- what the owner keeps, and what it gives up --------------------------------------------------------------
-
-
-class Owner(GroupOwner):
-    """An owner that only writes down what it lets go."""
-
-    def __init__(self, *, cooperative: bool) -> None:
-        self.gone: list[TopicPartition] = []
-        self.revoked: list[TopicPartition] = []
-        self._negotiation: Any = SimpleNamespace(cooperative=cooperative)
-        self._engine: Any = SimpleNamespace(drop=self.gone.extend)
-
-    def _give_up(self, tps: Any, _joined: bool) -> None:
-        self.revoked.extend(tps)
-
-
-def _assigned(*, continuous: bool, target: Any = None) -> ev.Assigned:
-    return ev.Assigned(Generation(3, "me", "range"), b"", False, continuous, target)
-
-
-@pytest.mark.parametrize(("continuous", "gone"), [(True, [T1]), (False, [T0, T1])])
-def test_an_eager_member_keeps_buffers_and_positions_over_the_very_next_generation_only(
-    continuous: bool, gone: list[TopicPartition]
-) -> None:
-    owner = Owner(cooperative=False)
-    assert owner._reconcile(_assigned(continuous=continuous), [T0, T1], [T0, T2]) is None
-    assert owner.gone == gone
-
-
-def test_a_cooperative_member_that_gave_partitions_up_asks_for_another_round() -> None:
-    owner = Owner(cooperative=True)
-    assert owner._reconcile(_assigned(continuous=True), [T0, T1], [T0]) is not None
-    assert owner.revoked == owner.gone == [T1]
-    assert owner._reconcile(_assigned(continuous=True), [T0], [T0, T2]) is None  # nothing to give up: no round
-
-
-def test_under_kip_848_the_broker_needs_no_asking() -> None:
-    owner = Owner(cooperative=True)
-    assert owner._reconcile(_assigned(continuous=True, target=()), [T0, T1], [T0]) is None
-    assert owner.gone == [T1]

@@ -9,11 +9,9 @@ from typing import Any, Callable, Iterator
 import pytest
 
 from managedconsumer.coordinator.committing import Patience
-from managedconsumer.coordinator.states import MemberState
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import Dispenser
 from managedconsumer.group_life import GroupLives, _work
-from managedconsumer.group_owner import GroupOwner
 from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
 from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.runtime.assignment_part import AssignmentPart
@@ -21,7 +19,7 @@ from managedconsumer.runtime.callbacks import ListenerCalls, UserTask
 from managedconsumer.runtime.committer import Committer
 from managedconsumer.runtime.handlers import ThreadingHandler
 from managedconsumer.runtime.offsets import OffsetClient
-from managedconsumer.structs import Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
 from managedconsumer.testing.simulate import World, simulate
 from managedconsumer.testing.simulate_kernel import START, Process
@@ -136,20 +134,7 @@ def test_nobody_waits_for_a_callback_that_a_stop_has_forgotten() -> None:
     assert not calls.call("on_partitions_lost", [TP], lambda: True, pytest.fail, for_ever=True)
 
 
-# -- whose share is it ---------------------------------------------------------------------------------------
-
-
-def test_the_old_share_is_not_committed_under_a_generation_whose_share_was_never_taken_over() -> None:
-    owner: Any = GroupOwner.__new__(GroupOwner)
-    owner._negotiation = SimpleNamespace(cooperative=False)
-    owner._settled_in = Generation(1, "m", "range")
-    owner.member = SimpleNamespace(generation=Generation(1, "m", "range"), state=MemberState.PREPARING_REBALANCE)
-    assert owner.settled()
-    # The join was answered, the sync was not: the next join goes out under the new generation.
-    owner.member.generation = Generation(2, "m", "range")
-    for state in (MemberState.COMPLETING_REBALANCE, MemberState.PREPARING_REBALANCE, MemberState.ASSIGNING):
-        owner.member.state = state
-        assert not owner.settled()
+# -- what is on hold -------------------------------------------------------------------------------------------
 
 
 def test_what_is_on_hold_stays_on_hold_when_something_else_is_dropped() -> None:

@@ -215,3 +215,24 @@ def test_the_schedule_of_a_log_that_is_damaged_names_what_nobody_can_read() -> N
     assert log.damaged
     assert log.damaged <= {0, 1, 2, 3}
     world.network.forget()
+
+
+def test_a_killed_program_does_not_try_again_for_ever() -> None:
+    """Code that takes its end for a failure, and would wait and repeat, does neither."""
+    kernel = Kernel(1)
+    process = Process(kernel, "p")
+    handler = VirtualHandler(process)
+    tries: list[int] = []
+
+    def stubborn() -> None:
+        try:
+            handler.sleep(10.0)
+        finally:
+            while len(tries) < 3:
+                tries.append(1)
+                handler.sleep(1.0)
+
+    handler.spawn("main", stubborn)
+    kernel.run(START + 1.0)
+    process.kill()
+    assert tries == [1]

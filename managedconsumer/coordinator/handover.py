@@ -1,0 +1,379 @@
+"""The hand-over of partitions as one decision object: what is given up, in which order, whose share it is. Pure.
+
+A rebalance is a list of steps. :class:`HandOver` decides which one is next; its driver carries the step out
+(:func:`carry_out`) and sends back what became of it. Every member of this package drives one of these: the managed
+consumer (``group_owner``), ``ConsumerCoordinator`` and the Spark source's query. What differs between them is in
+:class:`Rules`.
+
+The order: stop handing out and wait for what is in hand, commit what is finished, revoked-callback, join, sync, take
+the new share over (positions), assigned-callback, hand out. After a lost membership: lost-callback, no commit.
+Source: KIP-429 (cooperative), KIP-814 (a static leader that is back), KIP-848.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Callable, Collection, Generator, Protocol, TypeVar
+
+from managedconsumer import errors as err
+from managedconsumer.coordinator.commits import Verdict, classify
+from managedconsumer.coordinator.events import Assigned, Elected, MembershipLost, PrepareJoin
+from managedconsumer.coordinator.negotiation import Negotiation, assigned_in_group
+from managedconsumer.structs import NO_GENERATION, ClusterSnapshot, Generation, TopicPartition
+
+log = logging.getLogger(__name__)
+
+Partitions = Collection[TopicPartition]
+REVOKED, ASSIGNED, LOST = "on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What differs between the members that hand partitions over.
+
+    ``keeps``: what an eager assignor takes back before a join stays, on hold, until the next share is known; it goes on
+    where it was if the next generation follows directly. Otherwise it is dropped before the join.
+    ``commits_after_callback``: the thread that comes for a callback has finished its message by coming, so there is
+    more to commit after it.
+    """
+
+    keeps: bool = False
+    commits_after_callback: bool = False
+
+
+# -- the steps, and what the driver sends back ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Hand out nothing more of these, and wait (for a bounded time) until nobody has a message of them in hand."""
+
+    partitions: Partitions
+    generation: Generation
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Commit what is finished, if commits are automatic; for a bounded time, without raising what may pass."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Call ``method`` of the listener; ``begin()`` right before, in the same thread: from then on it counts as told.
+
+    It is not begun when ``generation`` is over (None: it is told whatever becomes of it). Answer: False when it did not
+    run.
+    """
+
+    method: str
+    partitions: Partitions
+    generation: Generation | None
+    begin: Callable[[], None] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """These are not ours any more: forget what is known of them."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True)
+class TakeOver:
+    """``share`` is ours from here on: find positions for what has none. ``fresh`` of it is on hold until HandOut.
+
+    Nothing is changed if ``generation`` is over. May raise: what passes asks for another rebalance.
+    """
+
+    share: Partitions
+    fresh: Partitions
+    generation: Generation
+
+
+@dataclass(frozen=True)
+class HandOut:
+    """Messages of the share may be handed out. Answer: False if ``generation`` was over before."""
+
+    share: Partitions
+    generation: Generation
+
+
+@dataclass(frozen=True)
+class Look:
+    """Answer: fresh metadata of ``topics``, or None when our generation is over before. (None: of all that we read.)"""
+
+    topics: Collection[str] | None
+
+
+@dataclass(frozen=True)
+class Describe:
+    """Answer: the coordinator's answer to a DescribeGroups of our group. May raise any KafkaException."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """For the history: ``kind`` is one of :data:`managedconsumer.coordinator.history.KINDS`."""
+
+    kind: str
+    generation: Generation
+    partitions: Partitions
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """For the log: the hand-over cannot go on yet, and why."""
+
+    text: str
+
+
+Step = Hold | Commit | Tell | Drop | TakeOver | HandOut | Look | Describe | Note | Trouble
+T = TypeVar("T")
+Steps = Generator[Step, Any, T]
+
+
+def carry_out(steps: Steps[T], do: Callable[[Step], Any]) -> T:
+    """Let ``do`` carry each step out, and return what the decision was.
+
+    What ``do`` raises is raised in the decision: it cleans up, and mostly lets it through.
+    """
+    try:
+        step = next(steps)
+        while True:
+            try:
+                answer = do(step)
+            except BaseException as error:  # noqa: BLE001 - the decision raises it again
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+class Holder(Protocol):
+    """What a hand-over asks about its member. Answered at once, from what is known."""
+
+    def held(self) -> Partitions:
+        """What is assigned at present."""
+
+    def current(self, generation: Generation) -> bool:
+        """False when ``generation`` is over, or the member goes."""
+
+    def joined(self) -> bool:
+        """True while the group counts us as a member."""
+
+    def subscribed(self, topic: str) -> bool:
+        """True if ``topic`` is one that we asked the group for."""
+
+    def snapshot(self) -> ClusterSnapshot:
+        """The metadata as last seen."""
+
+
+class HandOver:
+    """The decisions of one member about its partitions. Not thread-safe; one hand-over at a time."""
+
+    def __init__(self, group_id: str, negotiation: Negotiation, holder: Holder, rules: Rules) -> None:
+        self._group_id = group_id
+        self._negotiation = negotiation
+        self._holder = holder
+        self._rules = rules
+        self._announced: set[TopicPartition] = set()
+        # As the leader: the partitions that the group has shared out, by topic.
+        self._led: dict[str, set[int]] | None = None
+        #: The generation that the share which we hold is from; NO_GENERATION after a loss.
+        self.settled_in = NO_GENERATION
+
+    @property
+    def announced(self) -> list[TopicPartition]:
+        """What the listener knows as assigned, whatever has become of it: it must hear the end of these."""
+        return sorted(self._announced)
+
+    def settled(self, generation: Generation) -> bool:
+        """False while ``generation`` is new and what is held is still the share of the one before.
+
+        With a cooperative assignor what is held stays ours until we give it up.
+        """
+        return self._negotiation.cooperative or self.settled_in == generation
+
+    # -- a rebalance ------------------------------------------------------------------------------------
+
+    def prepare_join(self, event: PrepareJoin) -> Steps[bool]:
+        """Before a join, in the old generation; returns True if partitions are kept through the rebalance.
+
+        Under an eager assignor everything is given up.
+        """
+        held = self._holder.held()
+        if self._negotiation.cooperative:
+            return bool(held)
+        try:
+            yield from self._give_up(held, self.announced, event.generation)
+        finally:
+            if held and not self._rules.keeps:
+                yield Drop(held)
+        return False
+
+    def elect(self, event: Elected) -> Steps[dict[str, bytes]]:
+        """We lead: returns the assignment, from fresh metadata of every topic that a member subscribes to.
+
+        Empty if it is not wanted (KIP-814), or the generation is over.
+        """
+        topics = self._negotiation.topics_of(event)
+        snapshot: ClusterSnapshot | None = yield Look(topics)
+        if snapshot is None:
+            return {}
+        self._led = _partitions(snapshot, topics)
+        if not event.skip_assignment:
+            return self._negotiation.assign(event, snapshot)
+        # A static leader that is back: what the group goes on with may be older than the topics are.
+        try:
+            assigned = assigned_in_group((yield Describe()))
+        except err.KafkaException as error:  # whatever it is: the group goes on as it does without the answer
+            log.info("group %s: no description of the group, new partitions may come late: %s", self._group_id, error)
+            return {}
+        if assigned is not None:
+            self._led = {topic: assigned.get(topic, set()) for topic in topics}
+        return {}
+
+    def take_over(self, event: Assigned) -> Steps[str | None]:
+        """Our share is here; returns why another rebalance is wanted, None: it is not."""
+        generation = event.generation
+        if not event.is_leader:
+            self._led = None
+        share, unnamed = yield from self._share(event)
+        again = yield from self._let_go(event, share)
+        # Not only what is new: an earlier attempt may have ended before it had found positions, or told the listener.
+        fresh = [tp for tp in share if tp not in self._announced]
+        try:
+            yield TakeOver(share, fresh, generation)
+        except err.FATAL_LOCAL_ERRORS:
+            raise
+        except err.KafkaException as error:
+            if not self._holder.current(generation):
+                return None
+            if classify(error) is Verdict.FATAL:
+                raise
+            yield Trouble(f"committed offsets cannot be had yet: {error}")
+            return "committed offsets could not be fetched"
+        if not self._holder.current(generation):
+            return None
+        assigned = fresh if self._negotiation.cooperative else share
+        yield Tell(ASSIGNED, assigned, generation, lambda: self._announced.update(assigned))
+        yield Note("assigned", generation, assigned)
+        if (yield HandOut(share, generation)) is False:
+            return None
+        if unnamed:
+            return "topics of the assignment are not in the metadata yet"
+        return again or self.outgrown()
+
+    def lost(self, event: MembershipLost) -> Steps[None]:
+        """The membership is lost: the listener hears of it, nothing is committed."""
+        self._led, self.settled_in = None, NO_GENERATION
+        told, heard = self.announced, True
+        try:
+            if told:
+                heard = (yield Tell(LOST, told, None, self._announced.clear)) is not False
+        finally:
+            if heard:  # otherwise a stop was faster, which tells it
+                self._announced.clear()
+                held = self._holder.held()
+                yield Note("lost", event.generation, held, event.reason)
+                yield Drop(held)
+
+    def leave(self, generation: Generation, *, commit: bool = True) -> Steps[None]:
+        """We go: everything is given up in ``generation``, if it lasts so long."""
+        held = self._holder.held()
+        yield Hold(held, generation)
+        if commit:
+            yield Commit(held)
+        # Asked after the commit, which may have learnt that the membership is lost.
+        joined = self._holder.joined()
+        told = self.announced
+        self._announced.clear()
+        try:
+            if told:
+                yield Tell(REVOKED if joined else LOST, told, None, lambda: None)
+        finally:
+            yield Note("revoked" if joined else "lost", generation, held, "stop")
+
+    # -- the leader -------------------------------------------------------------------------------------
+
+    def outgrown(self) -> str | None:
+        """Why the leader has to assign again: topics have other partitions than the group has shared out.
+
+        It is said once.
+        """
+        led = self._led
+        if led is None:
+            return None
+        now = _partitions(self._holder.snapshot(), led)
+        changed = sorted(topic for topic in led if led[topic] != now[topic])
+        if not changed:
+            return None
+        self._led = None
+        return f"partitions of {', '.join(changed)} changed"
+
+    # -- parts of a rebalance ---------------------------------------------------------------------------
+
+    def _share(self, event: Assigned) -> Steps[tuple[list[TopicPartition], bool]]:
+        """Our share, and whether some of it cannot be named yet.
+
+        A leader of another program may assign topics that we never asked for: they are left out.
+        """
+        share, unknown = self._negotiation.accept(event, self._holder.snapshot())
+        if unknown:
+            yield Look(None)
+            share, unknown = self._negotiation.accept(event, self._holder.snapshot())
+        ours = {topic for topic in {tp.topic for tp in share} if self._holder.subscribed(topic)}
+        for tp in share:
+            if tp.topic not in ours:
+                log.error(
+                    "group %s: ignoring %s-%d: the leader assigned a topic that we did not subscribe to",
+                    self._group_id,
+                    *tp,
+                )
+        return [tp for tp in share if tp.topic in ours], bool(unknown)
+
+    def _let_go(self, event: Assigned, share: Partitions) -> Steps[str | None]:
+        """Let go of what we held and do not hold any more; returns why the group has to go through another round."""
+        held, kept = self._holder.held(), set(share)
+        if not self._negotiation.cooperative:
+            # Before the join everything was revoked; others may have owned it unless we missed no generation.
+            gone = [tp for tp in held if not event.continuous or tp not in kept]
+            if gone:
+                yield Drop(gone)
+            self.settled_in = event.generation
+            return None
+        self.settled_in = event.generation
+        gone = [tp for tp in held if tp not in kept]
+        # Partitions of a deleted topic leave the assignment by themselves; the listener has still to hear of it.
+        told = [tp for tp in self.announced if tp not in kept]
+        if not gone and not told:
+            return None
+        try:
+            yield from self._give_up(gone, told, event.generation)
+        finally:
+            if gone:
+                yield Drop(gone)
+        # KIP-429: what was given up can be assigned in a second round. The KIP-848 broker needs no asking.
+        return f"gave up {len(gone)} partitions" if gone and event.target is None else None
+
+    def _give_up(self, gone: Partitions, told: Partitions, generation: Generation) -> Steps[None]:
+        """Commit, tell the listener; ``generation`` is still valid while this runs."""
+        yield Hold(gone, generation)
+        if not generation.joined or not self._holder.current(generation):
+            return
+        if gone:
+            yield Commit(gone)
+        if told or not self._negotiation.cooperative:
+            yield Tell(REVOKED, told, generation, lambda: self._announced.difference_update(told))
+        if gone and self._rules.commits_after_callback and self._holder.current(generation):
+            yield Commit(gone)
+        yield Note("revoked", generation, gone)
+
+
+def _partitions(snapshot: ClusterSnapshot, topics: Collection[str]) -> dict[str, set[int]]:
+    return {topic: snapshot.partitions_for_topic(topic) or set() for topic in topics}

@@ -1,0 +1,187 @@
+"""A query as a member of a group on a broker in memory: whose share it is, and when it assigns again as the leader."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
+from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment
+from managedconsumer.structs import TopicPartition
+from managedconsumer.testing import MemoryBroker
+from managedconsumer.testing._memory_logs import Log
+from tests.spark.conftest import wait_for
+from tests.spark.queries import Query
+from tests.test_consumer_coordinator import Member
+
+TOPIC = "orders"
+GROUP = {"group__id": "g", "kafka__metadata__max__age__ms": "0", "kafka__heartbeat__interval__ms": "50"}
+Make = Callable[..., Query]
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[int]]] = []
+        self.raises: str | None = None
+
+    def _note(self, what: str, tps: Any) -> None:
+        self.calls.append((what, sorted(tp.partition for tp in tps)))
+        if self.raises == what:
+            raise ZeroDivisionError(what)
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        self._note("revoked", revoked)
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self._note("assigned", assigned)
+
+    def on_partitions_lost(self, lost: Any) -> None:
+        self._note("lost", lost)
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker({TOPIC: 2, "stranger": 1}) as made:
+        for partition in (0, 1):
+            made.produce(TOPIC, [b"old"] * 10, partition=partition)
+        yield made
+
+
+@pytest.fixture
+def make(broker: MemoryBroker) -> Iterator[Make]:
+    made: list[Query] = []
+
+    def new(listener: Any = None, **options: str) -> Query:
+        made.append(Query(broker.bootstrap, TOPIC, listener, **{**GROUP, **options}))
+        return made[-1]
+
+    yield new
+    for query in made:
+        query.stop()
+
+
+def grow(broker: MemoryBroker, topic: str = TOPIC) -> None:
+    """One more partition."""
+    broker._do(lambda: broker._topics.logs[topic].append(Log()))
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_static_leader_that_is_back_notices_what_has_grown_meanwhile(
+    broker: MemoryBroker, make: Make, strategy: str
+) -> None:
+    """KIP-814: it is told to go on with the assignment that there is, and nobody else watches the topic."""
+    options = {"kafka__group__instance__id": "one", "kafka__partition__assignment__strategy": strategy}
+    first = make(**options)
+    assert len(first.batch()) == 20
+    first.stop()
+    grow(broker)
+    again = make(**options)
+    again.batch()
+    assert again.owned == {0, 1, 2}
+
+
+def test_a_leader_watches_the_topics_of_the_other_members_too(broker: MemoryBroker, make: Make) -> None:
+    query = make()
+    query.batch()
+    other = Member(broker, ["stranger"])
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.is_set():
+            other.coordinator.ensure_active_group(0.05)
+            over.wait(0.01)
+        other.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        wait_for(lambda: query.batch() is not None and len(other.share) == 1)
+        grow(broker, "stranger")
+        wait_for(lambda: query.batch() is not None and len(other.share) == 2, what="the new partition is assigned")
+    finally:
+        over.set()
+        thread.join(10)
+    assert query.owned == {0, 1}
+
+
+def test_a_share_that_was_never_subscribed_to_is_told_and_left_alone(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assign = RangePartitionAssignor.assign
+
+    def generous(self: Any, cluster: Any, members: Any) -> Any:
+        return {
+            member: ConsumerProtocolMemberAssignment(0, [*share.assignment, ("stranger", [0])], b"")
+            for member, share in assign(cluster, members).items()
+        }
+
+    monkeypatch.setattr(RangePartitionAssignor, "assign", generous)
+    query = make()
+    assert len(query.batch()) == 20
+    assert query.owned == {0, 1}
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert errors == ["group g: ignoring stranger-0: the leader assigned a topic that we did not subscribe to"]
+
+
+def test_each_change_of_state_is_one_line_with_group_member_and_generation(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    query = make()
+    query.batch()
+    (line,) = [record.getMessage() for record in caplog.records if " -> stable " in record.getMessage()]
+    member = query.reader.driver.member
+    assert member is not None
+    assert re.match(rf"group g: member {member.generation.member_id} generation 1: assigning -> stable", line)
+
+
+def test_an_expelled_query_commits_nothing_and_joins_again_at_once(broker: MemoryBroker, make: Make) -> None:
+    listener = Listener()
+    query = make(listener)
+    query.batch()
+    member = query.reader.driver.member
+    assert member is not None
+    before = broker.committed("g")
+    broker.evict("g")
+    wait_for(member.member.machine.need_rejoin, 4, "a heartbeat tells")
+    query.batch()
+    assert listener.calls == [("assigned", [0, 1]), ("lost", [0, 1]), ("assigned", [0, 1])]
+    assert broker.committed("g").keys() >= before.keys()
+    query.stop()
+    assert listener.calls[3:] == [("revoked", [0, 1])]
+
+
+def test_a_listener_that_raises_ends_the_query_and_is_not_told_twice(broker: MemoryBroker, make: Make) -> None:
+    listener = Listener()
+    query = make(listener)
+    query.batch()
+    listener.raises = "revoked"
+    member = query.reader.driver.member
+    assert member is not None
+    member.member.request_rejoin("a test")
+    with pytest.raises(ZeroDivisionError):
+        query.batch()
+    assert member.positions == {}
+    query.stop()
+    assert [what for what, _ in listener.calls] == ["assigned", "revoked"]
+    assert broker.members("g") == []
+
+
+def test_a_stop_tells_what_is_still_ours(make: Make) -> None:
+    listener = Listener()
+    query = make(listener)
+    query.batch()
+    query.stop()
+    assert listener.calls == [("assigned", [0, 1]), ("revoked", [0, 1])]
+
+
+def test_a_topic_that_matches_is_ours_before_the_metadata_has_it(make: Make) -> None:
+    view = make(subscribePattern="ord.*", subscribe="").reader.driver.view
+    assert view.wants("orders-of-tomorrow")
+    assert not view.wants("stranger")
+    assert TopicPartition("orders-of-tomorrow", 0) not in view.partitions()
