@@ -23,6 +23,8 @@ from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.metrics import GroupCoordinatorMetrics as GroupCoordinatorMetrics
 from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.coordinator.states import IN_GROUP, MemberState
+from managedconsumer.runtime.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.member import GroupMember
 from managedconsumer.structs import NO_GENERATION, Generation
 from managedconsumer.wire import schemas
 
@@ -67,7 +69,7 @@ class BaseCoordinator(ABC):
         self.sensors = GroupCoordinatorMetrics(
             self.heartbeat, metrics, self.config["metric_group_prefix"], {"group": self.group_id}
         )
-        self._link = self._client.coordinator_link(self.group_id)
+        self._link = CoordinatorLink(self._client, self.group_id)
         self._made: Any = None
         self._problem: Exception | None = None
         self.heartbeat_task = HeartbeatTask(self)
@@ -186,7 +188,8 @@ class BaseCoordinator(ABC):
                 me = weakref.ref(self)
                 machine = _Machine(settings, lambda: _offers(me), random.random, self._handler.now)
                 machine.heartbeat = self.heartbeat
-                self._made = self._client.group_member(machine, self._link, _Owner(me, self.sensors, self._handler.now))
+                owner = _Owner(me, self.sensors, self._handler.now)
+                self._made = GroupMember(machine, self._link, self._handler, owner)
             return self._made
 
     def ensure_active_group(self, timeout: float | None = None) -> bool:
@@ -216,7 +219,7 @@ class BaseCoordinator(ABC):
             self._made.leave("the coordinator was closed", timeout)
         self._link.close()
         # For a next life: who closes a consumer may start it again.
-        self._link = self._client.coordinator_link(self.group_id)
+        self._link = CoordinatorLink(self._client, self.group_id)
         self._made = None
 
 

@@ -23,6 +23,7 @@ from managedconsumer.coordinator.futures import Future
 from managedconsumer.coordinator.metrics import ConsumerCoordinatorMetrics as ConsumerCoordinatorMetrics
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.coordinator.protocol import ConsumerProtocol
+from managedconsumer.runtime.offsets import OffsetClient
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class ConsumerCoordinator(BaseCoordinator):
         self.consumer_sensors = ConsumerCoordinatorMetrics(
             metrics, self.config["metric_group_prefix"], subscription, {"group": self.group_id}
         )
-        self._offsets = self._client.offset_client(self._link, self.group_id)
+        self._offsets = OffsetClient(self._client, self._link, self.group_id, 0)
         self._elected: Elected | None = None
         self._assigned: Assigned | None = None
         self._led: dict[str, set[int]] | None = None
@@ -353,4 +354,4 @@ class ConsumerCoordinator(BaseCoordinator):
         super().close(timeout)
         self._era = NO_GENERATION
         self._offsets.close()
-        self._offsets = self._client.offset_client(self._link, self.group_id)
+        self._offsets = OffsetClient(self._client, self._link, self.group_id, 0)

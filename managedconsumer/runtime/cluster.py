@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from random import random
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
@@ -17,11 +17,6 @@ from managedconsumer.runtime.silence import OpenConnections
 from managedconsumer.runtime.transport import BufferFactory
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo
 from managedconsumer.wire import schemas
-
-if TYPE_CHECKING:
-    from managedconsumer.runtime.coordinator_link import CoordinatorLink
-    from managedconsumer.runtime.member import GroupMember, Owner
-    from managedconsumer.runtime.offsets import OffsetClient
 
 log = logging.getLogger(__name__)
 
@@ -259,26 +254,6 @@ class Cluster:
                 brokers = {**self.snapshot.brokers, broker.node_id: broker}
                 self.snapshot = replace(self.snapshot, brokers=MappingProxyType(brokers))
         return broker
-
-    # -- the parts of a group member (their modules import this one) ---------------------------------------
-
-    def coordinator_link(self, group_id: str) -> CoordinatorLink:
-        """A way of its own to the coordinator of ``group_id``; the caller closes it."""
-        from managedconsumer.runtime.coordinator_link import CoordinatorLink
-
-        return CoordinatorLink(self, group_id)
-
-    def group_member(self, machine: Any, link: CoordinatorLink, owner: Owner) -> GroupMember:
-        """The driver of a membership machine."""
-        from managedconsumer.runtime.member import GroupMember
-
-        return GroupMember(machine, link, self.handler, owner)
-
-    def offset_client(self, link: CoordinatorLink, group_id: str) -> OffsetClient:
-        """Commits and committed offsets of ``group_id``; the caller closes it."""
-        from managedconsumer.runtime.offsets import OffsetClient
-
-        return OffsetClient(self, link, group_id, 0)
 
 
 def _is_definite(error: err.KafkaException) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from random import random
-from typing import TYPE_CHECKING, Any, Mapping, cast
+from typing import Any, Mapping, cast
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
@@ -16,15 +16,13 @@ from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.fetch.refused import refused_batch
 from managedconsumer.fetch.sessions import FetchSession
+from managedconsumer.runtime.assignment_part import AssignmentPart
 from managedconsumer.runtime.buffers import BufferPool
 from managedconsumer.runtime.connection import Connection
 from managedconsumer.runtime.troubles import FETCH
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire import schemas
 from managedconsumer.wire.records import RecordChunk
-
-if TYPE_CHECKING:
-    from managedconsumer.runtime.engine import Engine
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +44,7 @@ def answer_timeout_ms(connection: Connection, max_wait_ms: int, now: float) -> f
 class FetchPool:
     """Starts and stops the fetch workers of one consumer. ``engine.lock`` guards everything here."""
 
-    def __init__(self, engine: Engine, limits: fp.FetchLimits, slots: int) -> None:
+    def __init__(self, engine: AssignmentPart, limits: fp.FetchLimits, slots: int) -> None:
         self._engine = engine
         self._limits = limits
         self._slots = slots

@@ -19,7 +19,7 @@ import time
 from typing import Any, Callable, TypeVar
 
 from managedconsumer.errors import MissingPackageError
-from managedconsumer.runtime import net, owners, primitives
+from managedconsumer.runtime import owners, primitives
 from managedconsumer.runtime.greenlets import GreenCondition, GreenWorker
 
 __all__ = ["GEventHandler", "Handler", "ThreadingHandler", "default_handler"]
@@ -165,16 +165,6 @@ class Handler(abc.ABC):
     @abc.abstractmethod
     def socket(self, family: int, kind: int, proto: int) -> Any:
         """A new socket of the sort whose waits this handler understands."""
-
-    def create_connection(
-        self, address: tuple[str, int], timeout: float | None = None, source_address: tuple[str, int] | None = None
-    ) -> Any:
-        """Connect to the first address of the host that answers, all within ``timeout`` seconds; raises OSError."""
-        return net.dial(self, address[0], address[1], timeout, source_address=source_address)
-
-    def wrap_tls(self, sock: Any, ssl_context: Any, server_hostname: str | None) -> Any:
-        """A TLS socket over a connected one (which it takes over); the caller runs :func:`net.handshake` next."""
-        return net.wrap_tls(sock, ssl_context, server_hostname)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.handlers import Handler
 
 # How often a caller that waits for the resolver looks whether it should give up.
 _RESOLVER_SLICE_S = 0.02

@@ -58,7 +58,7 @@ def login_wanted(handler: Handler, host: str, port: int, settings: ConnectionSet
 
 def _shake_hands(handler: Handler, sock: Any, context: Any, host: str, hold: net.SocketHold, deadline: float) -> Any:
     # A trailing dot marks a name as absolute to the resolver; no certificate has it.
-    sock = handler.wrap_tls(sock, context, host.rstrip("."))
+    sock = net.wrap_tls(sock, context, host.rstrip("."))
     hold.adopt(sock)
     hold.enter()
     try:

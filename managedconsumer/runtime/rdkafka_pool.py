@@ -22,6 +22,7 @@ from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.runtime import rdkafka_config as config
+from managedconsumer.runtime.assignment_part import AssignmentPart
 from managedconsumer.runtime.fetch_pool import FetchPool
 from managedconsumer.runtime.rdkafka_chunk import RdkafkaChunk
 from managedconsumer.runtime.rdkafka_reader import Part, Reader, Reading, text_of
@@ -29,7 +30,6 @@ from managedconsumer.runtime.troubles import FETCH
 from managedconsumer.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from managedconsumer.runtime.engine import Engine
     from managedconsumer.wire.records import RecordChunk
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class _Step:
 class RdkafkaPool(FetchPool):
     """In place of :class:`FetchPool`; ``engine.lock`` guards what both have."""
 
-    def __init__(self, engine: Engine, limits: fp.FetchLimits) -> None:
+    def __init__(self, engine: AssignmentPart, limits: fp.FetchLimits) -> None:
         """Raises MissingPackageError, and ConfigurationError for security settings that librdkafka cannot have."""
         super().__init__(engine, limits, 1)
         self._package = config.load()

@@ -22,7 +22,9 @@ from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.committing import Committing, Patience, without_group
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.runtime.offsets import OffsetClient
 from managedconsumer.runtime.settings import ConnectionSettings
 from managedconsumer.spark.security import security_from
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
@@ -76,8 +78,8 @@ class ProgressListener(StreamingQueryListener):
         self._handler = ThreadingHandler()
         settings = ConnectionSettings(kafka.get("client.id", "managedconsumer-progress"), security=security_from(kafka))
         self._cluster = Cluster(parse_bootstrap(kafka["bootstrap.servers"]), self._handler, settings)
-        self._link = self._cluster.coordinator_link(group_id)
-        self._offsets = self._cluster.offset_client(self._link, group_id)
+        self._link = CoordinatorLink(self._cluster, group_id)
+        self._offsets = OffsetClient(self._cluster, self._link, group_id, 0)
         self._changed = self._handler.Condition()
         self._wanted: dict[TopicPartition, OffsetAndMetadata] = {}
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
