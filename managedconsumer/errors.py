@@ -126,7 +126,10 @@ class TlsError(KafkaException):
 
 
 class DeserializerError(KafkaException):
-    """The user's deserializer raised; its exception is the ``__cause__``, the raw message is ``message``."""
+    """For a deserializer that wants to say more: the raw message goes into ``message``.
+
+    Nothing here raises it. What a deserializer raises reaches the caller of ``consume()`` as itself.
+    """
 
     def __init__(self, text: str, message: object = None) -> None:
         super().__init__(text)

@@ -6,6 +6,7 @@ import logging
 import random
 from typing import Any, Callable
 
+from managedconsumer import codes
 from managedconsumer.compat.membership import accept_assignors
 from managedconsumer.config import GroupOptions
 from managedconsumer.coordinator.broker_regex import broker_regex
@@ -125,7 +126,7 @@ def error_handlers(member: GroupMember | None, link: CoordinatorLink | None) -> 
     def coordinator(code: int) -> Callable[[], None]:
         return lambda: None if link is None else link.lost(str(error_for_code(code)))
 
-    handlers = {code: coordinator(code) for code in (14, 15, 16)}
-    handlers.update({code: expelled(code) for code in (22, 25, 82)})
-    handlers[27] = rejoin(27)
+    handlers = {code: coordinator(code) for code in sorted(codes.COORDINATOR_CHANGES)}
+    handlers |= {code: expelled(code) for code in sorted(codes.CLASSIC_EXPELLED | {codes.FENCED_INSTANCE_ID})}
+    handlers[codes.REBALANCE_IN_PROGRESS] = rejoin(codes.REBALANCE_IN_PROGRESS)
     return handlers

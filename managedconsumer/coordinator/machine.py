@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Callable
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.coordinator.events import (
@@ -19,8 +20,6 @@ from managedconsumer.coordinator.states import IN_GROUP, MemberState, check_tran
 from managedconsumer.structs import NO_GENERATION, Generation
 
 _S = MemberState
-#: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
-_FAILING_OVER = frozenset({14, 15, 16})
 _OVER = frozenset({_S.LEAVING, _S.LEFT, _S.FAILED})
 
 
@@ -69,7 +68,7 @@ class Machine:
         coordinator may be well and we cut off from it, and then others get our partitions when the session is over.
         """
         refused = isinstance(error, err.NoBrokersAvailableError) and error.refused
-        if refused or (isinstance(error, err.ProtocolClientError) and error.code in _FAILING_OVER):
+        if refused or (isinstance(error, err.ProtocolClientError) and error.code in codes.COORDINATOR_CHANGES):
             self.heartbeat.coordinator_away(now)
 
     def forgotten(self) -> list[Event]:
@@ -80,12 +79,6 @@ class Machine:
                 self._fail(self._fatal)
             else:
                 self._move(_S.UNJOINED, "partitions dropped")
-        return self._drain()
-
-    def abort(self, error: BaseException) -> list[Event]:
-        """The owner cannot go on (an error of its own)."""
-        if self.state not in _OVER:
-            self._fail(error)
         return self._drain()
 
     def _after_loss(self) -> None:

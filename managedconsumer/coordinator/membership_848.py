@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Sequence
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.clock import monotonic
 from managedconsumer.coordinator.events import (
@@ -33,12 +34,9 @@ _S = MemberState
 #: Topic ids and partition numbers, as the heartbeat carries them.
 Target = tuple[tuple[bytes, tuple[int, ...]], ...]
 
-_COORDINATOR_GONE = frozenset({15, 16})
-#: UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH.
-_EXPELLED = frozenset({25, 110})
+_EXPELLED = frozenset({codes.UNKNOWN_MEMBER_ID, codes.FENCED_MEMBER_EPOCH})
 #: States in which heartbeats are sent.
 _BEATING = frozenset({_S.PREPARING_REBALANCE, _S.ASSIGNING, _S.STABLE})
-_BAD_REGEX = 128
 _JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_STATIC_EPOCH = 0, -1, -2
 
 
@@ -301,21 +299,21 @@ class ConsumerGroupMembership(Machine):
 
     def _on_answer(self, response: Mapping[str, Any], now: float) -> None:
         code = response["error_code"]
-        if code == 0:
+        if code == codes.NONE:
             self._on_good_answer(response, now)
             return
         error = err.error_for_code(code, response.get("error_message"))
         self._forget_told()
         if code in _EXPELLED:
             self._expelled(error, now)
-        elif code == _BAD_REGEX and self._regex is not None:
+        elif code == codes.INVALID_REGULAR_EXPRESSION and self._regex is not None:
             self._regex = None  # the names that we match ourselves have to do
             self._retry(error, now)
         elif (final := self._refusal(code, response.get("error_message"))) is not None:
             self._end_with(final)
         else:
             self._note_fail_over(error, now)
-            if code in _COORDINATOR_GONE:
+            if code in codes.COORDINATOR_GONE:
                 self._emit(CoordinatorLost(str(error)))
             self._retry(error, now)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Iterable, Mapping
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
@@ -21,7 +22,6 @@ TOPIC_ID_VERSION = 13
 EPOCH_VERSION = 12
 #: How long (seconds) the leader serves a partition whose follower has failed: it takes a while to notice that itself.
 _FOLLOWER_REST = 10.0
-_TOPIC_REFUSED = err.TopicAuthorizationFailed.ERROR_CODE
 
 
 @dataclass(frozen=True)
@@ -240,9 +240,9 @@ def _read_partition(
     queue: PartitionQueue, version: int, offset: int, part: Mapping[str, Any], limits: FetchLimits
 ) -> PartitionResult:
     code = part["error_code"]
-    if code == 0 and part.get("diverging_epoch", {}).get("end_offset", -1) >= 0:
+    if code == codes.NONE and part.get("diverging_epoch", {}).get("end_offset", -1) >= 0:
         return PartitionResult(queue, version, Outcome.TRUNCATED, part)
-    if code == 0:
+    if code == codes.NONE:
         read_committed = limits.isolation_level == 1
         aborted = part.get("aborted_transactions") or ()
         chunk = RecordChunk(
@@ -255,7 +255,7 @@ def _read_partition(
             max_batch_bytes=limits.max_batch_bytes,
         )
         return PartitionResult(queue, version, Outcome.DATA, part, chunk)
-    error = err.error_for_code(code, _refusal(queue.context) if code == _TOPIC_REFUSED else None)
+    error = err.error_for_code(code, _refusal(queue.context) if code == codes.TOPIC_AUTHORIZATION_FAILED else None)
     return PartitionResult(queue, version, _classify(error), part, None, error)
 
 

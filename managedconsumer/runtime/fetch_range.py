@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from random import random
 from typing import Any, Callable, Iterator, Mapping, cast
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch import resets
@@ -230,7 +231,7 @@ class _RangeReader:
                         raise err.error_for_code(part["error_code"])
                     return part  # type: ignore[no-any-return]
         # Throttled (KIP-219): the broker answers without any partition, and a little later it will answer again.
-        raise err.error_for_code(89, f"{connection.address} throttles this client")
+        raise err.error_for_code(codes.THROTTLING_QUOTA_EXCEEDED, f"{connection.address} throttles this client")
 
     def _connect(self) -> Connection:
         leader = self._leader()
@@ -245,7 +246,7 @@ class _RangeReader:
         if info is not None and info.error_code:
             raise err.error_for_code(info.error_code, f"topic {self._tp.topic!r}")
         if info is None or self._tp.partition not in info.partitions:
-            raise err.error_for_code(3, f"there is no partition {self._tp.partition} of topic {self._tp.topic!r}")
+            raise err.UnknownTopicOrPartition(f"there is no partition {self._tp.partition} of topic {self._tp.topic!r}")
         leader = snapshot.leader_for(self._tp)
         if leader is None:
             raise err.LeaderNotFoundError(f"{self._tp.topic}-{self._tp.partition} has no leader")
@@ -298,7 +299,7 @@ class _RangeReader:
         """Get over a failure that may pass, or raise it: leader moved, connection lost, broker restarting."""
         if isinstance(error, err.ProtocolClientError) and not may_pass(error):
             raise error
-        throttled = getattr(error, "ERROR_CODE", None) == 89
+        throttled = getattr(error, "ERROR_CODE", None) == codes.THROTTLING_QUOTA_EXCEEDED
         if not throttled:
             self._drop_connection()
         self._note_failure(error)

@@ -11,7 +11,6 @@ ourselves, so that all of that is treated as it is without librdkafka.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from random import random
 from typing import TYPE_CHECKING, Any, cast
@@ -31,8 +30,6 @@ from managedconsumer.structs import TopicPartition
 
 if TYPE_CHECKING:
     from managedconsumer.wire.records import RecordChunk
-
-log = logging.getLogger(__name__)
 
 _KEY = (-1, 0)
 _TROUBLE = (FETCH, *_KEY)
