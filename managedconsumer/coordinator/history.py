@@ -18,7 +18,7 @@ class GroupEvent:
 
     ``kind``: "state": the membership's state changed from ``old`` to ``new``. "held": nothing more of the partitions is
     delivered. "revoked": they are given up. "assigned": they were taken over, and the callback has run. "handed out":
-    their messages may be delivered from here on. "lost": the membership was lost, and the partitions with it. "retry": an
+    their messages may be delivered from here on. "lost": the membership was lost, and they with it. "retry": an
     attempt failed and is repeated. "coordinator": it has to be looked up again.
 
     ``time``: seconds since 1970 by this machine's clock, for people and for comparing members; ``moment``: seconds of

@@ -281,7 +281,7 @@ def test_after_the_end_it_begins_as_a_new_member() -> None:
     member.reach(S.PREPARING_REBALANCE)
     member.fail(member.request(), GONE)
     member.wait(1.0)
-    member.join(leader="me")
+    member.join()
     member.answer(member.request(), codes.GROUP_AUTHORIZATION_FAILED)
     member.machine.restart()
     machine = member.machine
