@@ -376,7 +376,7 @@ class TokenUnavailableError(KafkaException):
     retriable = True
 
 
-#: Local errors that no retry heals; whoever meets one ends, and raises it to the user.
+#: Local errors that no retry heals: a worker that meets one ends the consumer, which raises it.
 FATAL_LOCAL_ERRORS: tuple[type[BaseException], ...] = (
     SaslAuthenticationError,
     TlsError,

@@ -124,7 +124,7 @@ class Cluster(View):
 
     @property
     def snapshot(self) -> ClusterSnapshot:
-        """The newest metadata, whoever asked for it."""
+        """The newest metadata, also if another thread asked for it."""
         return max(self.runtime, self._asking, key=lambda cluster: cluster.refreshed_at).snapshot
 
     @property

@@ -31,7 +31,7 @@ class Machine:
         self.state = _S.UNJOINED
         self.generation: Generation = NO_GENERATION
         self.heartbeat = heartbeat
-        #: What ended the membership, and what the last attempt failed of.
+        #: What ended the membership, and why the last attempt failed.
         self.error: BaseException | None = None
         self.last_error: BaseException | None = None
         #: Why a rebalance is wanted; None: it is not.
@@ -55,7 +55,7 @@ class Machine:
         """Notice a session that has run out: after a freeze of the process, or a coordinator that fell silent."""
         if self.generation.joined and self.state in IN_GROUP and self.heartbeat.session_expired(now):
             error = err.SessionExpiredError(self.group_id, int(self.heartbeat.timeout * 1000))
-            # Whatever connection was silent for so long is not used again.
+            # A connection that was silent for a whole session is not used again.
             self._emit(CoordinatorLost(str(error)))
             # The id is kept: if the coordinator still knows it, the group need not wait for our ghost to expire.
             self._lose(error, "session timed out", keep_member_id=True)
@@ -95,7 +95,7 @@ class Machine:
         raise NotImplementedError
 
     def _final(self, error: BaseException) -> BaseException | None:
-        """What ends the membership when a request, or the coordinator's look-up, died of ``error``; None: nothing."""
+        """What ends the membership after a request, or the coordinator's look-up, failed with ``error``; or None."""
         if isinstance(error, err.FATAL_LOCAL_ERRORS):
             return error
         return self._refusal(error.code) if isinstance(error, err.ProtocolClientError) else None

@@ -85,7 +85,7 @@ class Membership(Machine):
         return self.state is not _S.STABLE or self.rejoin_reason is not None
 
     def poll(self) -> list[Event]:
-        """Start the rebalance that is wanted, if any; whoever calls this is ready to go through with it."""
+        """Start the rebalance that is wanted, if any; the caller must be ready to carry it out."""
         if self.rejoin_reason is not None and self.state in (_S.UNJOINED, _S.STABLE):
             reason = self.rejoin_reason
             self._move(_S.REVOKING, reason)
@@ -100,7 +100,7 @@ class Membership(Machine):
             self._in_flight = self._request(
                 *requests.join(self.config, self.generation, self._protocols(), self.rejoin_reason)
             )
-            # Whatever asks for a rebalance from here on is not covered by this join.
+            # A rebalance that is requested from here on is not covered by this join.
             self.rejoin_reason = None
             self._join_patience.asked(now)
         elif self.state is _S.COMPLETING_REBALANCE and self._assignments is not None:
@@ -332,7 +332,7 @@ class Membership(Machine):
     # -- moves ----------------------------------------------------------------------------------------
 
     def fence(self, error: BaseException, generation: Generation) -> list[Event]:
-        """Another API (a commit) told us under ``generation`` that we are out of the group."""
+        """The answer of another API (a commit) under ``generation`` says that we are out of the group."""
         code = getattr(error, "ERROR_CODE", codes.UNKNOWN_MEMBER_ID)
         if generation != self.generation:
             pass
@@ -346,7 +346,7 @@ class Membership(Machine):
         return self._drain()
 
     def _give_join_up(self, error: BaseException) -> None:
-        """The group does not know us: a join that waits for its answer waits in vain. Another one begins anew."""
+        """The group does not know us: the pending join will not be answered. Begin a new one."""
         self._void_in_flight()
         self._emit(CoordinatorLost(f"the join that waits is given up: {error}"))
         if self._holding:
@@ -388,7 +388,7 @@ class Membership(Machine):
         self.leader_id = ""
 
     def _void_in_flight(self) -> None:
-        """Answers still to come belong to the past."""
+        """Ignore answers that are still to come."""
         self._in_flight = None
         self._beat_in_flight = None
         self._assignments = None

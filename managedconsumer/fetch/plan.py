@@ -53,7 +53,7 @@ class Outcome(Enum):
     DATA = "data"
     RESET = "reset"  # the offset is not in the log
     TRUNCATED = "truncated"  # the leader's log is another one from some offset on (KIP-320)
-    REFRESH = "refresh"  # somebody else leads the partition now
+    REFRESH = "refresh"  # another broker leads the partition now
     RETRY = "retry"  # ask again after a while
     RAISE = "raise"  # the user must know
 
@@ -94,7 +94,7 @@ def go_to_replica(queue: PartitionQueue, node: int, until: float, cluster: Clust
     if node in cluster.brokers:
         queue.read_replica, queue.replica_until = node, until
     else:
-        leave_replica(queue, now)  # not in the metadata yet, and the leader would send nothing but that name
+        leave_replica(queue, now)  # not in the metadata yet; the leader would only name it again
 
 
 def leave_replica(queue: PartitionQueue, now: float) -> None:
@@ -207,7 +207,7 @@ def answered(plan: FetchPlan) -> None:
 
 
 def ask_new_leaders(plan: FetchPlan, node: int, cluster: ClusterSnapshot) -> None:
-    """``node`` has failed: where another broker is to be asked by now, nothing has to wait for its recovery."""
+    """``node`` has failed: partitions that another broker leads by now need not wait for its recovery."""
     for queue, version, _ in plan.tickets.values():
         if queue.version == version and source_node(queue, cluster) != node:
             queue.retry_at = 0.0

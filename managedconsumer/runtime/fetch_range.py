@@ -28,7 +28,7 @@ from managedconsumer.wire.records import PartitionContext, RecordChunk
 
 log = logging.getLogger(__name__)
 
-# For so long (seconds) a log that ends before the range does may still turn out to be longer.
+# A log that ends before the range may still turn out to be longer for this long (seconds).
 _SHORT_LOG_PATIENCE = 15.0
 
 OnLost = Callable[[int, int], None]
@@ -207,7 +207,7 @@ class _RangeReader:
         if not chunk.corrupt:
             return chunk.next_fetch_offset
         if chunk.position <= chunk.fetch_offset:
-            chunk.take(1)  # the caller has not looked: let it know what is wrong
+            chunk.take(1)  # the caller did not read to the damage: raise it now
         return max(chunk.position, chunk.fetch_offset)
 
     # -- asking ---------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ class _RangeReader:
     def _release(self) -> None:
         """The range is over, or nobody wants the rest of it."""
         if self._pending is not None:
-            self._drop_connection()  # its answer would be taken for somebody else's
+            self._drop_connection()  # or its answer would be taken for another request's
         elif self._connection is not None:
             self._pool.give_back(self._connection)
             self._connection = None

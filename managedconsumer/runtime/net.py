@@ -1,4 +1,4 @@
-"""Sockets, before Kafka is spoken on them: dialling within one deadline, TLS, and a close that wakes whoever waits."""
+"""Sockets below Kafka's protocol: dialling within one deadline, TLS, and a close that wakes all waiting threads."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def describe(error: BaseException) -> str:
 
 
 def shutdown(sock: Any) -> None:
-    """End the stream in both directions, which wakes whoever waits on it.
+    """End the stream in both directions, which wakes the threads that wait on it.
 
     Not through ``SSLSocket.shutdown``: it forgets the TLS state first, so a reader in another thread would go on
     in clear text.

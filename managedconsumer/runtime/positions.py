@@ -16,9 +16,9 @@ from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# For so long (seconds) a round of look-ups tries again. Trouble is told when it is over.
+# A round of look-ups tries again for this long (seconds) before its trouble is reported.
 _ROUND = 1.0
-# A leader gets at least so long (seconds) to say where its log begins or ends, however little is left of the round.
+# A leader gets at least this long (seconds) to answer ListOffsets, even if less is left of the round.
 _SLOWEST_ANSWER = 10.0
 
 

@@ -97,7 +97,7 @@ class RdkafkaPool(FetchPool):
         engine = self._engine
         connection = engine.cluster.settings
         settings = config.settings(engine.cluster.bootstrap, engine.options, connection)
-        # A token callable may take its time, which must not be the hub's.
+        # A token callable may be slow, and must not block the hub.
         pooled = connection.security.sasl_oauth_token is not None
         return Reader(self._package, settings, engine.handler, pooled=pooled)
 
@@ -134,8 +134,8 @@ class RdkafkaPool(FetchPool):
             for tp, queue in wanted.items()
             if (tp not in readings or tp in stop) and not queue.state.held
         }
-        # Behind a full partition the others wait, too: it is one queue over there, and pausing a partition would throw
-        # away what was fetched of it. The one that is full is being consumed, so this does not last.
+        # While one partition is full, all wait: librdkafka has one queue, and pausing a partition would drop what was
+        # fetched of it. The full one is being consumed, so this does not last.
         full = buffer.nbytes * 2 >= buffer.max_bytes or any(
             queue.records >= buffer.max_messages for queue in wanted.values() if not queue.state.held
         )
@@ -173,7 +173,7 @@ class RdkafkaPool(FetchPool):
             self._read_ourselves(queue)
         reader.hearing.tell()
         if self._hear_errors(reader, bool(marks)):
-            # It does not say whose the answer is, and asks for the same again and again.
+            # librdkafka does not say for which partition the answer was, and repeats the request for ever.
             for reading in list(reader.readings.values()):
                 reading.ended = True
                 self._read_ourselves(reading.queue)
@@ -217,7 +217,7 @@ class RdkafkaPool(FetchPool):
         self._engine.troubles.note(_TROUBLE, text)
 
     def _hear_errors(self, reader: Reader, alive: bool) -> bool:
-        """Errors of no partition: it is librdkafka's to come back to a broker; a refused login ends the consumer.
+        """Errors of no partition: librdkafka reconnects by itself; a refused login ends the consumer.
 
         True when an answer was too large to be received.
         """
@@ -241,7 +241,7 @@ class RdkafkaPool(FetchPool):
         return too_large
 
     def _rest(self, error: BaseException, backoff: Backoff) -> None:
-        """librdkafka does not do as it is told: it gets a fresh start, after a while."""
+        """A call of librdkafka failed: make a new reader, after a while."""
         engine = self._engine
         reason = error.args[0] if error.args else None
         if reason is not None and getattr(reason, "fatal", bool)():
@@ -259,7 +259,7 @@ class RdkafkaPool(FetchPool):
             node = fp.source_node(queue, snapshot)
             plan = fp.plan_fetch(engine.buffer, [queue], snapshot, self._limits, engine.handler.now())
         if plan is None:
-            return  # librdkafka comes to the same place again
+            return  # librdkafka will come to the same offset again
         key, connection = (node, 0), None
         try:
             connection = engine.cluster.connect(node)

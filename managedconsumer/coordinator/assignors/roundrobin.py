@@ -19,7 +19,7 @@ from managedconsumer.structs import TopicPartition
 class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
     """Deals the partitions, sorted by topic and number, to the members in turn.
 
-    A member that is not subscribed to a partition's topic is passed over; the turn then goes on from whoever took it.
+    A member that is not subscribed to a partition's topic is passed over; the turn goes on from the one that took it.
     With equal subscriptions no member has more than one partition more than another.
     """
 
