@@ -23,7 +23,7 @@ from managedconsumer.subscription_state import INTERNAL_TOPICS
 
 log = logging.getLogger(__name__)
 
-Machine = Membership | ConsumerGroupMembership
+AnyMembership = Membership | ConsumerGroupMembership
 
 CLASSIC, CONSUMER = "classic", "consumer"
 #: The assignors that run in the broker under KIP-848.
@@ -54,7 +54,7 @@ def build_machine(
     negotiation: Negotiation,
     server_assignor: str | None,
     generation: Callable[[], Generation],
-) -> Machine:
+) -> AnyMembership:
     """A machine for one life of a member. It is driven under the member's lock, and takes no other."""
     group, now = engine.group_id or "", engine.handler.now
     longest, request_timeout = max(100, options.rebalance_backoff_ms), int(engine.cluster.settings.request_timeout_ms)

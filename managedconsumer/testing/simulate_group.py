@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from managedconsumer import codes
 from managedconsumer.structs import TopicPartition
-from managedconsumer.testing.simulate_groupmember import Body, GroupMember, GroupState, Reply, join_error, protocols_of
+from managedconsumer.testing.simulate_groupmember import Body, GroupState, MemberEntry, Reply, join_error, protocols_of
 
 Timer = Callable[[float, Callable[[], None]], None]
 _S = GroupState
@@ -34,14 +34,14 @@ class ClassicGroup:
         self.generation = 0
         self.protocol: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, GroupMember] = {}
+        self.members: dict[str, MemberEntry] = {}
         self.static: dict[str, str] = {}
         self.pending: set[str] = set()
         self.committed: dict[TopicPartition, tuple[int, str]] = {}
         self._round = 0
         self._holding_off = False
         self._ids = 0
-        self._saved: tuple[int, str | None, str | None, dict[str, GroupMember]] = (0, None, None, {})
+        self._saved: tuple[int, str | None, str | None, dict[str, MemberEntry]] = (0, None, None, {})
 
     # -- questions ------------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class ClassicGroup:
         for waiting in (old.join, old.sync):
             if waiting is not None:
                 waiting({**join_error(codes.FENCED_INSTANCE_ID, old.id), "assignment": b""})
-        member = GroupMember(member_id, body)
+        member = MemberEntry(member_id, body)
         same, member.assignment = member.protocols == old.protocols, old.assignment
         self.members[member_id] = member
         self.static[body["group_instance_id"]] = member_id
@@ -132,7 +132,7 @@ class ClassicGroup:
             self._rebalance("member rejoins")
 
     def _add(self, member_id: str, body: Body, reply: Reply) -> None:
-        member = self.members[member_id] = GroupMember(member_id, body)
+        member = self.members[member_id] = MemberEntry(member_id, body)
         member.join = reply
         self._touch(member)
         if self.leader is None:
@@ -205,7 +205,7 @@ class ClassicGroup:
         votes = [next(name for name, _ in m.protocols if name in common) for m in self.members.values()]
         return max(sorted(common), key=votes.count)
 
-    def _join_answer(self, member: GroupMember) -> dict[str, Any]:
+    def _join_answer(self, member: MemberEntry) -> dict[str, Any]:
         members = [
             {"member_id": m.id, "group_instance_id": m.instance, "metadata": dict(m.protocols)[self.protocol or ""]}
             for m in self.members.values()
@@ -284,14 +284,14 @@ class ClassicGroup:
 
     # -- sessions -------------------------------------------------------------------------------------
 
-    def _touch(self, member: GroupMember) -> None:
+    def _touch(self, member: MemberEntry) -> None:
         """The member is alive: its session starts anew."""
         first = not member.deadline
         member.deadline = self._now() + member.session
         if first:
             self._timer(member.session, lambda: self._watch(member))
 
-    def _watch(self, member: GroupMember) -> None:
+    def _watch(self, member: MemberEntry) -> None:
         if self.members.get(member.id) is not member:
             return
         if member.join is not None or member.sync is not None:
@@ -309,7 +309,7 @@ class ClassicGroup:
             self._drop(member)
         self._rebalance_or_empty("expelled")
 
-    def _drop(self, member: GroupMember) -> None:
+    def _drop(self, member: MemberEntry) -> None:
         self.members.pop(member.id, None)
         if member.instance is not None and self.static.get(member.instance) == member.id:
             del self.static[member.instance]

@@ -18,7 +18,7 @@ class GroupState(Enum):
     STABLE = "Stable"
 
 
-class GroupMember:
+class MemberEntry:
     """A member as the coordinator knows it."""
 
     __slots__ = ("assignment", "deadline", "id", "instance", "join", "protocols", "rebalance", "session", "sync")

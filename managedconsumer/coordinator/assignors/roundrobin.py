@@ -7,8 +7,8 @@ from itertools import cycle
 from managedconsumer.coordinator.assignors.abstract import (
     AbstractPartitionAssignor,
     Assignments,
-    Cluster,
     Members,
+    TopicMetadata,
     sorted_members,
     to_assignments,
     topic_partitions,
@@ -26,7 +26,7 @@ class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
     name = "roundrobin"
 
     @classmethod
-    def assign(cls, cluster: Cluster, members: Members) -> Assignments:
+    def assign(cls, cluster: TopicMetadata, members: Members) -> Assignments:
         """One round after another; see the class."""
         subscriptions = {member: set(data.subscription) for member, data in members.items()}
         shares: dict[str, list[TopicPartition]] = {member: [] for member in members}
