@@ -12,8 +12,8 @@ from typing import Any, Callable, Coroutine
 
 from managedconsumer import errors as err
 from managedconsumer.runtime import owners
-from managedconsumer.runtime.consuming_part import Task
 from managedconsumer.runtime.engine import Engine
+from managedconsumer.runtime.engine_state import Task
 from managedconsumer.wire.records import Message
 
 # How long (seconds) a task waits at most before it looks for itself, and how often it looks whether a stop is through.

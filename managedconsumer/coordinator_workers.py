@@ -20,7 +20,7 @@ def commit_forever(me: weakref.ref[Any], queue: Any) -> None:
             with coordinator._turn:  # noqa: SLF001
                 coordinator._commit(offsets, generation, None)  # noqa: SLF001
             future.success(True)
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever holds the future
+        except Exception as error:  # noqa: BLE001 - the future raises it
             future.failure(error)
         del coordinator
 

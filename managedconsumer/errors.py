@@ -126,7 +126,10 @@ class TlsError(KafkaException):
 
 
 class DeserializerError(KafkaException):
-    """The user's deserializer raised; its exception is the ``__cause__``, the raw message is ``message``."""
+    """For a deserializer that wants to say more: the raw message goes into ``message``.
+
+    Nothing here raises it. What a deserializer raises reaches the caller of ``consume()`` as itself.
+    """
 
     def __init__(self, text: str, message: object = None) -> None:
         super().__init__(text)
@@ -373,7 +376,7 @@ class TokenUnavailableError(KafkaException):
     retriable = True
 
 
-#: Local errors that no retry heals; whoever meets one ends, and raises it to the user.
+#: Local errors that no retry heals: a worker that meets one ends the consumer, which raises it.
 FATAL_LOCAL_ERRORS: tuple[type[BaseException], ...] = (
     SaslAuthenticationError,
     TlsError,

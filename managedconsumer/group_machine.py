@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Callable
 
+from managedconsumer import codes
 from managedconsumer.compat.membership import accept_assignors
 from managedconsumer.config import GroupOptions
 from managedconsumer.coordinator.broker_regex import broker_regex
@@ -21,7 +22,7 @@ from managedconsumer.subscription_state import INTERNAL_TOPICS
 
 log = logging.getLogger(__name__)
 
-Machine = Membership | ConsumerGroupMembership
+AnyMembership = Membership | ConsumerGroupMembership
 
 CLASSIC, CONSUMER = "classic", "consumer"
 #: The assignors that run in the broker under KIP-848.
@@ -60,7 +61,7 @@ def build_machine(
     options: GroupOptions,
     negotiation: Negotiation,
     server_assignor: str | None,
-) -> Machine:
+) -> AnyMembership:
     """A machine for one life of a member. It is driven under the member's lock, and takes no other."""
     group, handler = engine.group_id or "", engine.handler
     longest, request_timeout = max(100, options.rebalance_backoff_ms), int(engine.cluster.settings.request_timeout_ms)
@@ -134,7 +135,7 @@ def error_handlers(member: GroupMember | None, link: CoordinatorLink | None) -> 
     def coordinator(code: int) -> Callable[[], None]:
         return lambda: None if link is None else link.lost(str(error_for_code(code)))
 
-    handlers = {code: coordinator(code) for code in (14, 15, 16)}
-    handlers.update({code: expelled(code) for code in (22, 25, 82)})
-    handlers[27] = rejoin(27)
+    handlers = {code: coordinator(code) for code in sorted(codes.COORDINATOR_CHANGES)}
+    handlers |= {code: expelled(code) for code in sorted(codes.CLASSIC_EXPELLED | {codes.FENCED_INSTANCE_ID})}
+    handlers[codes.REBALANCE_IN_PROGRESS] = rejoin(codes.REBALANCE_IN_PROGRESS)
     return handlers

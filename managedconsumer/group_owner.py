@@ -15,7 +15,7 @@ from managedconsumer.coordinator import handover as ho
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.coordinator.states import MemberState
-from managedconsumer.group_machine import Machine
+from managedconsumer.group_machine import AnyMembership
 from managedconsumer.runtime.callbacks import CallbackNotDelivered, ListenerCalls
 from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.group_log import GroupLog
@@ -50,7 +50,7 @@ class GroupOwner:
     def __init__(
         self,
         session: Session,
-        machine: Machine,
+        machine: AnyMembership,
         link: CoordinatorLink,
         negotiation: Negotiation,
         listener: ListenerCalls,

@@ -111,7 +111,7 @@ class TopicPartitionState:
         """Offset of the next message that the user gets, None while it is unknown.
 
         Assigning moves on over messages that were handed out (or skipped).  It raises IllegalStateError without a
-        valid position: whoever assigns then works for an answer that a reset has overtaken.
+        valid position: such an assignment comes from an answer that a reset has overtaken.
         """
         return self._position
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from managedconsumer import errors
+from managedconsumer import codes, errors
 
 # InvalidMetadataException's children in Kafka 4.3's Java client.
 REFRESH_METADATA = {3, 5, 6, 9, 13, 56, 72, 74, 80, 83, 84, 100, 103}
@@ -147,3 +147,9 @@ except theirs.KafkaException:
 def test_except_clauses_of_a_pykafka_program_catch_ours() -> None:
     run = subprocess.run([sys.executable, "-c", IN_A_FRESH_PROCESS], capture_output=True, text=True, timeout=120)
     assert (run.stdout.strip(), run.returncode) == ("fine", 0), run.stderr
+
+
+def test_the_named_codes_have_kafkas_names() -> None:
+    named = {name: value for name, value in vars(codes).items() if isinstance(value, int)}
+    assert named.pop("NONE") == 0
+    assert {name: errors.ERROR_CODES[code].kafka_name for name, code in named.items()} == {name: name for name in named}

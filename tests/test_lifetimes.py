@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer.runtime.engine import Engine
 from managedconsumer.testing import MemoryBroker
+from tests.waiting import until
 
 # Most of these start a program of their own, or wait for the end of a session.
 pytestmark = pytest.mark.slow
@@ -109,13 +109,6 @@ def test_the_last_reference_is_the_end_without_a_garbage_collection(
         until(lambda: broker.members("g") == [])
     finally:
         gc.enable()
-
-
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.01)
 
 
 def belongings() -> tuple[int, int]:

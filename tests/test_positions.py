@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from managedconsumer import (
 from managedconsumer import errors as err
 from managedconsumer.runtime import positions
 from tests.spoiled import SpoiledBroker, partitions_of
+from tests.waiting import until
 
 TOPIC, GROUP = "orders", "billing"
 P0, P1 = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
@@ -53,14 +53,6 @@ def opened(broker: SpoiledBroker) -> Iterator[Open]:
     yield open_one
     for consumer in made:
         consumer.stop()
-
-
-def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.01)
-    return found
 
 
 class TestKnownAtStart:

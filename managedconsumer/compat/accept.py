@@ -36,7 +36,7 @@ class TopicChoice:
 
 
 def accept_cluster(cluster: Any, use_greenlets: bool | None = None) -> Cluster:
-    """A cluster of the consumer's own: same brokers, settings and kind of waiting; what it opens it closes.
+    """A separate cluster for a consumer: same brokers, settings and kind of waiting; it closes what it opens.
 
     Takes our Cluster or KafkaClient, pykafka's, or ``"host:port,..."``; TypeError otherwise.  ``use_greenlets``
     overrides how the given cluster waits.

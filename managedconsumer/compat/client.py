@@ -138,7 +138,7 @@ def _warn_of_zookeeper(hosts: Any, zookeeper_hosts: Any) -> None:
 
 
 def _check_version(broker_version: Any) -> None:
-    """Programs written for pykafka pass all sorts of versions; only what cannot be meant as one is worth a word."""
+    """Programs written for pykafka pass all sorts of versions; only a value that cannot be a version gets a warning."""
     if broker_version is not None and not (isinstance(broker_version, str) and _VERSION.fullmatch(broker_version)):
         warnings.warn(
             f"broker_version={broker_version!r} is no version number; it is ignored, the brokers tell theirs",

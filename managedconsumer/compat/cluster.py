@@ -6,6 +6,7 @@ import logging
 import weakref
 from typing import Any, Iterable, Iterator, Mapping
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.compat import groups, naming
@@ -20,8 +21,6 @@ from managedconsumer.structs import ClusterSnapshot, OffsetType, TopicInfo, Topi
 
 log = logging.getLogger(__name__)
 
-_LEADER_NOT_AVAILABLE = 5
-_UNKNOWN_TOPIC = 3
 # A KRaft broker answers UNKNOWN_TOPIC_OR_PARTITION while it creates the topic, and also when it will not (seconds).
 _CREATION_PATIENCE = 3.0
 _UPDATE_PATIENCE = 3.0
@@ -125,7 +124,7 @@ class Cluster(View):
 
     @property
     def snapshot(self) -> ClusterSnapshot:
-        """The newest metadata, whoever asked for it."""
+        """The newest metadata, also if another thread asked for it."""
         return max(self.runtime, self._asking, key=lambda cluster: cluster.refreshed_at).snapshot
 
     @property
@@ -164,9 +163,9 @@ class Cluster(View):
             if _ready(info):
                 log.info("Topic %s successfully auto-created.", name)
                 return
-            code = _UNKNOWN_TOPIC if info is None else info.error_code
-            over = deadline if code in (0, _LEADER_NOT_AVAILABLE) else patience
-            if code not in (0, _LEADER_NOT_AVAILABLE, _UNKNOWN_TOPIC) or over.expired(now()):
+            code = codes.UNKNOWN_TOPIC_OR_PARTITION if info is None else info.error_code
+            over = deadline if code in (codes.NONE, codes.LEADER_NOT_AVAILABLE) else patience
+            if (code and code not in codes.NOT_THERE_YET) or over.expired(now()):
                 break
             self._asking.handler.sleep(_POLL)
         raise _cannot_be_had(name, code)
@@ -227,20 +226,20 @@ def _close(offsets: OffsetClient, asking: runtime.Cluster) -> None:
 
 def _as_response(answer: OffsetAnswer, known: bool) -> OffsetPartitionResponse:
     if answer.error is not None:
-        return OffsetPartitionResponse([], answer.error.code if known else _UNKNOWN_TOPIC)
+        return OffsetPartitionResponse([], answer.error.code if known else codes.UNKNOWN_TOPIC_OR_PARTITION)
     return OffsetPartitionResponse([answer.offset] if answer.offset >= 0 else [], 0)
 
 
 def _cannot_be_had(name: str, code: int) -> err.KafkaException:
-    if code in (0, _LEADER_NOT_AVAILABLE):
-        return err.error_for_code(_LEADER_NOT_AVAILABLE, f"topic {name!r} was created, but has no leader yet")
-    if code == _UNKNOWN_TOPIC:
+    if code in (codes.NONE, codes.LEADER_NOT_AVAILABLE):
+        return err.error_for_code(codes.LEADER_NOT_AVAILABLE, f"topic {name!r} was created, but has no leader yet")
+    if code == codes.UNKNOWN_TOPIC_OR_PARTITION:
         return MISSING[code](
             f"topic {name!r} does not exist and the broker did not create it: create it, or check the name "
             "(client.topics lists what there is)"
         )
     error = MISSING.get(code)
     text = f"topic {name!r} is not accessible: the broker does not let this user describe or create it"
-    if code != err.TopicAuthorizationFailed.ERROR_CODE:
+    if code != codes.TOPIC_AUTHORIZATION_FAILED:
         text = f"topic {name!r} is not accessible"
     return error(text) if error is not None else err.error_for_code(code, text)

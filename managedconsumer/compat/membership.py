@@ -12,9 +12,9 @@ from managedconsumer.config import wrong_kind, wrong_value
 from managedconsumer.coordinator.assignors.abstract import (
     Assignments,
     Assignor,
-    Cluster,
     Members,
     RebalanceProtocol,
+    TopicMetadata,
     to_assignments,
     topic_partitions,
 )
@@ -105,7 +105,7 @@ class ProtocolAssignor:
         """This member's subscription, with the user data of the protocol's own metadata."""
         return ConsumerProtocolMemberMetadata(self.version, sorted(topics), self._user_data)
 
-    def assign(self, cluster: Cluster, members: Members) -> Assignments:
+    def assign(self, cluster: TopicMetadata, members: Members) -> Assignments:
         """Ask the user's function, topic by topic, for every member that subscribes to it.
 
         Raises KafkaException when it gives one partition to two members, or one that does not exist; what it raises
@@ -147,7 +147,7 @@ class ProtocolAssignor:
         return f"ProtocolAssignor({self.name!r})"
 
 
-def _view(cluster: Cluster, known: Mapping[str, list[int]]) -> FrozenView:
+def _view(cluster: TopicMetadata, known: Mapping[str, list[int]]) -> FrozenView:
     if isinstance(cluster, ClusterSnapshot):
         return FrozenView(cluster)
     return FrozenView.of_partitions(TopicPartition(topic, n) for topic, numbers in known.items() for n in numbers)

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import datetime as dt
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Iterable, NamedTuple, Protocol
 
 from managedconsumer import errors as err
 from managedconsumer.compat import naming, registry
 from managedconsumer.config import check_int, wrong_kind, wrong_value
 from managedconsumer.offset_convention import target_of
-from managedconsumer.structs import BrokerInfo, OffsetType, PartitionInfo, TopicInfo, TopicPartition
-
-if TYPE_CHECKING:
-    from managedconsumer.compat.view import View
+from managedconsumer.structs import BrokerInfo, ClusterSnapshot, OffsetType, PartitionInfo, TopicInfo, TopicPartition
 
 _NO_PRODUCER = (
     "managedconsumer only consumes. To write to topic {}, use confluent-kafka (confluent_kafka.Producer) or "
@@ -87,6 +84,28 @@ class Broker:
         return (
             f"<{cls.__module__}.{cls.__name__} at {hex(id(self))} (host={self.host!r}, port={self.port}, id={self.id})>"
         )
+
+
+class LookedUpIn(Protocol):
+    """What topics and partitions are looked up in (:class:`managedconsumer.compat.view.View`)."""
+
+    @property
+    def snapshot(self) -> ClusterSnapshot:
+        """The newest metadata."""
+
+    def broker(self, node_id: int) -> Broker | None:
+        """A broker by id, or None."""
+
+    def offsets_at(
+        self, keys: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, OffsetPartitionResponse]:
+        """The first offset at or after ``timestamp`` (ms; -1: the end, -2: the beginning) of each partition."""
+
+    def freshen(self, name: str) -> None:
+        """Ask for a topic's metadata if what we have is old."""
+
+    def update_topic(self, name: str) -> None:
+        """Ask for a topic's metadata."""
 
 
 class Partition:
@@ -173,7 +192,7 @@ class Partition:
 class Topic:
     """A topic.  Equal to any Topic, pykafka's too, of the same name."""
 
-    def __init__(self, name: str | bytes, view: View) -> None:
+    def __init__(self, name: str | bytes, view: LookedUpIn) -> None:
         self._text = naming.to_text(name, "topic name")
         self._view = view
         self._seen: TopicInfo | None = None
@@ -190,7 +209,7 @@ class Topic:
         return self._text
 
     @property
-    def view(self) -> View:
+    def view(self) -> LookedUpIn:
         """The cluster it is looked up in."""
         return self._view
 

@@ -13,7 +13,7 @@ TOPIC_ID_VERSION = 10
 
 
 class Verdict(Enum):
-    """What an error code of OffsetCommit or OffsetFetch means for the one who asked; the later, the worse."""
+    """What an error code of OffsetCommit or OffsetFetch means for the caller; later members are worse."""
 
     DONE = "done"
     RETRY = "retry"
@@ -30,7 +30,7 @@ class Verdict(Enum):
 
 _SEVERITY = {verdict: number for number, verdict in enumerate(Verdict)}
 
-#: The codes that do not mean what their class says by ``retriable``.
+#: The codes whose verdict differs from ``retriable`` of their class.
 _VERDICTS: Mapping[type[err.KafkaException], Verdict] = {
     err.GroupCoordinatorNotAvailable: Verdict.FIND_COORDINATOR,
     err.NotCoordinatorForGroup: Verdict.FIND_COORDINATOR,

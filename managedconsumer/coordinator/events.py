@@ -81,7 +81,7 @@ class Assigned:
 
 @dataclass(frozen=True)
 class MembershipLost:
-    """We are out of the group: hand out nothing more, drop the partitions without a commit, call ``forgotten``."""
+    """We are out of the group: stop delivering, drop the partitions without a commit, call ``forgotten``."""
 
     reason: str
     error: BaseException | None
@@ -97,7 +97,7 @@ class CoordinatorLost:
 
 @dataclass(frozen=True)
 class CoordinatorBack:
-    """It has answered again, whichever broker it is now."""
+    """The coordinator, possibly on another broker, has answered again."""
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from managedconsumer.errors import ConfigurationError
 
 #: Duration and interval (seconds) of fast heartbeats after a join.
 LIVELY_SECONDS, LIVELY_INTERVAL = 1.5, 0.2
-#: Heartbeat interval (seconds) while partitions are awaited that other members have still to revoke.
+#: Heartbeat interval (seconds) while waiting for other members to revoke partitions.
 AWAITING_INTERVAL = 0.5
-#: The same with KIP-848, whose usual interval is 5 s: one change seldom comes alone (a rolling restart).
+#: Duration and interval (seconds) of fast heartbeats after an assignment moved under KIP-848, whose usual interval is
+#: 5 s: in a rolling restart one change follows another.
 SETTLING_SECONDS, SETTLING_INTERVAL = 8.0, 0.5
 # A heartbeat that is late by less than this share of the interval does not shift the schedule.
 _RHYTHM_SHARE = 0.25
@@ -73,22 +74,22 @@ class Heartbeat:
     def reset_session_timeout(self, now: float | None = None) -> None:
         """Start a new session (joined, or the coordinator was found again); the next heartbeat is due at once.
 
-        At once and not after one interval: a member that is told early of a rebalance which began in the
-        meantime spares the whole group up to an interval of waiting.
+        At once and not after one interval: a rebalance may have begun meanwhile, and the whole group waits until
+        this member knows of it.
         """
         at = self._clock() if now is None else now
         self.last_reset = at
         self.last_send = at - self.interval
 
     def coordinator_away(self, now: float | None = None) -> None:
-        """It is known that nobody coordinates the group at the moment (a fail-over): nobody ends our session either.
+        """The group has no coordinator at the moment (a fail-over), so nobody ends our session either.
 
-        The next coordinator begins the sessions of all members anew.
+        The next coordinator starts new sessions for all members.
         """
         self.away_at = self._clock() if now is None else now
 
     def settle(self, now: float | None = None) -> None:
-        """The assignment moves (KIP-848): more is likely to come."""
+        """The assignment moved (KIP-848): expect more moves, and heartbeat faster for a while."""
         at = self._clock() if now is None else now
         self.last_reset = at
         self._settling_until = at + SETTLING_SECONDS
@@ -100,8 +101,8 @@ class Heartbeat:
         self._awaiting_until = at + self.interval + LIVELY_SECONDS
 
     def _interval(self, at: float) -> float:
-        # In the moments after a join the group often moves on (a second phase, partitions that become free): who
-        # asks soon is told soon.
+        # Soon after a join the group often moves on (a second phase, partitions that become free): fast heartbeats
+        # notice it early.
         if self.received and at - self.last_reset < LIVELY_SECONDS:
             return min(self.interval, LIVELY_INTERVAL)
         if at < self._awaiting_until:

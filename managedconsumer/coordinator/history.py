@@ -11,16 +11,15 @@ from managedconsumer.structs import Generation, TopicPartition
 #: Events that are kept of one consumer.
 LIMIT = 1000
 
-#: The kinds of events. ``state``: the membership's state changed from ``old`` to ``new``. ``held``: nothing more of the
-#: partitions is handed out. ``revoked``: they are given up. ``assigned``: they were taken over (and the callback has
-#: run). ``handed out``: messages of them may come from here on. ``lost``: the membership was lost and they with it.
-#: ``retry``: an attempt failed and is repeated. ``coordinator``: it has to be looked up again.
-KINDS = ("state", "held", "revoked", "assigned", "handed out", "lost", "retry", "coordinator")
-
 
 @dataclass(frozen=True)
 class GroupEvent:
     """One thing that happened.
+
+    ``kind``: "state": the membership's state changed from ``old`` to ``new``. "held": nothing more of the partitions is
+    delivered. "revoked": they are given up. "assigned": they were taken over, and the callback has run. "handed out":
+    their messages may be delivered from here on. "lost": the membership was lost, and they with it. "retry": an
+    attempt failed and is repeated. "coordinator": it has to be looked up again.
 
     ``time``: seconds since 1970 by this machine's clock, for people and for comparing members; ``moment``: seconds of
     the monotonic clock, for durations. ``partitions`` are those that the event is about.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Callable
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.coordinator.events import (
@@ -19,8 +20,6 @@ from managedconsumer.coordinator.states import IN_GROUP, MemberState, check_tran
 from managedconsumer.structs import NO_GENERATION, Generation
 
 _S = MemberState
-#: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
-_FAILING_OVER = frozenset({14, 15, 16})
 _OVER = frozenset({_S.LEAVING, _S.LEFT, _S.FAILED})
 
 
@@ -32,7 +31,7 @@ class Machine:
         self.state = _S.UNJOINED
         self.generation: Generation = NO_GENERATION
         self.heartbeat = heartbeat
-        #: What ended the membership, and what the last attempt failed of.
+        #: What ended the membership, and why the last attempt failed.
         self.error: BaseException | None = None
         self.last_error: BaseException | None = None
         #: Why a rebalance is wanted; None: it is not.
@@ -56,7 +55,7 @@ class Machine:
         """Notice a session that has run out: after a freeze of the process, or a coordinator that fell silent."""
         if self.generation.joined and self.state in IN_GROUP and self.heartbeat.session_expired(now):
             error = err.SessionExpiredError(self.group_id, int(self.heartbeat.timeout * 1000))
-            # Whatever connection was silent for so long is not used again.
+            # A connection that was silent for a whole session is not used again.
             self._emit(CoordinatorLost(str(error)))
             # The id is kept: if the coordinator still knows it, the group need not wait for our ghost to expire.
             self._lose(error, "session timed out", keep_member_id=True)
@@ -69,7 +68,7 @@ class Machine:
         coordinator may be well and we cut off from it, and then others get our partitions when the session is over.
         """
         refused = isinstance(error, err.NoBrokersAvailableError) and error.refused
-        if refused or (isinstance(error, err.ProtocolClientError) and error.code in _FAILING_OVER):
+        if refused or (isinstance(error, err.ProtocolClientError) and error.code in codes.COORDINATOR_CHANGES):
             self.heartbeat.coordinator_away(now)
 
     def forgotten(self) -> list[Event]:
@@ -80,12 +79,6 @@ class Machine:
                 self._fail(self._fatal)
             else:
                 self._move(_S.UNJOINED, "partitions dropped")
-        return self._drain()
-
-    def abort(self, error: BaseException) -> list[Event]:
-        """The owner cannot go on (an error of its own)."""
-        if self.state not in _OVER:
-            self._fail(error)
         return self._drain()
 
     def _after_loss(self) -> None:
@@ -102,7 +95,7 @@ class Machine:
         raise NotImplementedError
 
     def _final(self, error: BaseException) -> BaseException | None:
-        """What ends the membership when a request, or the coordinator's look-up, died of ``error``; None: nothing."""
+        """What ends the membership after a request, or the coordinator's look-up, failed with ``error``; or None."""
         if isinstance(error, err.FATAL_LOCAL_ERRORS):
             return error
         return self._refusal(error.code) if isinstance(error, err.ProtocolClientError) else None

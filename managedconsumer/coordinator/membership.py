@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping, Sequence
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.clock import monotonic
 from managedconsumer.coordinator import requests
@@ -36,12 +37,8 @@ from managedconsumer.wire import schemas
 
 _S = MemberState
 
-#: Errors on any group API after which the coordinator has to be looked up again.
-_COORDINATOR_GONE = frozenset({15, 16})
 #: Errors that say: you are not a member of this generation any more.
-_EXPELLED = frozenset({22, 25})
-_LOADING, _REBALANCING, _MEMBER_ID_REQUIRED, _FENCED = 14, 27, 79, 82
-_UNKNOWN_MEMBER = 25
+_EXPELLED = frozenset({codes.ILLEGAL_GENERATION, codes.UNKNOWN_MEMBER_ID})
 
 
 class Membership(Machine):
@@ -88,7 +85,7 @@ class Membership(Machine):
         return self.state is not _S.STABLE or self.rejoin_reason is not None
 
     def poll(self) -> list[Event]:
-        """Start the rebalance that is wanted, if any; whoever calls this is ready to go through with it."""
+        """Start the rebalance that is wanted, if any; the caller must be ready to carry it out."""
         if self.rejoin_reason is not None and self.state in (_S.UNJOINED, _S.STABLE):
             reason = self.rejoin_reason
             self._move(_S.REVOKING, reason)
@@ -103,7 +100,7 @@ class Membership(Machine):
             self._in_flight = self._request(
                 *requests.join(self.config, self.generation, self._protocols(), self.rejoin_reason)
             )
-            # Whatever asks for a rebalance from here on is not covered by this join.
+            # A rebalance that is requested from here on is not covered by this join.
             self.rejoin_reason = None
             self._join_patience.asked(now)
         elif self.state is _S.COMPLETING_REBALANCE and self._assignments is not None:
@@ -236,14 +233,14 @@ class Membership(Machine):
 
     def _on_join(self, response: Mapping[str, Any], now: float) -> None:
         code = response["error_code"]
-        if code == 0:
+        if code == codes.NONE:
             self._on_joined(response, now)
-        elif code == _MEMBER_ID_REQUIRED and not self.generation.member_id:
+        elif code == codes.MEMBER_ID_REQUIRED and not self.generation.member_id:
             # KIP-394: not a failure; the place is reserved under this id and the second join follows at once.
             self.generation = Generation(-1, response["member_id"])
             self.rejoin_reason = None
-        elif code in (_MEMBER_ID_REQUIRED, _UNKNOWN_MEMBER, 22):
-            self._expelled(err.error_for_code(code), keep_member_id=code == 22, now=now)
+        elif code in (codes.MEMBER_ID_REQUIRED, codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION):
+            self._expelled(err.error_for_code(code), keep_member_id=code == codes.ILLEGAL_GENERATION, now=now)
         else:
             self._on_join_error(code, now)
 
@@ -277,7 +274,7 @@ class Membership(Machine):
     def _on_sync(self, response: Mapping[str, Any], now: float) -> None:
         code = response["error_code"]
         self._assignments = None
-        if code == 0:
+        if code == codes.NONE:
             previous = self._previous
             continuous = (
                 previous.joined
@@ -287,8 +284,8 @@ class Membership(Machine):
             self._move(_S.ASSIGNING, "assignment received")
             self._emit(Assigned(self.generation, bytes(response["assignment"]), self.is_leader, continuous))
         elif code in _EXPELLED:
-            self._expelled(err.error_for_code(code), keep_member_id=code == 22, now=now)
-        elif code == _REBALANCING:
+            self._expelled(err.error_for_code(code), keep_member_id=code == codes.ILLEGAL_GENERATION, now=now)
+        elif code == codes.REBALANCE_IN_PROGRESS:
             self._start_join("the group rebalances again")
         else:
             self._start_join("sync failed")
@@ -300,28 +297,30 @@ class Membership(Machine):
             self._end_with(error)
             return
         error = err.error_for_code(code)
-        if code in _COORDINATOR_GONE:
+        if code in codes.COORDINATOR_GONE:
             self._emit(CoordinatorLost(str(error)))
         self._retry_join(error, now)
 
     def _on_heartbeat(self, response: Mapping[str, Any], now: float) -> None:
         code = response["error_code"]
-        if self.state is _S.PREPARING_REBALANCE and code == _UNKNOWN_MEMBER:
+        if self.state is _S.PREPARING_REBALANCE and code == codes.UNKNOWN_MEMBER_ID:
             self._give_join_up(err.error_for_code(code))
         elif self.state not in IN_GROUP:
             pass
-        elif code in (0, _REBALANCING):
+        elif code in (codes.NONE, codes.REBALANCE_IN_PROGRESS):
             self.heartbeat.received_heartbeat(now)
-            if code == _REBALANCING and self.state in (_S.STABLE, _S.ASSIGNING):
+            if code == codes.REBALANCE_IN_PROGRESS and self.state in (_S.STABLE, _S.ASSIGNING):
                 self.request_rejoin("the group rebalances")
         elif code in _EXPELLED:
-            self._lose(err.error_for_code(code), "expelled by the coordinator", keep_member_id=code == 22)
+            self._lose(
+                err.error_for_code(code), "expelled by the coordinator", keep_member_id=code == codes.ILLEGAL_GENERATION
+            )
         elif (final := self._refusal(code)) is not None:
             self._end_with(final)
         else:
             error = err.error_for_code(code)
             self._note_fail_over(error, now)
-            if code in _COORDINATOR_GONE:
+            if code in codes.COORDINATOR_GONE:
                 self._emit(CoordinatorLost(str(error)))
                 self.heartbeat.last_send = now - self.heartbeat.interval
             # Everything else is left to the next heartbeat and, at last, to the session.
@@ -333,21 +332,21 @@ class Membership(Machine):
     # -- moves ----------------------------------------------------------------------------------------
 
     def fence(self, error: BaseException, generation: Generation) -> list[Event]:
-        """Another API (a commit) told us under ``generation`` that we are out of the group."""
-        code = getattr(error, "ERROR_CODE", _UNKNOWN_MEMBER)
+        """The answer of another API (a commit) under ``generation`` says that we are out of the group."""
+        code = getattr(error, "ERROR_CODE", codes.UNKNOWN_MEMBER_ID)
         if generation != self.generation:
             pass
-        elif self.state is _S.PREPARING_REBALANCE and code == _UNKNOWN_MEMBER:
+        elif self.state is _S.PREPARING_REBALANCE and code == codes.UNKNOWN_MEMBER_ID:
             self._give_join_up(error)
         elif self.state in IN_GROUP:
-            if code == _FENCED:
+            if code == codes.FENCED_INSTANCE_ID:
                 self._end_with(self._refusal(code) or error)
             else:
-                self._lose(error, "expelled by the coordinator", keep_member_id=code == 22)
+                self._lose(error, "expelled by the coordinator", keep_member_id=code == codes.ILLEGAL_GENERATION)
         return self._drain()
 
     def _give_join_up(self, error: BaseException) -> None:
-        """The group does not know us: a join that waits for its answer waits in vain. Another one begins anew."""
+        """The group does not know us: the pending join will not be answered. Begin a new one."""
         self._void_in_flight()
         self._emit(CoordinatorLost(f"the join that waits is given up: {error}"))
         if self._holding:
@@ -389,7 +388,7 @@ class Membership(Machine):
         self.leader_id = ""
 
     def _void_in_flight(self) -> None:
-        """Answers still to come belong to the past."""
+        """Ignore answers that are still to come."""
         self._in_flight = None
         self._beat_in_flight = None
         self._assignments = None

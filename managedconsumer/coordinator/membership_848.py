@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Sequence
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.coordinator.events import (
     Assigned,
@@ -32,12 +33,9 @@ _S = MemberState
 #: Topic ids and partition numbers, as the heartbeat carries them.
 Target = tuple[tuple[bytes, tuple[int, ...]], ...]
 
-_COORDINATOR_GONE = frozenset({15, 16})
-#: UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH.
-_EXPELLED = frozenset({25, 110})
+_EXPELLED = frozenset({codes.UNKNOWN_MEMBER_ID, codes.FENCED_MEMBER_EPOCH})
 #: States in which heartbeats are sent.
 _BEATING = frozenset({_S.PREPARING_REBALANCE, _S.ASSIGNING, _S.STABLE})
-_BAD_REGEX = 128
 _JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_STATIC_EPOCH = 0, -1, -2
 
 
@@ -93,8 +91,8 @@ class ConsumerGroupMembership(Machine):
         self._carried: Target | None = None
         self._owned: Target = ()
         self._unfinished = self._to_confirm = False
-        self._told_owned: Target | None = None
-        self._told_topics: tuple[str, ...] | None = None
+        self._reported_owned: Target | None = None
+        self._reported_topics: tuple[str, ...] | None = None
         self._regex = config.topic_regex
 
     # -- what the driver asks -------------------------------------------------------------------------
@@ -130,13 +128,13 @@ class ConsumerGroupMembership(Machine):
         return Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, 2.0, self.generation)
 
     def next_heartbeat(self, now: float) -> Request | None:
-        """The heartbeat that is due: by time, or at once when there is something to tell."""
+        """The heartbeat that is due: by time, or at once when there is something to report."""
         if self.state not in _BEATING or self._in_flight is not None or not self._backoff.ready(now):
             return None
         joining = self.state is _S.PREPARING_REBALANCE
         topics = tuple(sorted(self._topics()))
-        owned = self._owned_to_tell()
-        news = joining or owned != self._told_owned or topics != self._told_topics
+        owned = self._owned_to_report()
+        news = joining or owned != self._reported_owned or topics != self._reported_topics
         if not news and not self.heartbeat.should_heartbeat(now):
             return None
         self.heartbeat.sent_heartbeat(now)
@@ -144,16 +142,16 @@ class ConsumerGroupMembership(Machine):
         timeout = min(self.config.request_timeout_ms, self.config.session_timeout_ms) / 1000.0
         timeout = timeout if joining else self.heartbeat.patience(timeout, now)
         self._in_flight = Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, timeout, self.generation)
-        self._told_topics, self._told_owned = topics, owned
+        self._reported_topics, self._reported_owned = topics, owned
         return self._in_flight
 
     def next_deadline(self, now: float) -> float | None:
         """When one of the ``next_`` calls or :meth:`check_session` may have something new; None: not by time."""
         if self.state not in _BEATING or self._in_flight is not None:
             return None
-        if self.state is _S.PREPARING_REBALANCE or self._owned_to_tell() != self._told_owned:
+        if self.state is _S.PREPARING_REBALANCE or self._owned_to_report() != self._reported_owned:
             return max(now, self._backoff.retry_at)
-        return now + self.heartbeat.ttl(now)  # a pause after a failure is over: what was told then is told first
+        return now + self.heartbeat.ttl(now)  # the pause after a failure is over: repeat that heartbeat first
 
     # -- what the driver feeds back -------------------------------------------------------------------
 
@@ -175,7 +173,7 @@ class ConsumerGroupMembership(Machine):
             self._move(_S.LEFT, f"leave not answered: {error}")
         elif request is self._in_flight:
             self._in_flight = None
-            self._forget_told()
+            self._forget_reported()
             final = self._final(error)
             self._note_fail_over(error, now)
             if final is not None:
@@ -192,7 +190,7 @@ class ConsumerGroupMembership(Machine):
         if self.state is _S.UNJOINED:
             self.rejoin_reason = self.rejoin_reason or reason
         elif self.state is _S.STABLE:
-            self._told_topics = None
+            self._reported_topics = None
 
     def prepared(self, holding: bool) -> list[Event]:
         """The owner is ready to join (it never holds anything then)."""
@@ -200,7 +198,7 @@ class ConsumerGroupMembership(Machine):
             if not self.generation.member_id:
                 self.generation = Generation(-1, self._new_id())
             self._owned = ()
-            self._forget_told()
+            self._forget_reported()
             self._move(_S.PREPARING_REBALANCE, "owner is ready" if not holding else "owner holds partitions")
         return self._drain()
 
@@ -213,16 +211,16 @@ class ConsumerGroupMembership(Machine):
         if self.state is _S.ASSIGNING:
             self._unfinished = rejoin is not None
             if self._unfinished:
-                # What is there of it is ours, and all of it is gone through again, or what has come instead.
+                # Own what was applied; apply the rest (or a newer target) in the next round.
                 self._owned = self._with_carried()
                 self._target = self._carried if self._target is None else self._target
             elif self._carried is not None:
                 self._owned = self._carried
             self._carried = None
             if self._to_confirm:
-                # Even if it is what was told last: between the two it was something else, of which we have to tell that
-                # it is given up. A beat in the middle may have been too early for that, or there was none.
-                self._told_owned, self._to_confirm = None, False
+                # Report ownership even if it is what was reported last: the target changed twice, and the coordinator
+                # has to see the partitions released in between. A heartbeat in the middle may have come too early.
+                self._reported_owned, self._to_confirm = None, False
             self.rejoin_reason = None
             self._move(_S.STABLE, rejoin or "assignment taken over")
         return self._drain()
@@ -238,7 +236,7 @@ class ConsumerGroupMembership(Machine):
         return self._drain()
 
     def fence(self, error: BaseException, generation: Generation) -> list[Event]:
-        """Another API told us that we are out of the group."""
+        """Another API's answer says that we are out of the group."""
         if self.is_current(generation) and self.state in _BEATING:
             self._lose(error, "expelled by the coordinator")
         return self._drain()
@@ -252,14 +250,14 @@ class ConsumerGroupMembership(Machine):
             "instance_id": self.config.group_instance_id,
         }
 
-    def _owned_to_tell(self) -> Target:
-        """What we own; where everything is told again in the middle of a hand-over, what we are getting, too.
+    def _owned_to_report(self) -> Target:
+        """Owned partitions; in a full heartbeat sent during ASSIGNING, also those being taken over.
 
-        The coordinator has counted that as ours. To leave it out would say that we have given it up, and it would be
-        another member's by the time that our hand-over is through.
+        The coordinator counts those as ours. Without them the heartbeat would say that we gave them up, and another
+        member would own them by the end of our hand-over.
         """
         both = self._with_carried() if self.state is _S.ASSIGNING else self._owned
-        return both if self._told_owned in (None, both) else self._owned
+        return both if self._reported_owned in (None, both) else self._owned
 
     def _with_carried(self) -> Target:
         both: dict[bytes, set[int]] = {}
@@ -281,15 +279,15 @@ class ConsumerGroupMembership(Machine):
         if joining:
             body["rack_id"] = self.config.rack
             body["server_assignor"] = self.config.server_assignor
-        if joining or self._told_topics is None:
-            # An answer may be lost that had an assignment: only a heartbeat with all of these three gets it once more.
+        if joining or self._reported_topics is None:
+            # An answer with an assignment may be lost: only a heartbeat with all three of these fields brings it again.
             body["rebalance_timeout_ms"] = self.config.rebalance_timeout_ms
-        if joining or topics != self._told_topics:
+        if joining or topics != self._reported_topics:
             # Both: our metadata may show a topic before the broker looks for new ones again, or the other way round,
             # and version 0 knows no pattern.
             body["subscribed_topic_names"] = list(topics)
             body["subscribed_topic_regex"] = self._regex
-        if joining or owned != self._told_owned:
+        if joining or owned != self._reported_owned:
             body["topic_partitions"] = [
                 {"topic_id": topic_id, "partitions": list(numbers)} for topic_id, numbers in owned
             ]
@@ -297,21 +295,21 @@ class ConsumerGroupMembership(Machine):
 
     def _on_answer(self, response: Mapping[str, Any], now: float) -> None:
         code = response["error_code"]
-        if code == 0:
+        if code == codes.NONE:
             self._on_good_answer(response, now)
             return
         error = err.error_for_code(code, response.get("error_message"))
-        self._forget_told()
+        self._forget_reported()
         if code in _EXPELLED:
             self._expelled(error, now)
-        elif code == _BAD_REGEX and self._regex is not None:
-            self._regex = None  # the names that we match ourselves have to do
+        elif code == codes.INVALID_REGULAR_EXPRESSION and self._regex is not None:
+            self._regex = None  # go on with the topic names that we match ourselves
             self._retry(error, now)
         elif (final := self._refusal(code, response.get("error_message"))) is not None:
             self._end_with(final)
         else:
             self._note_fail_over(error, now)
-            if code in _COORDINATOR_GONE:
+            if code in codes.COORDINATOR_GONE:
                 self._emit(CoordinatorLost(str(error)))
             self._retry(error, now)
 
@@ -344,7 +342,7 @@ class ConsumerGroupMembership(Machine):
 
     def _take_target(self, reason: str) -> None:
         self._carried, self._target = self._target, None
-        self._to_confirm = self._to_confirm or self._carried != self._told_owned
+        self._to_confirm = self._to_confirm or self._carried != self._reported_owned
         self._move(_S.ASSIGNING, reason)
         self._emit(Assigned(self.generation, b"", False, True, self._carried))
 
@@ -371,13 +369,13 @@ class ConsumerGroupMembership(Machine):
         assignor = self.config.server_assignor
         return refusal(code, self.config, [] if assignor is None else [assignor], message)
 
-    def _forget_told(self) -> None:
-        """Whether the coordinator has heard the last news is not known: tell everything again."""
-        self._told_topics = self._told_owned = None
+    def _forget_reported(self) -> None:
+        """The coordinator may have missed the last heartbeat: the next one is a full one."""
+        self._reported_topics = self._reported_owned = None
 
     def _void_in_flight(self) -> None:
         self._in_flight = None
-        self._forget_told()
+        self._forget_reported()
 
 
 def _target(entries: Sequence[Mapping[str, Any]]) -> Target:

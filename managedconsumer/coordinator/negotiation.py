@@ -40,7 +40,7 @@ def assigned_in_group(described: Mapping[str, Any]) -> dict[str, set[int]] | Non
 
 
 class Negotiation:
-    """The assignors of one member, best first. Not thread-safe: used by whoever drives the membership."""
+    """The assignors of one member, best first. Not thread-safe: used by the driver of the membership."""
 
     def __init__(self, assignors: Sequence[Any], rack: str | None = None, *, incremental: bool = False) -> None:
         """``assignors`` as in kafka-python: ``name``, ``version``, ``metadata``, ``assign``, ``on_assignment``.
@@ -101,7 +101,7 @@ class Negotiation:
     def accept(self, event: Assigned, cluster: ClusterSnapshot) -> tuple[list[TopicPartition], list[bytes]]:
         """Our own share, sorted, and the ids of topics that ``cluster`` does not know (KIP-848 only).
 
-        Under the classic protocol the chosen assignor is told of its share.
+        Under the classic protocol this calls ``on_assignment`` of the chosen assignor.
         """
         if event.target is not None:
             return self._by_name(event.target, cluster)

@@ -16,13 +16,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from managedconsumer.errors import MalformedResponseError
 from managedconsumer.structs import TopicPartition
-
-if TYPE_CHECKING:
-    from managedconsumer.coordinator.assignors.abstract import Assignor
 
 #: Newest subscription schema (KIP-881).  Newer ones only ever append fields, so they are read as this one.
 SUBSCRIPTION_VERSION = 3
@@ -253,6 +250,13 @@ class ConsumerProtocolMemberAssignment:
         return cls(version, assigned, user_data)
 
 
+class Offering(Protocol):
+    """The part of an :class:`~managedconsumer.coordinator.assignors.abstract.Assignor` that a subscription needs."""
+
+    def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
+        """What this member tells the leader."""
+
+
 class ConsumerProtocol:
     """Names of the protocol (kafka-python's attributes) and the two conversions that a group member needs."""
 
@@ -263,7 +267,7 @@ class ConsumerProtocol:
 
     @staticmethod
     def subscription(
-        assignor: Assignor,
+        assignor: Offering,
         topics: Iterable[str],
         *,
         owned_partitions: Iterable[TopicPartition] | None = None,

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from typing import Protocol, Sequence
 
+from managedconsumer import codes
 from managedconsumer.errors import ProtocolClientError, error_for_code
 
-_NO_COMMON_ASSIGNOR, _BAD_GROUP_NAME, _SESSION_OUT_OF_RANGE = 23, 24, 26
-_NO_TOPIC_ACL, _NO_GROUP_ACL, _FULL, _FENCED, _INSTANCE_IN_USE, _UNKNOWN_ASSIGNOR = 29, 30, 81, 82, 111, 112
-
 #: Of the classic group requests; and of the consumer group heartbeat (KIP-848).
-FATAL = frozenset({_NO_COMMON_ASSIGNOR, _BAD_GROUP_NAME, _SESSION_OUT_OF_RANGE, _NO_GROUP_ACL, 35, 42, _FULL, _FENCED})
-FATAL_848 = frozenset(
-    {_NO_COMMON_ASSIGNOR, _BAD_GROUP_NAME, _NO_TOPIC_ACL, _NO_GROUP_ACL, 35, 42, _FULL, _FENCED}
-    | {_INSTANCE_IN_USE, _UNKNOWN_ASSIGNOR, 128}
+FATAL = frozenset(
+    {
+        codes.INCONSISTENT_GROUP_PROTOCOL,
+        codes.INVALID_GROUP_ID,
+        codes.INVALID_SESSION_TIMEOUT,
+        codes.GROUP_AUTHORIZATION_FAILED,
+        codes.UNSUPPORTED_VERSION,
+        codes.INVALID_REQUEST,
+        codes.GROUP_MAX_SIZE_REACHED,
+        codes.FENCED_INSTANCE_ID,
+    }
 )
+FATAL_848 = (FATAL - {codes.INVALID_SESSION_TIMEOUT}) | {
+    codes.TOPIC_AUTHORIZATION_FAILED,
+    codes.UNRELEASED_INSTANCE_ID,
+    codes.UNSUPPORTED_ASSIGNOR,
+    codes.INVALID_REGULAR_EXPRESSION,
+}
 
 
 class Asking(Protocol):
@@ -49,17 +60,27 @@ def _text(code: int, asking: Asking, offered: Sequence[str]) -> str | None:
     instance = f"group_instance_id={asking.group_instance_id!r}"
     names = ", ".join(map(repr, offered))
     return {
-        _NO_COMMON_ASSIGNOR: f"this member offers {names or 'no assignor'} (membership_protocol), and the group uses "
-        "others, or is no group of consumers",
-        _BAD_GROUP_NAME: "the broker does not accept the name of the group",
-        _SESSION_OUT_OF_RANGE: f"session_timeout_ms={asking.session_timeout_ms} is out of the range that the broker "
-        "allows (group.min.session.timeout.ms to group.max.session.timeout.ms there)",
-        _NO_TOPIC_ACL: "a topic of the subscription is not authorized: the user needs an ACL that allows the "
-        "operations Read and Describe on it",
-        _NO_GROUP_ACL: "not authorized for the group: the user needs an ACL that allows the operation Read on it "
-        f"(kafka-acls --add --allow-principal User:NAME --operation Read --group {asking.group_id})",
-        _FULL: "the group has as many members as the broker allows (group.max.size there)",
-        _FENCED: f"another member has taken over {instance}: give each member an id of its own",
-        _INSTANCE_IN_USE: f"{instance} belongs to a member that has not left: give each member an id of its own",
-        _UNKNOWN_ASSIGNOR: f"the broker has no assignor {names or 'of that name'} (membership_protocol)",
+        codes.INCONSISTENT_GROUP_PROTOCOL: (
+            f"this member offers {names or 'no assignor'} (membership_protocol), and the group uses others, or is no "
+            "group of consumers"
+        ),
+        codes.INVALID_GROUP_ID: "the broker does not accept the name of the group",
+        codes.INVALID_SESSION_TIMEOUT: (
+            f"session_timeout_ms={asking.session_timeout_ms} is out of the range that the broker allows "
+            "(group.min.session.timeout.ms to group.max.session.timeout.ms there)"
+        ),
+        codes.TOPIC_AUTHORIZATION_FAILED: (
+            "a topic of the subscription is not authorized: the user needs an ACL that allows the operations Read and "
+            "Describe on it"
+        ),
+        codes.GROUP_AUTHORIZATION_FAILED: (
+            "not authorized for the group: the user needs an ACL that allows the operation Read on it "
+            f"(kafka-acls --add --allow-principal User:NAME --operation Read --group {asking.group_id})"
+        ),
+        codes.GROUP_MAX_SIZE_REACHED: "the group has as many members as the broker allows (group.max.size there)",
+        codes.FENCED_INSTANCE_ID: (f"another member has taken over {instance}: give each member an id of its own"),
+        codes.UNRELEASED_INSTANCE_ID: (
+            f"{instance} belongs to a member that has not left: give each member an id of its own"
+        ),
+        codes.UNSUPPORTED_ASSIGNOR: f"the broker has no assignor {names or 'of that name'} (membership_protocol)",
     }.get(code)

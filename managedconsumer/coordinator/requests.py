@@ -10,7 +10,7 @@ from managedconsumer.wire import schemas
 
 RequestParts = tuple[schemas.Api, Mapping[str, Any], float]
 
-# The broker answers a join when the slowest member came or its time is up; this much later (ms) we stop believing it.
+# The broker answers a join when the slowest member came or its time is up; we wait this much longer (ms).
 _JOIN_GRACE_MS = 5000
 # Leaving is a courtesy: nobody waits longer (ms) for a broker that does not answer it.
 _LEAVE_TIMEOUT_MS = 2000
@@ -71,8 +71,8 @@ def join(
 ) -> RequestParts:
     """JoinGroup: answered when every known member has come or the rebalance timeout is over.
 
-    Nobody waits that long for one answer, as a connection may be dead without anybody saying so. A join that is
-    repeated takes the place of the one before it.
+    No request waits that long, because a dead connection and a slow group look the same. A repeated join replaces
+    the one before it.
     """
     body = {
         **_identity(config, generation),

@@ -11,7 +11,7 @@ from managedconsumer import errors as err
 
 
 def may_pass(error: err.ProtocolClientError) -> bool:
-    """True when the same question may get a better answer later, without anybody's help.
+    """True when the same request may get a better answer later, without the user's help.
 
     UNKNOWN_SERVER_ERROR counts: a broker that cannot read a segment from tiered storage has no other code for it, and
     Java asks again, too. So do codes that this release does not know.

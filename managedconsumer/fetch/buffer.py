@@ -17,8 +17,7 @@ from managedconsumer.wire.records import PartitionContext, RecordChunk
 class PartitionQueue:
     """The fetched chunks of one assigned partition and where its next fetch starts.
 
-    ``version`` changes whenever what is on its way from a broker has become worthless (seek, reset, pause): an answer
-    is taken only under the version it was asked for.
+    ``version`` changes with every seek, reset and pause: an answer counts only under the version of its request.
     """
 
     __slots__ = (
@@ -52,7 +51,7 @@ class PartitionQueue:
         self.version = 0
         self.in_flight = False
         self.retry_at = 0.0
-        #: To be asked for in a request of its own, until it has been answered: an answer was too large to be received.
+        #: True: fetch it in a separate request until that is answered, because an answer was too large to be received.
         self.alone = False
         #: The follower to fetch from (KIP-392), -1: the leader; until when, and until when it has to be the leader.
         self.read_replica = -1
@@ -82,8 +81,8 @@ class PartitionQueue:
     def push(self, chunk: RecordChunk) -> None:
         """Append a chunk that was fetched at ``fetch_offset``.
 
-        Behind a damaged batch nothing is fetched before somebody has decided about it: the broker would send the same
-        batch again and again.
+        Nothing is fetched behind a damaged batch until it is skipped: the broker would send the same batch again and
+        again.
         """
         self.fetch_offset = -1 if chunk.corrupt else chunk.next_fetch_offset
         self.last_epoch = -1 if chunk.corrupt else chunk.last_leader_epoch
@@ -173,8 +172,8 @@ class FetchBuffer:
         queue.push(chunk)
         if queue not in self._turn:
             self._turn.append(queue)
-        # Last in the next request: a broker sends a batch larger than the fetch size only for the first partition that
-        # has anything, and would never get to the others.
+        # Last in the next request: a broker sends a batch that is larger than the fetch size only for the first
+        # partition with data, and would never get to the others.
         self.queues[queue.tp] = self.queues.pop(queue.tp)
         return True
 

@@ -1,7 +1,7 @@
 """From the buffer to the user: one message after the other, and which of them count as finished.
 
 A message is *in hand* from the moment a thread gets it until that thread comes back for the next. What is in hand
-is not finished and never committed by the consumer itself. Each consuming thread has a hand of its own, so a
+is not finished and never committed by the consumer itself. Each consuming thread has its own hand, so a
 partition's finished offset is the lowest that is still in any hand. ``who`` is a number that no later thread gets.
 
 A call that takes messages takes all or nothing: if anything interrupts it (damage, too little memory, a signal handler
@@ -23,15 +23,15 @@ from managedconsumer.wire.records import Lane, Message, RecordChunk
 
 T = TypeVar("T")
 
-# What is wrong with a chunk, as opposed to what comes from elsewhere: the call that starts with it raises it.
+# Errors of a chunk itself: raised by the call that starts with it.
 _OF_A_CHUNK = (CorruptRecordError, MissingPackageError, MemoryError)
 
 
 class Dispenser:
-    """Hands out the buffered messages of all partitions, chunk by chunk in turn."""
+    """Delivers the buffered messages of all partitions, chunk by chunk in turn."""
 
     def __init__(self, buffer: FetchBuffer, lane: Lane | None = None) -> None:
-        """``lane``: the way past the lock for the one thread that consumes, if there may be one."""
+        """``lane``: the fast path without the lock, for a single consuming thread; None: there is none."""
         self._buffer = buffer
         #: Detached before anything here is looked at.
         self.lane = lane or Lane()
@@ -42,7 +42,7 @@ class Dispenser:
         self._chunk: RecordChunk | None = None
         #: Where the open chunk goes back to when the call that reads it is interrupted.
         self._mark = 0
-        #: Who has what in hand.
+        #: Which thread has which messages in hand.
         self.hands = Hands()
         #: Messages that came back and wait to be handed out again, in order, each with its queue's version.
         self._pushed: list[tuple[PartitionQueue, int, Message]] = []
@@ -195,7 +195,7 @@ class Dispenser:
         self._put_away()
 
     def _look(self, who: int) -> None:
-        """``who`` is here: what it had in hand is finished. A second consuming thread ends the short way for good."""
+        """``who`` is here: what it had in hand is finished. A second consuming thread ends the fast path for good."""
         self.settle_lane()
         if self._lane_who is not None and self._lane_who != who:
             self._shared = True
@@ -353,7 +353,7 @@ class Dispenser:
     # -- hands ----------------------------------------------------------------------------------------
 
     def take_away(self, tps: Container[TopicPartition]) -> None:
-        """:meth:`forget` partitions that are not ours any more; who has messages of them in hand can be told."""
+        """:meth:`forget` partitions that are not ours any more; threads that have them in hand can be told."""
         self.settle_lane()
         self.hands.note_taken(tps)
         self.forget(tps)
@@ -374,11 +374,11 @@ class Dispenser:
         return None if queue is None else self.hands.lowest(queue, but)
 
     def has_hand(self, who: int) -> bool:
-        """True if ``who`` has something in hand, or is the one whose messages come past the lock."""
+        """True if ``who`` has something in hand, or uses the fast path."""
         return who in self.hands or who == self._lane_who
 
     def owners(self) -> list[int]:
-        """Who has something in hand, or is the one whose messages come past the lock."""
+        """The threads that have something in hand, and the one that uses the fast path."""
         self.settle_lane()
         found = self.hands.owners()
         return sorted(found if self._lane_who is None else found | {self._lane_who})
@@ -387,7 +387,7 @@ class Dispenser:
         """``who`` has ended: what it had in hand stays unfinished as long as the partition is ours. Returns that."""
         self.settle_lane()
         if who == self._lane_who:
-            self._lane_who = None  # another thread may have the short way
+            self._lane_who = None  # another thread may use the fast path
         return self.hands.leave_behind(who)
 
 

@@ -1,4 +1,4 @@
-"""Who has which messages in hand, and what was taken away from whom.
+"""Which thread has which messages in flight ("in hand"), and what was taken away from it.
 
 Pure and not thread-safe: the consumer's lock is held around every call.
 """
@@ -12,7 +12,7 @@ from managedconsumer.structs import TopicPartition
 
 #: The lowest offset in hand of each partition.
 Hand = tuple[tuple[PartitionQueue, int], ...]
-#: Holds what threads had in hand when they ended: it is never finished, and nobody waits for it.
+#: Holds what threads had in hand when they ended: it is never finished, and no drain waits for it.
 NOBODY = -1
 
 
@@ -32,7 +32,7 @@ class Hands(dict[int, Hand]):
         return min(offsets, default=None)
 
     def hold(self, tps: Container[TopicPartition] | None, but: int | None) -> bool:
-        """True if somebody other than ``but`` has a message of ``tps`` (None: any) in hand, and may come back."""
+        """True if a thread other than ``but`` has a message of ``tps`` (None: any) in hand, and may come back."""
         return any(
             who not in (but, NOBODY) and any(tps is None or queue.tp in tps for queue, _ in hand)
             for who, hand in self.items()
@@ -50,7 +50,7 @@ class Hands(dict[int, Hand]):
     # -- what was taken away --------------------------------------------------------------------------
 
     def note_taken(self, tps: Container[TopicPartition]) -> None:
-        """These partitions are about to be taken away: remember the next offset of those who have them in hand."""
+        """Partitions are about to be taken away: remember the next offset of each thread that has them in hand."""
         for who, hand in self.items():
             for queue, _ in hand:
                 position = queue.state.position
@@ -77,7 +77,7 @@ class Hands(dict[int, Hand]):
     # -- those who ended ------------------------------------------------------------------------------
 
     def owners(self) -> set[int]:
-        """Everybody who has something in hand and has not been noticed to have ended."""
+        """All that have something in hand and are not known to have ended."""
         return {who for who in self if who != NOBODY}
 
     def leave_behind(self, who: int) -> list[tuple[TopicPartition, int]]:
@@ -90,5 +90,5 @@ class Hands(dict[int, Hand]):
         return [(queue.tp, offset) for queue, offset in hand]
 
     def left_behind(self) -> bool:
-        """True if somebody ended with messages in hand."""
+        """True if a thread ended with messages in hand."""
         return bool(self.get(NOBODY))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Iterable, Mapping
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
@@ -22,7 +23,6 @@ TOPIC_ID_VERSION = 13
 EPOCH_VERSION = 12
 #: How long (seconds) the leader serves a partition whose follower has failed: it takes a while to notice that itself.
 _FOLLOWER_REST = 10.0
-_TOPIC_REFUSED = err.TopicAuthorizationFailed.ERROR_CODE
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Outcome(Enum):
     DATA = "data"
     RESET = "reset"  # the offset is not in the log
     TRUNCATED = "truncated"  # the leader's log is another one from some offset on (KIP-320)
-    REFRESH = "refresh"  # somebody else leads the partition now
+    REFRESH = "refresh"  # another broker leads the partition now
     RETRY = "retry"  # ask again after a while
     RAISE = "raise"  # the user must know
 
@@ -96,7 +96,7 @@ def go_to_replica(queue: PartitionQueue, node: int, until: float, cluster: Clust
     if node in cluster.brokers:
         queue.read_replica, queue.replica_until = node, until
     else:
-        leave_replica(queue, now)  # not in the metadata yet, and the leader would send nothing but that name
+        leave_replica(queue, now)  # not in the metadata yet; the leader would only name it again
 
 
 def leave_replica(queue: PartitionQueue, now: float) -> None:
@@ -209,7 +209,7 @@ def answered(plan: FetchPlan) -> None:
 
 
 def ask_new_leaders(plan: FetchPlan, node: int, cluster: ClusterSnapshot) -> None:
-    """``node`` has failed: where another broker is to be asked by now, nothing has to wait for its recovery."""
+    """``node`` has failed: partitions that another broker leads by now need not wait for its recovery."""
     for queue, version, _ in plan.tickets.values():
         if queue.version == version and source_node(queue, cluster) != node:
             queue.retry_at = 0.0
@@ -242,9 +242,9 @@ def _read_partition(
     queue: PartitionQueue, version: int, offset: int, part: Mapping[str, Any], limits: FetchLimits
 ) -> PartitionResult:
     code = part["error_code"]
-    if code == 0 and part.get("diverging_epoch", {}).get("end_offset", -1) >= 0:
+    if code == codes.NONE and part.get("diverging_epoch", {}).get("end_offset", -1) >= 0:
         return PartitionResult(queue, version, Outcome.TRUNCATED, part)
-    if code == 0:
+    if code == codes.NONE:
         read_committed = limits.isolation_level == 1
         aborted = part.get("aborted_transactions") or ()
         chunk = RecordChunk(
@@ -258,7 +258,7 @@ def _read_partition(
             beside=limits.beside,
         )
         return PartitionResult(queue, version, Outcome.DATA, part, chunk)
-    error = err.error_for_code(code, _refusal(queue.context) if code == _TOPIC_REFUSED else None)
+    error = err.error_for_code(code, _refusal(queue.context) if code == codes.TOPIC_AUTHORIZATION_FAILED else None)
     return PartitionResult(queue, version, _classify(error), part, None, error)
 
 

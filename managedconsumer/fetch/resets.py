@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Iterable, Mapping, NamedTuple
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.fetch.answers import may_pass
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
@@ -58,7 +59,7 @@ def list_offsets_body(wanted: Mapping[TopicPartition, int], isolation_level: int
 
 def read_list_offsets(answer: Mapping[str, Any], asked: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAnswer]:
     """The answer by partition. One that is not in it counts as unknown; one that was not asked for is ignored."""
-    missing = err.error_for_code(3)
+    missing = err.error_for_code(codes.UNKNOWN_TOPIC_OR_PARTITION)
     found = {tp: OffsetAnswer(-1, -1, -1, missing) for tp in asked}
     for topic in answer["topics"]:
         for part in topic["partitions"]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
+from managedconsumer import codes
+
 #: The first Fetch version with sessions.
 SESSION_VERSION = 7
-#: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR: begin a new session.
-SESSION_ERRORS = frozenset({70, 71, 106})
+#: Begin a new session.
+SESSION_ERRORS = frozenset(
+    {codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION_EPOCH, codes.FETCH_SESSION_TOPIC_ID_ERROR}
+)
 _NO_SESSION_EPOCH, _FIRST_EPOCH, _LAST_EPOCH = -1, 0, 2**31 - 1
 
 Key = tuple[str, bytes, int]

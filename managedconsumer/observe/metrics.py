@@ -69,7 +69,7 @@ class Timer:
         self._count, self._sum, self._max = 0, 0.0, 0.0
 
     def observe(self, seconds: float) -> None:
-        """It took so long this time."""
+        """Add one measurement, in seconds."""
         with _lock:
             self._count += 1
             self._sum += seconds
@@ -165,7 +165,7 @@ class Metrics:
         for (name, tags), metric in metrics:
             labels = ",".join(f'{_label(key)}="{_escape(value)}"' for key, value in tags)
             for suffix, value in metric.samples().items():
-                # Prometheus' summaries have no maximum: it is a family of its own.
+                # Prometheus' summaries have no maximum: it is a separate family.
                 family, kind = (name + suffix, "gauge") if suffix == "_max" else (name, metric.kind)
                 if family not in families:
                     text = self._texts[name]

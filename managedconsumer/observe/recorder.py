@@ -48,7 +48,7 @@ class Recorder:
         self._events.extend(event for event in consumer.events() if id(event) not in seen)
 
     def close(self) -> None:
-        """Watch nobody any more; what was recorded stays."""
+        """Stop watching; what was recorded stays."""
         while self._ends:
             self._ends.pop()()
 
@@ -68,7 +68,7 @@ class Recorder:
             self._events.append(_from_dict(json.loads(line)))
 
     def spans(self) -> list[Span]:
-        """Who handed out which partition from when to when: what a timeline draws."""
+        """Which member delivered which partition, from when to when: what a timeline draws."""
         spans: list[Span] = []
         running: dict[tuple[TopicPartition, str], float] = {}
         for event in self.events():
@@ -82,7 +82,7 @@ class Recorder:
         return sorted(spans, key=lambda span: (span.partition, span.start))
 
     def gaps(self) -> dict[TopicPartition, float]:
-        """The longest time (seconds) in which nobody handed a partition out, by partition."""
+        """The longest time (seconds) in which no member delivered a partition, by partition."""
         longest: dict[TopicPartition, float] = {}
         until: dict[TopicPartition, float | None] = {}
         for span in self.spans():

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import logging
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Callable, Collection, Iterable, Mapping
+from typing import Collection, Iterable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
-from managedconsumer.config import ConsumerOptions
-from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
-from managedconsumer.fetch.collect import Dispenser
+from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.partition_state import checked_offset
-from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.engine_state import EngineState
 from managedconsumer.structs import TopicPartition
-from managedconsumer.subscription_state import SubscriptionState
-
-if TYPE_CHECKING:
-    from managedconsumer.runtime.fetch_pool import FetchPool
-    from managedconsumer.runtime.positions import PositionWorker
 
 log = logging.getLogger(__name__)
 
@@ -30,34 +23,8 @@ _SAY_WHERE = (
 _UNKNOWN: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
-class AssignmentPart:
+class AssignmentPart(EngineState):
     """Base of :class:`managedconsumer.runtime.engine.Engine`; every method takes the engine's lock."""
-
-    handler: Handler
-    options: ConsumerOptions
-    lock: Any
-    room: Any
-    subscription: SubscriptionState
-    buffer: FetchBuffer
-    dispenser: Dispenser
-    fetchers: FetchPool
-    positions: PositionWorker
-    partition_object: Callable[[TopicPartition], Any]
-    closing: bool
-    stopping: bool
-    stop_wanted: bool
-    error: BaseException | None
-    _draining: int
-    #: The partitions of which only the user can say where to go on, see :meth:`ask_user`.
-    _undecided: dict[TopicPartition, PartitionQueue]
-
-    def fail(self, error: BaseException) -> None:
-        """An error that ends the consumer."""
-        raise NotImplementedError
-
-    def call_user(self) -> None:
-        """There is something that the consuming threads must look at before they get another message; lock held."""
-        raise NotImplementedError
 
     def ask_user(self, tp: TopicPartition, error: err.KafkaException) -> None:
         """Only the user can say where ``tp`` goes on: calls that consume raise ``error`` until it has been said.
@@ -89,14 +56,6 @@ class AssignmentPart:
         queue = self._undecided.pop(tp, None)
         if queue is not None:
             queue.undecided = None
-
-    def caller(self) -> int:
-        """On whose behalf the calling thread acts."""
-        raise NotImplementedError
-
-    def _leave_dead_hands(self) -> None:
-        """Threads that ended with messages in hand never come back."""
-        raise NotImplementedError
 
     def hold(self, tps: Collection[TopicPartition]) -> None:
         """Stop handing out (and fetching) these partitions; what is buffered is kept."""

@@ -51,7 +51,7 @@ class UserTask:
         self.taken_back = self.started = self.begun = False
 
     def run(self) -> None:
-        """Run it here; a coroutine gets an event loop of its own. Raises what the user's code raises."""
+        """Run it here; a coroutine runs in a new event loop. Raises what the user's code raises."""
         try:
             if not self._begin():
                 return
@@ -65,7 +65,7 @@ class UserTask:
             self.done.set()
 
     def _begin(self) -> bool:
-        # In this order: who takes it back looks at ``started`` afterwards.
+        # In this order: the thread that takes it back looks at ``started`` afterwards.
         self.started = True
         self.begun = not self.taken_back and self._valid()
         if self.begun:

@@ -1,6 +1,6 @@
 """One connection to one broker: TCP, TLS, version negotiation, login, then requests and their answers in order.
 
-A connection lives once: after close(), a time-out or any error in the stream it stays closed, and whoever needs
+A connection lives once: after close(), a time-out or any error in the stream it stays closed, and a caller that needs
 another makes a new object.  Sources: Kafka's protocol guide; KIP-511 (ApiVersions fallback), KIP-152 and KIP-368 (SASL,
 re-authentication), KIP-219 (throttling).
 """

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-from collections import deque
-from types import TracebackType
-from typing import Any, Callable, Protocol, Sequence, TypeVar
+from typing import Any, Callable, Sequence, TypeVar
 
-from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
-from managedconsumer.runtime import owners
 from managedconsumer.runtime.assignment_part import AssignmentPart
+from managedconsumer.runtime.engine_state import Task
 from managedconsumer.runtime.patience import Patience
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Message
 
-log = logging.getLogger(__name__)
-
 T = TypeVar("T")
-
-
-class Task(Protocol):
-    """A callback for the consuming thread (:class:`managedconsumer.runtime.callbacks.UserTask`)."""
-
-    def run(self) -> None:
-        """Run it in a thread."""
-
-    async def run_async(self) -> None:
-        """Run it on an event loop."""
 
 
 # A missed wake-up can cost a blocked consumer at most this much (seconds).
@@ -37,34 +21,7 @@ _LONGEST_NAP = 1.0
 class ConsumingPart(AssignmentPart):
     """Base of :class:`managedconsumer.runtime.engine.Engine`. Thread-safe, but where a method says otherwise."""
 
-    group_id: str | None
-    ending: bool
-    inside: set[int]
-    visits: int
-    _opened: bool
     _patience: Patience | None
-    _cause: TracebackType | None
-    _raise_once: deque[BaseException]
-    _tasks: deque[Task]
-
-    def check_process(self) -> None:
-        """Raise ForkedProcessError in a child of the process that made the consumer."""
-        raise NotImplementedError
-
-    def raise_if_over(self) -> None:
-        """Raise what has ended the consumer, or what the user has to know once."""
-        if self.error is not None:
-            raise self.error.with_traceback(self._cause)  # or it would grow with every call
-        if self._raise_once:
-            raise self._raise_once.popleft()
-        if self.closing or self.stopping:
-            raise self.not_running()
-
-    def not_running(self) -> err.ConsumerStoppedException:
-        """The error for a call that needs a running consumer: never started, or stopped (by whatever thread)."""
-        if not self._opened:
-            return err.ConsumerStoppedException("the consumer is not running: call start() first")
-        return err.ConsumerStoppedException("the consumer was stopped; start() starts it again")
 
     # -- messages -------------------------------------------------------------------------------------
 
@@ -111,28 +68,11 @@ class ConsumingPart(AssignmentPart):
         """True when there may be something for :meth:`attempt`; the lock is held."""
         return self._interrupts() or bool(self._tasks) or self.buffer.ready() or self.undecided() is not None
 
-    def caller(self) -> int:
-        """On whose behalf the calling thread acts: its own, or that of the asyncio task that called."""
-        me = self.handler.ident()
-        with self.lock:
-            return me if self.dispenser.has_hand(me) else owners.acting.get() or me
-
     def come_back(self, who: int) -> None:
         """``who`` does not want another message: what it has in hand is finished."""
         with self.lock:
             self.visits += 1
             self._on_return(who)
-
-    def _leave_dead_hands(self) -> None:
-        """Threads that ended with messages in hand never come back; the lock is held."""
-        for who in self.dispenser.owners():
-            if not self.handler.is_alive(who):
-                for tp, offset in self.dispenser.leave_behind(who):
-                    log.warning(
-                        "%s: a thread (greenlet, task) ended with offset %d of %s-%d in hand, which is not finished: "
-                        "nothing beyond it is committed until another member or another start reads it again",
-                        *(self.group_id or "consumer", offset, *tp),
-                    )
 
     def _wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
         """Call ``take`` until it gives something; runs the consuming thread's callbacks first, outside the lock."""

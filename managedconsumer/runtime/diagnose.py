@@ -199,7 +199,7 @@ _ACLS: Final = {
 
 
 def not_authorized(address: str, security: Security, resource: str, name: str = "") -> errors.KafkaException:
-    """The broker knows who we are and does not let us: says who, what, and the ACL to add.
+    """The broker knows our principal and refuses it: names the principal, the resource and the ACL to add.
 
     ``resource`` is ``"topic"``, ``"group"`` or ``"cluster"``, ``name`` that of the topic or group.
     """
@@ -214,7 +214,7 @@ def not_authorized(address: str, security: Security, resource: str, name: str = 
 
 
 def _principal(security: Security) -> tuple[str, str]:
-    """Who we are to the broker, in words and as ``--allow-principal``."""
+    """Our principal at the broker, in words and as ``--allow-principal``."""
     if security.sasl_username is not None:
         return f"user {security.sasl_username!r}", f"User:{security.sasl_username}"
     if security.uses_sasl:

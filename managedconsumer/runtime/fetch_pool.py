@@ -7,7 +7,7 @@ condition and costs nothing.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Mapping, cast
+from typing import Any, Mapping, cast
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
@@ -15,15 +15,13 @@ from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.fetch.refused import refused_batch
 from managedconsumer.fetch.sessions import FetchSession
+from managedconsumer.runtime.assignment_part import AssignmentPart
 from managedconsumer.runtime.buffers import BufferPool
 from managedconsumer.runtime.connection import Connection
 from managedconsumer.runtime.troubles import FETCH
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire import schemas
 from managedconsumer.wire.records import RecordChunk
-
-if TYPE_CHECKING:
-    from managedconsumer.runtime.engine import Engine
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +43,14 @@ def answer_timeout_ms(connection: Connection, max_wait_ms: int, now: float) -> f
 class FetchPool:
     """Starts and stops the fetch workers of one consumer. ``engine.lock`` guards everything here."""
 
-    def __init__(self, engine: Engine, limits: fp.FetchLimits, slots: int) -> None:
+    def __init__(self, engine: AssignmentPart, limits: fp.FetchLimits, slots: int) -> None:
         self._engine = engine
         self._limits = limits
         self._slots = slots
         self._workers: dict[tuple[int, int], Any] = {}
         self._retired: list[Any] = []
-        #: Where an answer has just gone beyond the log's end that it told of.
-        self._doubted: dict[TopicPartition, int] = {}
+        #: Offsets of answers that went past the high watermark which came with them, see :meth:`_past_watermark`.
+        self._refetched: dict[TopicPartition, int] = {}
 
     def ensure_workers(self) -> None:
         """Start what is missing for the current leaders; the engine's lock is held."""
@@ -188,7 +186,7 @@ class FetchPool:
                 self._sources_changed()
 
     def _refuse(self, plan: fp.FetchPlan, error: err.FrameTooLargeError) -> bool:
-        """The answer is too large to be received: find out whose it is, and let its reader know. The others go on.
+        """The answer is too large to be received: find out for which partition, and tell its reader. The others go on.
 
         A broker sends the first batch whole, however large (KIP-74), so it is one partition's. False: it was no answer.
         """
@@ -259,7 +257,7 @@ class FetchPool:
         return result.outcome is fp.Outcome.REFRESH
 
     def _take_data(self, queue: PartitionQueue, version: int, chunk: RecordChunk, answer: Mapping[str, Any]) -> bool:
-        """False: the data cannot be believed, and is to be asked for again."""
+        """False: the data is not accepted and must be fetched again."""
         state = queue.state
         state.highwater = answer["high_watermark"]
         state.last_stable = answer.get("last_stable_offset", -1)
@@ -270,22 +268,22 @@ class FetchPool:
             fp.go_to_replica(queue, preferred, now + cluster.metadata_max_age, cluster.snapshot, now)
             self._sources_changed()
         if chunk.next_fetch_offset > state.highwater >= 0:
-            return self._doubt(queue, chunk.fetch_offset)
-        if self._doubted:
-            self._doubted.pop(queue.tp, None)
+            return self._past_watermark(queue, chunk.fetch_offset)
+        if self._refetched:
+            self._refetched.pop(queue.tp, None)
         if chunk.record_count or chunk.corrupt or chunk.next_fetch_offset > chunk.fetch_offset:
             self._engine.buffer.accept(queue, version, chunk)
         return True
 
-    def _doubt(self, queue: PartitionQueue, offset: int) -> bool:
-        """Messages beyond the log's end: they are asked for again. False when that is not the first time.
+    def _past_watermark(self, queue: PartitionQueue, offset: int) -> bool:
+        """Records above the reported high watermark. First time: fetch again at once (True). Again: back off (False).
 
-        Kafka's checksum does not cover a batch's base offset, and believing a broken one would skip messages. But a
-        broker looks at the end first and then reads, so what was written in between goes beyond it and is good: the
-        second time, which must not wait, has it below the end.
+        Kafka's checksum does not cover a batch's base offset, and a wrong one would skip messages. But a broker reads
+        the high watermark before the log, so records that were written in between are above it and sound: the second
+        answer has them below it.
         """
-        if self._doubted.get(queue.tp) == offset:
+        if self._refetched.get(queue.tp) == offset:
             queue.retry_at = self._engine.handler.now() + _ERROR_REST
             return False
-        self._doubted[queue.tp] = offset
+        self._refetched[queue.tp] = offset
         return True

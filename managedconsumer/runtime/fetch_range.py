@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Mapping, cast
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch import resets
@@ -26,7 +27,7 @@ from managedconsumer.wire.records import PartitionContext, RecordChunk
 
 log = logging.getLogger(__name__)
 
-# For so long (seconds) a log that ends before the range does may still turn out to be longer.
+# A log that ends before the range may still turn out to be longer for this long (seconds).
 _SHORT_LOG_PATIENCE = 15.0
 
 OnLost = Callable[[int, int], None]
@@ -203,7 +204,7 @@ class _RangeReader:
         if not chunk.corrupt:
             return chunk.next_fetch_offset
         if chunk.position <= chunk.fetch_offset:
-            chunk.take(1)  # the caller has not looked: let it know what is wrong
+            chunk.take(1)  # the caller did not read to the damage: raise it now
         return max(chunk.position, chunk.fetch_offset)
 
     # -- asking ---------------------------------------------------------------------------------------
@@ -227,7 +228,7 @@ class _RangeReader:
                         raise err.error_for_code(part["error_code"])
                     return part  # type: ignore[no-any-return]
         # Throttled (KIP-219): the broker answers without any partition, and a little later it will answer again.
-        raise err.error_for_code(89, f"{connection.address} throttles this client")
+        raise err.error_for_code(codes.THROTTLING_QUOTA_EXCEEDED, f"{connection.address} throttles this client")
 
     def _connect(self) -> Connection:
         leader = self._leader()
@@ -242,7 +243,7 @@ class _RangeReader:
         if info is not None and info.error_code:
             raise err.error_for_code(info.error_code, f"topic {self._tp.topic!r}")
         if info is None or self._tp.partition not in info.partitions:
-            raise err.error_for_code(3, f"there is no partition {self._tp.partition} of topic {self._tp.topic!r}")
+            raise err.UnknownTopicOrPartition(f"there is no partition {self._tp.partition} of topic {self._tp.topic!r}")
         leader = snapshot.leader_for(self._tp)
         if leader is None:
             raise err.LeaderNotFoundError(f"{self._tp.topic}-{self._tp.partition} has no leader")
@@ -295,7 +296,7 @@ class _RangeReader:
         """Get over a failure that may pass, or raise it: leader moved, connection lost, broker restarting."""
         if isinstance(error, err.ProtocolClientError) and not may_pass(error):
             raise error
-        throttled = getattr(error, "ERROR_CODE", None) == 89
+        throttled = getattr(error, "ERROR_CODE", None) == codes.THROTTLING_QUOTA_EXCEEDED
         if not throttled:
             self._drop_connection()
         self._note_failure(error)
@@ -358,7 +359,7 @@ class _RangeReader:
     def _release(self) -> None:
         """The range is over, or nobody wants the rest of it."""
         if self._pending is not None:
-            self._drop_connection()  # its answer would be taken for somebody else's
+            self._drop_connection()  # or its answer would be taken for another request's
         elif self._connection is not None:
             self._pool.give_back(self._connection)
             self._connection = None

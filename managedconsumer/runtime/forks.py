@@ -20,7 +20,7 @@ _watched: weakref.WeakSet[Disowned] = weakref.WeakSet()
 
 
 def watch(item: Disowned) -> None:
-    """Tell ``item`` when it finds itself in a child."""
+    """Call ``item.disown()`` in every child of a fork."""
     _watched.add(item)
 
 

@@ -60,7 +60,7 @@ def warn_if_readable(security: Security, address: str, peer: str) -> None:
     _warned.add(name)
     what = "can be cracked offline" if name.startswith("SCRAM") else "can be read"
     log.warning(
-        "%s login at %s over a connection without TLS: whoever overhears it gets what %s; use SASL_SSL",
+        "%s login at %s over a connection without TLS: an eavesdropper gets what %s; use SASL_SSL",
         name,
         address,
         what,

@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 MEMBERSHIP, HEARTBEAT = "membership", "heartbeat"
 # How long an idle driver sleeps at most, so that a missed wake-up can only cost this much (seconds).
 _LONGEST_NAP = 5.0
-# A join may wait for minutes: it does not begin on a connection over which nothing has come for so long (seconds).
+# A join may wait for minutes, so it does not start on a connection that has been silent for this long (seconds).
 _TRUSTED_IDLE = 3.0
-# After so long (seconds) without an answer the log and health() say what is being waited for.
+# After this long (seconds) without an answer the log and health() say what the member waits for.
 _TELL_AFTER = 5.0
 # No era of a link.
 _KNOWN = -1
@@ -55,7 +55,7 @@ class Owner(Protocol):
         """The partitions are lost: forget them, tell the user."""
 
     def fence(self, event: ev.MembershipLost) -> None:
-        """At once, from whichever thread learnt it: hand out nothing more. Must not block."""
+        """Stop delivering. Called from any thread as soon as the loss is known. Must not block."""
 
     def observe(self, event: ev.Event) -> None:
         """Every event as it happens, for the log and the recorder. Must not block."""
@@ -88,7 +88,7 @@ class GroupMember:
         self._pid = os.getpid()
         self._beat_worker: Worker | None = None
         self._members: dict[str, bytes] = {}
-        # By purpose: what has been asked and since when, and of what the owner has been told that it takes long.
+        # By purpose: the open request and when it was sent, and whether the owner was told that it takes long.
         self._asked: dict[str, tuple[str, float]] = {}
         self._slow: dict[str, str] = {}
         self._on_death = on_death
@@ -308,7 +308,7 @@ class GroupMember:
             self._beat()
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             self._on_death(error)
-        if self._exiting:  # however silent the coordinator is, the interpreter does not wait longer
+        if self._exiting:  # the interpreter does not wait longer for a silent coordinator
             self._handler.sleep(_EXIT_SECONDS)
             self._link.close()
 
@@ -354,7 +354,7 @@ class GroupMember:
         self._dispatch(events)
         if request is not None:
             bounded = ev.Request(request.api, request.body, min(timeout, request.timeout), request.generation)
-            # In a worker of its own: looking for a coordinator that has just moved may take longer than that.
+            # In a separate worker: the look-up of a coordinator that has just moved may take longer than that.
             self._handler.run_beside("leave", timeout, self._leave_once, request, bounded)
         self._link.interrupt(HEARTBEAT)
         if self._beat_worker is not None:

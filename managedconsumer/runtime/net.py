@@ -1,14 +1,13 @@
-"""Sockets, before Kafka is spoken on them: dialling within one deadline, TLS, and a close that wakes whoever waits."""
+"""Sockets below Kafka's protocol: dialling within one deadline, TLS, and a close that wakes all waiting threads."""
 
 from __future__ import annotations
 
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.handlers import Handler
 
 # How often a caller that waits for the resolver looks whether it should give up.
 _RESOLVER_SLICE_S = 0.02
@@ -124,7 +123,7 @@ def describe(error: BaseException) -> str:
 
 
 def shutdown(sock: Any) -> None:
-    """End the stream in both directions, which wakes whoever waits on it.
+    """End the stream in both directions, which wakes the threads that wait on it.
 
     Not through ``SSLSocket.shutdown``: it forgets the TLS state first, so a reader in another thread would go on
     in clear text.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from managedconsumer.runtime.consuming_part import ConsumingPart
+
 if TYPE_CHECKING:
     import asyncio
 
-    from managedconsumer.runtime.engine import Engine
 
 # A missed wake-up can cost a waiting task at most this much (seconds). The worker ends after it without a task.
 _LONGEST_NAP = 0.5
@@ -16,7 +17,7 @@ _LONGEST_NAP = 0.5
 class News:
     """The tasks of one consumer that wait for a message; ``engine.lock`` guards everything here."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: ConsumingPart) -> None:
         self._engine = engine
         self._waiting: dict[asyncio.Future[None], Any] = {}
         self._worker: Any = None

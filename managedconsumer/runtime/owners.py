@@ -1,4 +1,4 @@
-"""Who has a message in hand: a number for each thread, greenlet or asyncio task that no later one gets.
+"""A number for each thread, greenlet or asyncio task that holds messages; no later one gets it again.
 
 The system uses the numbers of its threads again as soon as they have ended (``threading.get_ident()``), and so does
 ``id()``. A message in the hand of a thread that has died must not pass into the hand of the next one.

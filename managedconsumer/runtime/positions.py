@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import Any, Callable, Mapping
 
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch.resets import OffsetAnswer
+from managedconsumer.runtime.assignment_part import AssignmentPart
 from managedconsumer.runtime.fetch_pool import LONGEST_PAUSE
+from managedconsumer.runtime.offsets import OffsetClient
 from managedconsumer.runtime.troubles import METADATA, POSITIONS
 from managedconsumer.structs import TopicPartition
 
-if TYPE_CHECKING:
-    from managedconsumer.runtime.engine import Engine
-
 log = logging.getLogger(__name__)
 
-# For so long (seconds) a round of look-ups tries again. Trouble is told when it is over.
+# A round of look-ups tries again for this long (seconds) before its trouble is reported.
 _ROUND = 1.0
-# A leader gets at least so long (seconds) to say where its log begins or ends, however little is left of the round.
+# A leader gets at least this long (seconds) to answer ListOffsets, even if less is left of the round.
 _SLOWEST_ANSWER = 10.0
 
 
 class PositionWorker:
-    """A worker of one engine; also used synchronously by whoever needs a position now."""
+    """A worker of one engine; :meth:`resolve` is also called directly by threads that need a position now."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: AssignmentPart, offsets: OffsetClient, close: Callable[[float], None]) -> None:
+        """``close`` ends the engine of a consumer that was deleted without ``stop()``, within so many seconds."""
         self._engine = engine
+        self._offsets = offsets
+        self._close = close
         self._worker: Any = None
         self._wake = engine.handler.Event()
         self._on_metadata: Callable[[], None] = lambda: None
@@ -80,7 +82,7 @@ class PositionWorker:
                 engine.lock.notify_all()
                 engine.room.notify_all()
 
-        answers = engine.offsets.list_offsets(
+        answers = self._offsets.list_offsets(
             wanted, timeout, lambda: engine.closing or interrupted(), use=use, slowest=_SLOWEST_ANSWER
         )
         for tp, answer in answers.items():
@@ -118,11 +120,12 @@ class PositionWorker:
                 # What is asked for meanwhile does not wait for a slow leader: the next round is for both.
                 self.resolve(_ROUND, self._wake.is_set)
                 age = now() - engine.cluster.refreshed_at
-                # Never yet: whoever starts the consumer is asking, and has to hear what is wrong.
+                # The age is infinite until start() has its first metadata. start() must see that error itself, so
+                # nothing is refreshed here before.
                 if engine.cluster.metadata_max_age <= age < float("inf") or self._in_the_dark():
                     engine.refresh_metadata()
                     age = min(age, now() - engine.cluster.refreshed_at)
-                if engine.cluster.snapshot is not seen:  # whoever asked for it
+                if engine.cluster.snapshot is not seen:  # refreshed here or by another worker
                     seen = engine.cluster.snapshot
                     self._on_metadata()
                 if self._in_the_dark():
@@ -133,5 +136,5 @@ class PositionWorker:
                 self._wake.wait(pause)
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             engine.fail(error)
-        if engine.abandoned:  # deleted without stop(); whoever collects garbage may not wait for sockets and workers
-            engine.close(2.0)
+        if engine.abandoned:  # deleted without stop(): the garbage collector must not wait for sockets and workers
+            self._close(2.0)

@@ -151,7 +151,7 @@ def _epoch(message: Any) -> int:
 
 
 def _epochs(messages: Sequence[Any]) -> list[tuple[int, int]]:
-    """Where the epoch changes: as good as never, so that two looks are all it takes."""
+    """Where the epoch changes: almost never, so the first and the last record are compared."""
     first, last = _epoch(messages[0]), _epoch(messages[-1])
     found = [(messages[0].offset(), first)] if first >= 0 else []
     for message in messages if first != last else ():

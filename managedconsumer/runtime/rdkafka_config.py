@@ -41,7 +41,7 @@ def check(security: Security) -> None:
 def settings(
     bootstrap: list[tuple[str, int]], options: ConsumerOptions, connection: ConnectionSettings, handler: Handler
 ) -> Any:
-    """The configuration of a ``confluent_kafka.Consumer`` that only fetches what it is told to."""
+    """The configuration of a ``confluent_kafka.Consumer`` that only fetches what is assigned to it."""
     partition_bytes = min(options.fetch_message_max_bytes, 1_000_000_000)
     fetch_bytes = max(52428800, partition_bytes)
     wait_ms = min(options.fetch_wait_max_ms, 240_000)
@@ -64,7 +64,7 @@ def settings(
         "fetch.message.max.bytes": partition_bytes,
         "fetch.max.bytes": fetch_bytes,
         "receive.message.max.bytes": min(max(fetch_bytes + 1024 * 1024, connection.max_frame_bytes), _MAX_INT),
-        # Its default, 1000, stalls every consumer that empties the queue (PERFORMANCE: ten times slower).
+        # Its default, 1000, stalls every consumer that empties the queue: ten times slower.
         "fetch.queue.backoff.ms": 1,
         # Half of what may be queued is queued over there, the other half by us. All partitions share its queue.
         "queued.max.messages.kbytes": min(max(1024, options.queued_max_bytes // 2048), 2097151),

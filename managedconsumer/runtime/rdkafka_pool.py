@@ -11,7 +11,6 @@ ourselves, so that all of that is treated as it is without librdkafka.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +20,7 @@ from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.runtime import rdkafka_config as config
+from managedconsumer.runtime.assignment_part import AssignmentPart
 from managedconsumer.runtime.fetch_pool import FetchPool
 from managedconsumer.runtime.rdkafka_chunk import RdkafkaChunk
 from managedconsumer.runtime.rdkafka_reader import Part, Reader, Reading, text_of
@@ -28,10 +28,7 @@ from managedconsumer.runtime.troubles import FETCH
 from managedconsumer.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from managedconsumer.runtime.engine import Engine
     from managedconsumer.wire.records import RecordChunk
-
-log = logging.getLogger(__name__)
 
 _KEY = (-1, 0)
 _TROUBLE = (FETCH, *_KEY)
@@ -55,7 +52,7 @@ class _Step:
 class RdkafkaPool(FetchPool):
     """In place of :class:`FetchPool`; ``engine.lock`` guards what both have."""
 
-    def __init__(self, engine: Engine, limits: fp.FetchLimits) -> None:
+    def __init__(self, engine: AssignmentPart, limits: fp.FetchLimits) -> None:
         """Raises MissingPackageError, and ConfigurationError for security settings that librdkafka cannot have."""
         super().__init__(engine, limits, 1)
         self._package = config.load()
@@ -99,7 +96,7 @@ class RdkafkaPool(FetchPool):
         engine = self._engine
         connection = engine.cluster.settings
         settings = config.settings(engine.cluster.bootstrap, engine.options, connection, engine.handler)
-        # A token callable may take its time, which must not be the hub's.
+        # A token callable may be slow, and must not block the hub.
         pooled = connection.security.sasl_oauth_token is not None
         return Reader(self._package, settings, engine.handler, pooled=pooled)
 
@@ -136,8 +133,8 @@ class RdkafkaPool(FetchPool):
             for tp, queue in wanted.items()
             if (tp not in readings or tp in stop) and not queue.state.held
         }
-        # Behind a full partition the others wait, too: it is one queue over there, and pausing a partition would throw
-        # away what was fetched of it. The one that is full is being consumed, so this does not last.
+        # While one partition is full, all wait: librdkafka has one queue, and pausing a partition would drop what was
+        # fetched of it. The full one is being consumed, so this does not last.
         full = buffer.nbytes * 2 >= buffer.max_bytes or any(
             queue.records >= buffer.max_messages for queue in wanted.values() if not queue.state.held
         )
@@ -175,7 +172,7 @@ class RdkafkaPool(FetchPool):
             self._read_ourselves(queue)
         reader.hearing.tell()
         if self._hear_errors(reader, bool(marks)):
-            # It does not say whose the answer is, and asks for the same again and again.
+            # librdkafka does not say for which partition the answer was, and repeats the request for ever.
             for reading in list(reader.readings.values()):
                 reading.ended = True
                 self._read_ourselves(reading.queue)
@@ -219,7 +216,7 @@ class RdkafkaPool(FetchPool):
         self._engine.troubles.note(_TROUBLE, text)
 
     def _hear_errors(self, reader: Reader, alive: bool) -> bool:
-        """Errors of no partition: it is librdkafka's to come back to a broker; a refused login ends the consumer.
+        """Errors of no partition: librdkafka reconnects by itself; a refused login ends the consumer.
 
         True when an answer was too large to be received.
         """
@@ -243,7 +240,7 @@ class RdkafkaPool(FetchPool):
         return too_large
 
     def _rest(self, error: BaseException, backoff: Backoff) -> None:
-        """librdkafka does not do as it is told: it gets a fresh start, after a while."""
+        """A call of librdkafka failed: make a new reader, after a while."""
         engine = self._engine
         reason = error.args[0] if error.args else None
         if reason is not None and getattr(reason, "fatal", bool)():
@@ -261,7 +258,7 @@ class RdkafkaPool(FetchPool):
             node = fp.source_node(queue, snapshot)
             plan = fp.plan_fetch(engine.buffer, [queue], snapshot, self._limits, engine.handler.now())
         if plan is None:
-            return  # librdkafka comes to the same place again
+            return  # librdkafka will come to the same offset again
         key, connection = (node, 0), None
         try:
             connection = engine.cluster.connect(node)

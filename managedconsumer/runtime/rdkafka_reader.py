@@ -1,4 +1,4 @@
-"""One ``confluent_kafka.Consumer`` in the hands of one worker: what it reads, and what comes of it."""
+"""One ``confluent_kafka.Consumer`` of one worker: what it reads, and what it has received."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Reading:
     ended: bool = False  # nothing more will come of it
 
     def fits(self, queue: PartitionQueue | None) -> bool:
-        """True while what comes of it is what ``queue`` wants next."""
+        """True while the next message of this reading is what ``queue`` wants next."""
         return (
             queue is self.queue
             and not self.ended
@@ -64,7 +64,7 @@ class Hearing:
         self._lines.append((level, template % args if args else template))
 
     def tell(self) -> None:
-        """Its lines are for debugging: what a user must know comes as errors too, and is told once."""
+        """Its lines are for debugging: errors for the user come by ``error_cb``, too, and are reported once."""
         while self._lines:
             level, text = self._lines.popleft()
             log.debug("librdkafka, level %d: %s", level, text)
@@ -88,7 +88,7 @@ class Reader:
         try:
             return self._package.Consumer({**settings, "error_cb": self.hearing.errors.append}, logger=self.hearing)
         except (self._package.KafkaException, ValueError, TypeError) as error:
-            # Its text names the setting. Not chained: nobody can say what else the exception holds.
+            # Its text names the setting. Not chained: the exception may hold a secret.
             raise err.ConfigurationError(f"librdkafka refuses its configuration: {text_of(error)}") from None
 
     def close(self) -> None:

@@ -146,7 +146,7 @@ class Security:
             made = self.ssl_context or self._make_context()
             if not made.check_hostname:
                 log.warning(
-                    "TLS host names are not checked (%s): whoever has a certificate of the same authority can pose "
+                    "TLS host names are not checked (%s): anybody with a certificate of the same authority can pose "
                     "as the broker",
                     "ssl_context.check_hostname is off" if self.ssl_context else "ssl_check_hostname=False",
                 )

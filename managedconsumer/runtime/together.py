@@ -1,4 +1,4 @@
-"""Several questions at the same time, each in a worker of its own: none waits for another."""
+"""Several calls at the same time, each in its own worker: none waits for another."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any, Callable
 
 from managedconsumer.runtime.handlers import Handler
 
-# How soon (seconds) whoever waits for the answers sees that they are not wanted any more.
+# How soon (seconds) the waiting thread sees that the answers are not wanted any more.
 _LOOK_EVERY = 0.1
 
 
 class Together:
-    """Calls that run side by side, and somebody who waits for them, for a while."""
+    """Calls that run side by side, and one thread that waits for them, for a limited time."""
 
     def __init__(self, handler: Handler, name: str) -> None:
         self._handler = handler

@@ -13,11 +13,10 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Final
 
 from managedconsumer.runtime import net
+from managedconsumer.runtime.handlers import Handler
 
 if TYPE_CHECKING:
     import mmap
-
-    from managedconsumer.runtime.handlers import Handler
 
 _INBOX_BYTES: Final = 16 << 10
 _MIN_TIMEOUT_S: Final = 0.001

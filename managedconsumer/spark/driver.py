@@ -17,7 +17,7 @@ from managedconsumer.structs import TopicPartition
 log = logging.getLogger(__name__)
 
 _POSITIONS_PATIENCE = 30.0
-# A leader that has just changed may not know the end of the log yet; so often we look before we call data lost.
+# A leader that has just changed may not know the end of the log yet; look this often before data counts as lost.
 _LOOKS_BEFORE_LOSS, _LOOK_PAUSE = 5, 0.4
 
 

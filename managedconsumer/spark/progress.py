@@ -61,7 +61,7 @@ class ProgressListener(StreamingQueryListener):
     ``"host:port"``. ``group_id``: a group that nobody consumes in; Kafka refuses such commits for one with members.
     ``query_name``: only this query's progress (None: every query's with a source of Spark's own).
 
-    The commits are for monitoring, and for whoever takes over from Spark: the query itself goes on from its
+    The commits are for monitoring, and for a consumer that takes over from Spark: the query itself goes on from its
     checkpoint, whatever is committed. They are made by a worker thread; what cannot be committed is repeated with the
     next progress, told in the log, and never disturbs the query. Raises ConfigurationError at once for wrong options.
     """

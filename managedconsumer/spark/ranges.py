@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Iterable, Mapping, NamedTuple
+from typing import Any, Mapping, NamedTuple
 
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.structs import TopicPartition
@@ -153,18 +153,3 @@ def cap(ends: Mapping[TopicPartition, int], limit: Mapping[TopicPartition, int] 
     if limit is None:
         return dict(ends)
     return {tp: min(end, limit[tp]) for tp, end in ends.items() if tp in limit}
-
-
-def changed(before: Mapping[TopicPartition, OffsetRange], after: Mapping[TopicPartition, OffsetRange]) -> bool:
-    """True when a batch with the ranges ``after`` would read something; ``before`` is the one that is done."""
-    return any(entry.size > 0 for entry in after.values()) and after != before
-
-
-def lag(positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> int:
-    """How many offsets are still to be read."""
-    return sum(max(0, ends[tp] - position) for tp, position in positions.items() if tp in ends)
-
-
-def total(ranges: Iterable[OffsetRange]) -> int:
-    """How many offsets the ranges hold."""
-    return sum(entry.size for entry in ranges)

@@ -50,7 +50,7 @@ class ClaimStore:
         return f"ClaimStore({str(self.path)!r})"
 
     def claim(self, tp: TopicPartition, entry: OffsetRange, data: str) -> bool:
-        """Claim a range for ``data``; False if somebody else was first. Durable when it returns True.
+        """Claim a range for ``data``; False if another writer was first. Durable when it returns True.
 
         What ``data`` names (a file or directory in the store, if there is one) is written through to the disk before:
         a claim that outlived a power failure without its data would be a hole that nobody reads again.

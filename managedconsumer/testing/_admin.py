@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from managedconsumer import codes
 from managedconsumer.testing._errors import DevBrokerError
 from managedconsumer.testing._kafka_config import HOST
 
@@ -22,9 +23,7 @@ _DELETE_TOPICS = 20
 _CREATE_PARTITIONS = 37
 _ADMIN_TIMEOUT_MS = 30000
 _MAX_ANSWER = 16 << 20
-# A node that was paused or killed is back, but the controller does not know it yet.
-_INVALID_REPLICATION_FACTOR = 38
-_NOT_CONTROLLER = 41
+# How long (seconds) a node that was paused or killed may be back before the controller knows it.
 _SETTLE_SECONDS = 15.0
 
 
@@ -164,7 +163,8 @@ def _change(port: int, api: int, version: int, body: bytes, what: str, has_messa
         code, message = _try_change(port, api, version, body, what, has_message)
         if code == 0:
             return
-        unsettled = code == _NOT_CONTROLLER or (code == _INVALID_REPLICATION_FACTOR and "fenced" in (message or ""))
+        fenced = code == codes.INVALID_REPLICATION_FACTOR and "fenced" in (message or "")
+        unsettled = fenced or code == codes.NOT_CONTROLLER
         if not unsettled or time.monotonic() > limit:
             text = f"Cannot {what}: {message or 'the broker gave no text'} (Kafka's error code {code})."
             raise DevBrokerError(text, code)

@@ -45,7 +45,7 @@ class Settings:
     start_timeout: float
 
 
-class Cluster:
+class NodeCluster:
     """Lives from one start to the following stop.  Not thread-safe: :class:`DevBroker` holds a lock around it."""
 
     def __init__(self, settings: Settings, java: str, jars: list[Path], home: Path, temporary: bool) -> None:

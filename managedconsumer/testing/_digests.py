@@ -2,8 +2,8 @@
 
 A repository's own checksums come from the same place as the jars: they find damage, not a jar that somebody replaced.
 
-``python -m managedconsumer.testing._digests VERSION`` prints the file of a release from the cache; compare it with a
-second source before you commit it.
+``python -m managedconsumer.testing._digests DIRECTORY`` prints the file of the release whose jars are there (see
+``managedconsumer broker`` for the cache); compare it with a second source before you commit it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,8 @@ def first_difference(files: Iterable[Path], trusted: Mapping[str, str]) -> str |
     return f"{', '.join(missing)} did not arrive" if missing else None
 
 
-def _main(version: str) -> None:
-    from managedconsumer.testing._jars import cache_dir
-
-    for file in sorted((cache_dir() / f"kafka-{version}").glob("*.jar")):
+def _main(directory: str) -> None:
+    for file in sorted(Path(directory).expanduser().glob("*.jar")):
         sys.stdout.write(f"{digest_of(file)}  {file.name}\n")
 
 

@@ -17,6 +17,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any, Callable
 
+from managedconsumer import codes
 from managedconsumer.errors import KafkaException
 from managedconsumer.wire import framing
 
@@ -28,7 +29,6 @@ Handle = Callable[[framing.RequestHeader, dict[str, Any], Answer], None]
 
 _MAX_FRAME = 100 * 1024 * 1024
 _PIECE = 256 * 1024
-_UNSUPPORTED_VERSION = 35
 
 
 class _Peer:
@@ -181,7 +181,8 @@ class Server:
         if header.api.key != API_VERSIONS_KEY:
             self._close(peer)
             return
-        self._answer(peer, header._replace(version=0), {"error_code": _UNSUPPORTED_VERSION, "api_keys": api_keys()})
+        refused = {"error_code": codes.UNSUPPORTED_VERSION, "api_keys": api_keys()}
+        self._answer(peer, header._replace(version=0), refused)
 
     def _answer(self, peer: _Peer, header: framing.RequestHeader, answer: dict[str, Any] | None) -> None:
         if not peer.open:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from managedconsumer.testing import _admin, _kafka_tools
-from managedconsumer.testing._cluster import Cluster, Settings, check_fixed_ports
+from managedconsumer.testing._cluster import NodeCluster, Settings, check_fixed_ports
 from managedconsumer.testing._errors import BrokerStartError, DevBrokerError, PortTakenError
 from managedconsumer.testing._jars import DEFAULT_VERSION, Progress, kafka_jars, parse_version, quiet
 from managedconsumer.testing._java import require_java
@@ -98,7 +98,7 @@ class DevBroker:
         self._given_dir = Path(data_dir).absolute() if data_dir is not None else None
         self._progress = progress
         self._lock = threading.RLock()
-        self._cluster: Cluster | None = None
+        self._cluster: NodeCluster | None = None
         self._owner = os.getpid()
         self._java = ""
         self._jars: list[Path] = []
@@ -188,7 +188,7 @@ class DevBroker:
             check_writable(self._given_dir)
         home = self._given_dir or Path(tempfile.mkdtemp(prefix="managedconsumer-kafka-"))
         self._owner = os.getpid()
-        cluster = Cluster(self._settings, self._java, self._jars, home, temporary=self._given_dir is None)
+        cluster = NodeCluster(self._settings, self._java, self._jars, home, temporary=self._given_dir is None)
         self._cluster = cluster
         _LIVING.add(self)
         try:
@@ -338,7 +338,7 @@ class DevBroker:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _started(self) -> Cluster:
+    def _started(self) -> NodeCluster:
         if self._cluster is None:
             raise DevBrokerError("the dev broker is not started")
         return self._cluster

@@ -12,6 +12,7 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any, Iterable, NamedTuple, Sequence
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.connection import Connection, ConnectionSettings
@@ -30,7 +31,14 @@ _MOST_IN_FLIGHT = 4
 _TRIES = 25
 _BACKOFF_S = 0.2
 # The broker has not looked at the records: a new topic, or a leader that moved.
-_NOT_WRITTEN = frozenset({3, 5, 6, 100})
+_NOT_WRITTEN = frozenset(
+    {
+        codes.UNKNOWN_TOPIC_OR_PARTITION,
+        codes.LEADER_NOT_AVAILABLE,
+        codes.NOT_LEADER_OR_FOLLOWER,
+        codes.UNKNOWN_TOPIC_ID,
+    }
+)
 
 
 class _Varints(dict[int, bytes]):
@@ -152,7 +160,8 @@ class Producer:
             if info is not None and not info.error_code and all(p.leader >= 0 for p in info.partitions.values()):
                 return len(info.partitions)
             self.cluster.handler.sleep(_BACKOFF_S)
-        raise err.error_for_code(5 if info is None else info.error_code or 5, f"topic {topic!r}")
+        code = None if info is None else info.error_code
+        raise err.error_for_code(code or codes.LEADER_NOT_AVAILABLE, f"topic {topic!r}")
 
     # -- convenient -----------------------------------------------------------------------------------
 

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping
 
+from managedconsumer import codes
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.simulate_group import ClassicGroup
 from managedconsumer.testing.simulate_group848 import ModernGroup, topic_id
-from managedconsumer.testing.simulate_groupmember import (
-    NOT_COORDINATOR,
-    UNKNOWN_MEMBER,
-    Body,
-    Reply,
-    heartbeat_error,
-    join_error,
-)
+from managedconsumer.testing.simulate_groupmember import Body, Reply, heartbeat_error, join_error
 from managedconsumer.testing.simulate_kernel import Kernel
 from managedconsumer.testing.simulate_log import Log
 from managedconsumer.wire import schemas
@@ -33,8 +27,6 @@ GROUP_APIS = frozenset(
         schemas.DESCRIBE_GROUPS,
     )
 )
-#: What a group of the one protocol answers to members of the other.
-INCONSISTENT_PROTOCOL, GROUP_ID_NOT_FOUND = 23, 69
 _CLASSIC_ONLY = frozenset(
     api.key for api in (schemas.JOIN_GROUP, schemas.SYNC_GROUP, schemas.HEARTBEAT, schemas.LEAVE_GROUP)
 )
@@ -129,12 +121,14 @@ class Brokers:
             raise AssertionError(f"the simulation does not know {api.name}")
 
     def _handle_group(self, node: int, api: schemas.Api, body: Body, reply: Reply) -> None:
-        code = NOT_COORDINATOR if node != self.coordinator else LOADING if self.kernel.now < self.loading_until else 0
+        code = LOADING if self.kernel.now < self.loading_until else codes.NONE
+        if node != self.coordinator:
+            code = codes.NOT_COORDINATOR
         group = self.group
         if not code and isinstance(group, ModernGroup) and api.key in _CLASSIC_ONLY:
-            code = INCONSISTENT_PROTOCOL if api is schemas.JOIN_GROUP else UNKNOWN_MEMBER
+            code = codes.INCONSISTENT_GROUP_PROTOCOL if api is schemas.JOIN_GROUP else codes.UNKNOWN_MEMBER_ID
         elif not code and isinstance(group, ClassicGroup) and api is schemas.CONSUMER_GROUP_HEARTBEAT:
-            code = GROUP_ID_NOT_FOUND
+            code = codes.GROUP_ID_NOT_FOUND
         if code:
             reply(self.refusal(api, body, code))
         elif api is schemas.CONSUMER_GROUP_HEARTBEAT and isinstance(group, ModernGroup):

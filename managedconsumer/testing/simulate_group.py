@@ -10,22 +10,9 @@ from __future__ import annotations
 from copy import copy
 from typing import Any, Callable
 
+from managedconsumer import codes
 from managedconsumer.structs import TopicPartition
-from managedconsumer.testing.simulate_groupmember import (
-    FENCED,
-    ILLEGAL_GENERATION,
-    INCONSISTENT,
-    MEMBER_ID_REQUIRED,
-    NOT_COORDINATOR,
-    REBALANCING,
-    UNKNOWN_MEMBER,
-    Body,
-    GroupMember,
-    GroupState,
-    Reply,
-    join_error,
-    protocols_of,
-)
+from managedconsumer.testing.simulate_groupmember import Body, GroupState, MemberEntry, Reply, join_error, protocols_of
 
 Timer = Callable[[float, Callable[[], None]], None]
 _S = GroupState
@@ -47,14 +34,14 @@ class ClassicGroup:
         self.generation = 0
         self.protocol: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, GroupMember] = {}
+        self.members: dict[str, MemberEntry] = {}
         self.static: dict[str, str] = {}
         self.pending: set[str] = set()
         self.committed: dict[TopicPartition, tuple[int, str]] = {}
         self._round = 0
         self._holding_off = False
         self._ids = 0
-        self._saved: tuple[int, str | None, str | None, dict[str, GroupMember]] = (0, None, None, {})
+        self._saved: tuple[int, str | None, str | None, dict[str, MemberEntry]] = (0, None, None, {})
 
     # -- questions ------------------------------------------------------------------------------------
 
@@ -66,17 +53,17 @@ class ClassicGroup:
         """The error code of a request by a member: known, not fenced, of the current generation; or 0."""
         member_id, instance = body["member_id"], body.get("group_instance_id")
         if instance is not None and instance in self.static and self.static[instance] != member_id:
-            return FENCED
+            return codes.FENCED_INSTANCE_ID
         if member_id not in self.members:
-            return UNKNOWN_MEMBER
-        return ILLEGAL_GENERATION if generation is not None and generation != self.generation else 0
+            return codes.UNKNOWN_MEMBER_ID
+        return codes.ILLEGAL_GENERATION if generation is not None and generation != self.generation else 0
 
     # -- JoinGroup ------------------------------------------------------------------------------------
 
     def join(self, body: Body, reply: Reply) -> None:
         """Answered when everybody has joined, or the slowest has had its time."""
         if self.members and not self._common({name for name, _ in protocols_of(body)}, but=body["member_id"]):
-            reply(join_error(INCONSISTENT, body["member_id"]))
+            reply(join_error(codes.INCONSISTENT_GROUP_PROTOCOL, body["member_id"]))
         elif not body["member_id"]:
             self._join_new(body, reply)
         elif body["member_id"] in self.pending:
@@ -92,7 +79,7 @@ class ClassicGroup:
         if instance is None:
             self.pending.add(member_id)
             self._timer(body["session_timeout_ms"] / 1000.0, lambda: self._forget_pending(member_id))
-            reply(join_error(MEMBER_ID_REQUIRED, member_id))
+            reply(join_error(codes.MEMBER_ID_REQUIRED, member_id))
         elif instance in self.static:
             self._replace_static(member_id, body, reply)
         else:
@@ -109,8 +96,8 @@ class ClassicGroup:
         old = self.members.pop(self.static[body["group_instance_id"]])
         for waiting in (old.join, old.sync):
             if waiting is not None:
-                waiting({**join_error(FENCED, old.id), "assignment": b""})
-        member = GroupMember(member_id, body)
+                waiting({**join_error(codes.FENCED_INSTANCE_ID, old.id), "assignment": b""})
+        member = MemberEntry(member_id, body)
         same, member.assignment = member.protocols == old.protocols, old.assignment
         self.members[member_id] = member
         self.static[body["group_instance_id"]] = member_id
@@ -130,7 +117,7 @@ class ClassicGroup:
     def _join_known(self, body: Body, reply: Reply) -> None:
         code = self.check(body, None)
         if code or self.state is _S.EMPTY:
-            reply(join_error(code or UNKNOWN_MEMBER, body["member_id"]))
+            reply(join_error(code or codes.UNKNOWN_MEMBER_ID, body["member_id"]))
             return
         member = self.members[body["member_id"]]
         same = member.protocols == protocols_of(body)
@@ -140,12 +127,12 @@ class ClassicGroup:
             reply(self._join_answer(member))
         else:
             if member.join is not None:
-                member.join(join_error(REBALANCING, member.id))
+                member.join(join_error(codes.REBALANCE_IN_PROGRESS, member.id))
             member.protocols, member.join = protocols_of(body), reply
             self._rebalance("member rejoins")
 
     def _add(self, member_id: str, body: Body, reply: Reply) -> None:
-        member = self.members[member_id] = GroupMember(member_id, body)
+        member = self.members[member_id] = MemberEntry(member_id, body)
         member.join = reply
         self._touch(member)
         if self.leader is None:
@@ -159,7 +146,7 @@ class ClassicGroup:
     def _rebalance(self, reason: str) -> None:
         if self.state in (_S.STABLE, _S.COMPLETING, _S.EMPTY):
             if self.state is _S.COMPLETING:
-                self._fail_syncs(REBALANCING)
+                self._fail_syncs(codes.REBALANCE_IN_PROGRESS)
             fresh = self.state is _S.EMPTY
             self._move(_S.PREPARING, reason)
             self._round += 1
@@ -218,7 +205,7 @@ class ClassicGroup:
         votes = [next(name for name, _ in m.protocols if name in common) for m in self.members.values()]
         return max(sorted(common), key=votes.count)
 
-    def _join_answer(self, member: GroupMember) -> dict[str, Any]:
+    def _join_answer(self, member: MemberEntry) -> dict[str, Any]:
         members = [
             {"member_id": m.id, "group_instance_id": m.instance, "metadata": dict(m.protocols)[self.protocol or ""]}
             for m in self.members.values()
@@ -239,7 +226,7 @@ class ClassicGroup:
         """Answered when the leader has sent everybody's assignment."""
         code = self.check(body, body["generation_id"])
         if not code and self.state is _S.PREPARING:
-            code = REBALANCING
+            code = codes.REBALANCE_IN_PROGRESS
         if code:
             reply({"error_code": code, "assignment": b""})
             return
@@ -280,31 +267,31 @@ class ClassicGroup:
         if code:
             return code
         self._touch(self.members[body["member_id"]])
-        return REBALANCING if self.state is _S.PREPARING else 0
+        return codes.REBALANCE_IN_PROGRESS if self.state is _S.PREPARING else 0
 
     def leave(self, body: Body) -> dict[str, Any]:
         """The answer, with a code for each member."""
-        codes = []
+        left = []
         for entry in body["members"]:
             member = self.members.get(entry["member_id"])
             known = member is not None or entry["member_id"] in self.pending
             self.pending.discard(entry["member_id"])
             if member is not None:
                 self._drop(member)
-            codes.append({"member_id": entry["member_id"], "error_code": 0 if known else UNKNOWN_MEMBER})
+            left.append({"member_id": entry["member_id"], "error_code": 0 if known else codes.UNKNOWN_MEMBER_ID})
         self._rebalance_or_empty("member left")
-        return {"error_code": 0, "members": codes}
+        return {"error_code": 0, "members": left}
 
     # -- sessions -------------------------------------------------------------------------------------
 
-    def _touch(self, member: GroupMember) -> None:
+    def _touch(self, member: MemberEntry) -> None:
         """The member is alive: its session starts anew."""
         first = not member.deadline
         member.deadline = self._now() + member.session
         if first:
             self._timer(member.session, lambda: self._watch(member))
 
-    def _watch(self, member: GroupMember) -> None:
+    def _watch(self, member: MemberEntry) -> None:
         if self.members.get(member.id) is not member:
             return
         if member.join is not None or member.sync is not None:
@@ -322,13 +309,13 @@ class ClassicGroup:
             self._drop(member)
         self._rebalance_or_empty("expelled")
 
-    def _drop(self, member: GroupMember) -> None:
+    def _drop(self, member: MemberEntry) -> None:
         self.members.pop(member.id, None)
         if member.instance is not None and self.static.get(member.instance) == member.id:
             del self.static[member.instance]
         for waiting in (member.join, member.sync):
             if waiting is not None:
-                waiting({**join_error(UNKNOWN_MEMBER, member.id), "assignment": b""})
+                waiting({**join_error(codes.UNKNOWN_MEMBER_ID, member.id), "assignment": b""})
         member.join = member.sync = None
         if self.leader == member.id:
             self.leader = next(iter(self.members), None)
@@ -338,7 +325,7 @@ class ClassicGroup:
             if self.members:
                 self._rebalance(reason)
             else:
-                self._fail_syncs(REBALANCING)
+                self._fail_syncs(codes.REBALANCE_IN_PROGRESS)
                 self._move(_S.PREPARING, reason)
                 self._complete()
         else:
@@ -355,12 +342,12 @@ class ClassicGroup:
         generation, member_id = body["generation_id_or_member_epoch"], body["member_id"]
         if not (generation < 0 and self.state is _S.EMPTY):
             if generation < 0 and not member_id and body.get("group_instance_id") is None:
-                return UNKNOWN_MEMBER
+                return codes.UNKNOWN_MEMBER_ID
             code = self.check(body, generation)
             if code:
                 return code
             if self.state is _S.COMPLETING:
-                return REBALANCING
+                return codes.REBALANCE_IN_PROGRESS
             self._touch(self.members[member_id])
         return 0
 
@@ -383,7 +370,7 @@ class ClassicGroup:
         for member in list(self.members.values()):
             for waiting in (member.join, member.sync):
                 if waiting is not None:
-                    waiting({**join_error(NOT_COORDINATOR, member.id), "assignment": b""})
+                    waiting({**join_error(codes.NOT_COORDINATOR, member.id), "assignment": b""})
             member.join = member.sync = None
         self.generation, self.protocol, self.leader, saved = self._saved
         self.members = {member_id: copy(member) for member_id, member in saved.items()}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterable
 
+from managedconsumer import codes
 from managedconsumer.structs import TopicPartition
-from managedconsumer.testing.simulate_groupmember import FENCED, UNKNOWN_MEMBER, Body, heartbeat_error
+from managedconsumer.testing.simulate_groupmember import Body, heartbeat_error
 
 Timer = Callable[[float, Callable[[], None]], None]
 FENCED_EPOCH, UNRELEASED_INSTANCE, STALE_EPOCH = 110, 111, 113
@@ -72,7 +73,7 @@ class ModernGroup:
         code = self._join(body) if epoch == _JOIN else 0
         member = self.members.get(body["member_id"])
         if not code:
-            code = UNKNOWN_MEMBER if member is None else self._check_epoch(member, body, epoch, owned)
+            code = codes.UNKNOWN_MEMBER_ID if member is None else self._check_epoch(member, body, epoch, owned)
         if code or member is None:
             return heartbeat_error(code, body["member_id"])
         self._touch(member)
@@ -108,7 +109,7 @@ class ModernGroup:
     ) -> int:
         holder = self._of_instance(body["instance_id"])
         if holder is not None and holder is not member:
-            return FENCED
+            return codes.FENCED_INSTANCE_ID
         if epoch > member.epoch:
             return FENCED_EPOCH
         if epoch < member.epoch and not (epoch == member.previous and owned is not None and owned <= member.assigned):
@@ -118,7 +119,7 @@ class ModernGroup:
     def _leave(self, body: Body, epoch: int) -> dict[str, Any]:
         member = self.members.get(body["member_id"])
         if member is None:
-            return heartbeat_error(UNKNOWN_MEMBER, body["member_id"])
+            return heartbeat_error(codes.UNKNOWN_MEMBER_ID, body["member_id"])
         if epoch == _LEAVE_STATIC and member.instance is not None:
             member.previous, member.epoch = member.epoch, _LEAVE_STATIC
             member.revoking = frozenset()
@@ -211,7 +212,7 @@ class ModernGroup:
         if epoch < 0 and not self.members:
             return 0
         if member is None:
-            return UNKNOWN_MEMBER
+            return codes.UNKNOWN_MEMBER_ID
         return 0 if member.epoch == epoch else STALE_EPOCH
 
     def commit(self, body: Body) -> None:

@@ -8,9 +8,6 @@ from typing import Any, Callable, Mapping
 Body = Mapping[str, Any]
 Reply = Callable[[dict[str, Any]], None]
 
-NOT_COORDINATOR, ILLEGAL_GENERATION, INCONSISTENT, UNKNOWN_MEMBER = 16, 22, 23, 25
-REBALANCING, MEMBER_ID_REQUIRED, FENCED = 27, 79, 82
-
 
 class GroupState(Enum):
     """Kafka's states of a group."""
@@ -21,7 +18,7 @@ class GroupState(Enum):
     STABLE = "Stable"
 
 
-class GroupMember:
+class MemberEntry:
     """A member as the coordinator knows it."""
 
     __slots__ = ("assignment", "deadline", "id", "instance", "join", "protocols", "rebalance", "session", "sync")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Collection
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.group_life import GroupLife
 from managedconsumer.structs import TopicPartition
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 #: How long ``stop()`` may take (seconds): its own default timeout for each of the things that it waits for.
 _LONGEST_STOP = 25.0
-_FENCED, _UNRELEASED = 82, 111
 
 
 class Program(Watched):
@@ -224,7 +224,7 @@ class Program(Watched):
         """The consumer has ended: only for a reason that was put into its way."""
         code = getattr(error, "ERROR_CODE", None)
         if code in (self.injected if starting else self.may_end_by) or (
-            code in (_FENCED, _UNRELEASED) and self.instance is not None
+            code in (codes.FENCED_INSTANCE_ID, codes.UNRELEASED_INSTANCE_ID) and self.instance is not None
         ):
             self.over = self.over or not starting
             self._told.set()

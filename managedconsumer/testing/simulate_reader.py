@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 #: How long (ms) a reader waits for a message.
 PATIENCE_MS = 900
-_LONGEST_ROUND = 0.9
 _ARROW_COLUMNS = ("topic", "partition", "offset")
 
 Item = tuple[TopicPartition, int]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Collection
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.group_life import GroupLife
@@ -20,8 +21,6 @@ from managedconsumer.testing.simulate_reader import Item, Reader, arrow_items
 
 if TYPE_CHECKING:
     from managedconsumer.testing.simulate import World
-
-_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _FENCED_EPOCH = 22, 25, 110
 
 
 class Listener(ConsumerRebalanceListener):
@@ -204,7 +203,7 @@ class Watched:
     def _check_reason(self, event: Any) -> None:
         """Nobody gives a place up that the coordinator still keeps: an answer must count in its own generation only."""
         code, lost = getattr(event.error, "ERROR_CODE", None), event.generation
-        told = code in (_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _FENCED_EPOCH) and code not in self.injected
+        told = code in codes.CLASSIC_EXPELLED | {codes.FENCED_MEMBER_EPOCH} and code not in self.injected
         if self.world.brokers.moves:  # a coordinator that has lost a round may have come back to it since
             return
         if told and self.world.brokers.group.accepts(lost.member_id, lost.id):

@@ -12,7 +12,7 @@ cdef inline uint64_t this_thread() noexcept:
 
 @cython.final
 cdef class Lane:
-    """The short way from a chunk to the thread that consumes, see ``managedconsumer.wire._lane_py``.
+    """The fast path from a chunk to the thread that consumes, see ``managedconsumer.wire._lane_py``.
 
     What happens in ``take`` happens under the GIL and runs no Python code, so it is one step to every other thread: after
     ``detach()`` nothing more comes out of it.
@@ -41,7 +41,7 @@ cdef class Lane:
         self._owner = None
 
     def leave(self):
-        """Let the thread go the long way for its next message. For signal handlers."""
+        """Let the thread take the slow path for its next message. For signal handlers."""
         self.detach()
 
     def cut(self):
@@ -78,11 +78,11 @@ cdef class Lane:
         return None
 
     def take(self):
-        """The next message, or None where the long way has to be gone."""
+        """The next message, or None where the slow path is needed."""
         return self._next()
 
     def iterate(self, slow):
-        """An iterator that calls ``slow`` where the short way ends, and ends where that gives None."""
+        """An iterator that calls ``slow`` where the fast path ends, and ends where that gives None."""
         return _Iterator.__new__(_Iterator, self, slow)
 
 

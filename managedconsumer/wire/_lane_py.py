@@ -28,7 +28,7 @@ class Lane:
     """See above.
 
     ``here.number`` tells the calling thread from all others, dead ones too; without it ``current()`` gives the calling
-    greenlet. With neither there is no short way.
+    greenlet. With neither there is no fast path.
     """
 
     def __init__(self, current: Callable[[], Any] | None = None, here: Any = None) -> None:
@@ -102,7 +102,7 @@ class Lane:
         self._chunk = self._offsets = None
 
     def leave(self) -> None:
-        """Let the thread go the long way for its next message. Needs no lock: for signal handlers."""
+        """Let the thread take the slow path for its next message. Needs no lock: for signal handlers."""
         self._owner = None
 
     def cut(self) -> None:
@@ -116,7 +116,7 @@ class Lane:
         return self._chunk is not None
 
     def take(self) -> Message | None:
-        """The next message, or None where the long way has to be gone."""
+        """The next message, or None where the slow path is needed."""
         owner = self._owner
         if owner is None or (self._here.number if self._current is None else self._current()) != owner:
             return None
@@ -126,7 +126,7 @@ class Lane:
             return None
 
     def iterate(self, slow: Callable[[], Message | None]) -> Iterator[Message]:
-        """An iterator that calls ``slow`` where the short way ends, and ends where that gives None."""
+        """An iterator that calls ``slow`` where the fast path ends, and ends where that gives None."""
         here, current = self._here, self._current
         while (message := self.take() or slow()) is not None:
             yield message
@@ -167,5 +167,5 @@ class ShortWay:
         return self._consume_waiting(block, unblock_event)
 
     def _consume_waiting(self, block: bool, unblock_event: Any) -> Message | None:
-        """The long way: under the lock, and waiting where nothing is there."""
+        """The slow path: under the lock, and waiting where nothing is there."""
         raise NotImplementedError

@@ -91,7 +91,7 @@ def check_frame_size(header: bytes | bytearray | memoryview, max_frame_bytes: in
     """
     raw = bytes(header)
     size: int = _INT32.unpack(raw)[0]
-    if _is_tls_alert(raw):  # whatever the limit: no Kafka message is one of these four sizes but by a rare chance
+    if _is_tls_alert(raw):  # with any limit: a Kafka message has one of these four sizes only by a rare chance
         raise ProtocolMismatchError(
             "the broker answered with a TLS alert: its port speaks TLS. Set security_protocol to SSL or SASL_SSL"
         )
@@ -135,7 +135,7 @@ def _skip_tags(view: memoryview, pos: int) -> int:
 class FrameReader:
     """Cuts a byte stream into frames, however it comes in pieces.  Not thread-safe.
 
-    Memory follows what has arrived, never what a size announces.  After an error the reader repeats it.
+    Memory grows with the bytes that arrive, never with an announced size.  After an error the reader repeats it.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:

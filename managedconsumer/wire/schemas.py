@@ -1,4 +1,6 @@
-"""Every request this client speaks, Kafka 2.1 to 4.3; the table itself is in the four ``schemas_*`` files.
+"""Every request that this client, its tools or its tests send, Kafka 2.1 to 4.3.
+
+The table itself is in the four ``schemas_*`` files, which say where a request has no sender yet.
 
 First versions are those that Kafka 4 still answers (KIP-896), which every broker since 2.1 answers too; last versions
 are Kafka 4.3's.
@@ -10,7 +12,6 @@ from typing import Final
 
 from managedconsumer.wire.api import Api as Api
 from managedconsumer.wire.schemas_admin import CONSUMER_GROUP_DESCRIBE as CONSUMER_GROUP_DESCRIBE
-from managedconsumer.wire.schemas_admin import CREATE_PARTITIONS as CREATE_PARTITIONS
 from managedconsumer.wire.schemas_admin import CREATE_TOPICS as CREATE_TOPICS
 from managedconsumer.wire.schemas_admin import DELETE_GROUPS as DELETE_GROUPS
 from managedconsumer.wire.schemas_admin import DELETE_RECORDS as DELETE_RECORDS

@@ -53,6 +53,7 @@ LIST_GROUPS = Api(
     """,
 )
 
+# For the look-up of a KIP-848 group by tools; the tests ask brokers by it.
 CONSUMER_GROUP_DESCRIBE = Api(
     "ConsumerGroupDescribe",
     69,
@@ -97,6 +98,7 @@ CONSUMER_GROUP_DESCRIBE = Api(
     """,
 )
 
+# Not sent yet: for the administration of groups by the commands.
 DELETE_GROUPS = Api(
     "DeleteGroups",
     42,
@@ -113,6 +115,7 @@ DELETE_GROUPS = Api(
     """,
 )
 
+# Not sent yet: for the administration of groups by the commands.
 OFFSET_DELETE = Api(
     "OffsetDelete",
     47,
@@ -197,29 +200,7 @@ DELETE_TOPICS = Api(
     """,
 )
 
-CREATE_PARTITIONS = Api(
-    "CreatePartitions",
-    37,
-    versions="0-3",
-    flexible="2+",
-    request="""
-        topics              []
-            name            string
-            count           int32
-            assignments     []?      = null
-                broker_ids  [int32]
-        timeout_ms          int32
-        validate_only       bool     = false
-    """,
-    response="""
-        throttle_time_ms   int32    = 0
-        results            []
-            name           string
-            error_code     int16    = 0
-            error_message  string?  = null
-    """,
-)
-
+# Only tests send it: the log's start moves.
 DELETE_RECORDS = Api(
     "DeleteRecords",
     21,

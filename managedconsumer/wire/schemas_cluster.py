@@ -106,6 +106,7 @@ METADATA = Api(
     """,
 )
 
+# Not sent yet: for a command that examines a cluster.
 DESCRIBE_CLUSTER = Api(
     "DescribeCluster",
     60,

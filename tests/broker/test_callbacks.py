@@ -108,7 +108,7 @@ def test_seek_and_commit_inside(kafka: DevBroker, fleet: Make) -> None:
 @pytest.mark.parametrize("kind", ["callback", "answer"])
 @pairs
 def test_its_exception_comes_out_of_consume_once(kafka: DevBroker, fleet: Make, failing_call: int, kind: str) -> None:
-    """USERS.md M6: as itself, once, before any message of the rebalance; the next rebalance calls again."""
+    """As itself, once, before any message of the rebalance; the next rebalance calls again."""
     group = fleet(kafka, 2)
     calls: list[int] = []
     problem = MyError("from the callback")

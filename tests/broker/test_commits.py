@@ -22,7 +22,7 @@ def commits_of(group: Fleet, partitions: int) -> dict[int, int]:
 
 
 def test_nothing_is_committed_that_nobody_asked_for(kafka: DevBroker, fleet: Make) -> None:
-    """USERS.md M4, M5: pykafka commits at its start, at every rebalance and at the stop; its users lost data by it."""
+    """pykafka commits at its start, at every rebalance and at the stop; its users lost data by it."""
     group = fleet(kafka, 4)
     expected = write(kafka, group.topic, 4, 20)
     group.join()

@@ -44,7 +44,7 @@ def transactions(broker: DevBroker, topic: str, unique: Callable[[str], str], *e
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 @pairs
 def test_transactions(kafka: DevBroker, fleet: Make, unique: Callable[[str], str], isolation: str) -> None:
-    """USERS.md M14, M15: pykafka stalls at the first gap, or hands out what was aborted and is one behind for ever."""
+    """pykafka stalls at the first gap, or hands out what was aborted and is one behind for ever."""
     group = fleet(kafka, 1)
     ends = ("commit", "abort", "commit", "abort")
     transactions(kafka, group.topic, unique, *ends)
@@ -127,7 +127,7 @@ def test_a_compacted_topic(kafka: DevBroker, fleet: Make) -> None:
 
 @pairs
 def test_records_larger_than_the_fetch_size(kafka: DevBroker, fleet: Make) -> None:
-    """USERS.md M17: in every partition, also beside one that is never empty; memory for one of them at a time."""
+    """In every partition, also beside one that is never empty; memory for one of them at a time."""
     group = fleet(kafka, 3)
     write(kafka, group.topic, 3, 1)
     big = bytes(range(256)) * 3000
@@ -188,7 +188,7 @@ def parsing(group: Fleet, **options: Any) -> Any:
 
 @pairs
 def test_a_value_that_does_not_parse_is_raised_and_stays(kafka: DevBroker, fleet: Make) -> None:
-    """USERS.md M13, M16: with ``on_error="raise"`` the position stays before it; a tombstone arrives as None."""
+    """With ``on_error="raise"`` the position stays before it; a tombstone arrives as None."""
     group = fleet(kafka, 1)
     write_values(group, b"1", None, b"x", b"4")
     consumer = parsing(group, auto_commit_enable=True)

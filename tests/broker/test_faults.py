@@ -95,7 +95,7 @@ def test_zombie(kafka: DevBroker, fleet: Make, spawn: Spawn) -> None:
 
 
 def test_leave_group_in_my_name(kafka: DevBroker, fleet: Make) -> None:
-    """USERS.md M1: pykafka goes on consuming for ever, beside the new owner."""
+    """pykafka goes on consuming for ever, beside the new owner."""
     group = fleet(kafka, PARTITIONS)
     with Load(kafka, group.topic, PARTITIONS) as load:
         victim = group.join(auto_commit_enable=True, auto_commit_interval_ms=200)
@@ -177,7 +177,7 @@ def mortal(request: pytest.FixtureRequest) -> Iterator[DevBroker]:
 
 @mortals
 def test_the_only_broker_is_killed_and_comes_back(mortal: DevBroker, fleet: Make) -> None:
-    """USERS.md M2: pykafka never recovers."""
+    """pykafka never recovers."""
     group = fleet(mortal, PARTITIONS)
     down = 0.0
 

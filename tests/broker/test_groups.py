@@ -75,7 +75,7 @@ def test_spare_members_idle_cheaply(kafka43: DevBroker, fleet: Make) -> None:
 
 
 def test_an_idle_consume_never_delays_a_join(kafka: DevBroker, fleet: Make) -> None:
-    """USERS.md M13: pykafka's blocked consume() held the join of the second member for 19 s."""
+    """pykafka's blocked consume() held the join of the second member for 19 s."""
     group = fleet(kafka, 4)
     group.join(consumer_timeout_ms=-1)
     group.wait_balanced(4)
@@ -87,7 +87,7 @@ def test_an_idle_consume_never_delays_a_join(kafka: DevBroker, fleet: Make) -> N
 
 
 def test_two_topics_in_one_process(kafka: DevBroker, fleet: Make) -> None:
-    """USERS.md M12: two consumers of two groups do not get into each other's way."""
+    """Two consumers of two groups do not get into each other's way."""
     groups = [fleet(kafka, 2), fleet(kafka, 3)]
     for group, partitions in zip(groups, (2, 3), strict=True):
         for _ in range(2):
@@ -100,7 +100,7 @@ def test_two_topics_in_one_process(kafka: DevBroker, fleet: Make) -> None:
 
 
 def test_one_group_two_topics(kafka: DevBroker, fleet: Make) -> None:
-    """USERS.md M11: consumers of different topics in the same group each get all of their own topic."""
+    """Consumers of different topics in the same group each get all of their own topic."""
     one, other = fleet(kafka, 4), fleet(kafka, 4)
     other.group = one.group
     for group in (one, other):
@@ -134,7 +134,7 @@ def test_one_consumer_of_several_topics(kafka43: DevBroker, fleet: Make, topic: 
 
 
 def test_partitions_added(kafka: DevBroker, fleet: Make) -> None:
-    """USERS.md M10: pykafka never sees them. They are read from their first message."""
+    """pykafka never sees them. They are read from their first message."""
     group = fleet(kafka, 2)
     client = KafkaClient(kafka.bootstrap, metadata_max_age_ms=1000)
     for _ in range(2):
@@ -149,7 +149,7 @@ def test_partitions_added(kafka: DevBroker, fleet: Make) -> None:
 
 @pairs
 def test_kafkas_own_tool_reads_the_living_group(kafka: DevBroker, fleet: Make) -> None:
-    """USERS.md M9: kafka-consumer-groups crashes on a living pykafka group."""
+    """kafka-consumer-groups crashes on a living pykafka group."""
     group = fleet(kafka, 4)
     expected = write(kafka, group.topic, 4, 10)
     members = [group.join(auto_commit_enable=True, auto_commit_interval_ms=200) for _ in range(2)]

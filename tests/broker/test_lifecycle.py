@@ -106,7 +106,7 @@ def test_stop_by_another_thread_ends_a_blocked_call_at_once(kafka: DevBroker, fl
 
 
 def test_stop_start_stop(kafka: DevBroker, fleet: Make) -> None:
-    """USERS.md M8: ten times on one object, each time as a new member that goes on where the group is."""
+    """Ten times on one object, each time as a new member that goes on where the group is."""
     group = fleet(kafka, 2)
     write(kafka, group.topic, 2, 50)
     consumer = made(group, auto_commit_enable=True, consumer_timeout_ms=5000)
@@ -133,7 +133,7 @@ def test_stop_start_stop(kafka: DevBroker, fleet: Make) -> None:
 def test_a_signal_handler_that_stops(
     kafka: DevBroker, fleet: Make, spawn: Callable[..., ProcessMember], number: int
 ) -> None:
-    """USERS.md 6.17: while a message is worked on, it is not committed, and the process is gone within two seconds."""
+    """While a message is worked on, it is not committed, and the process is gone within two seconds."""
     group = fleet(kafka, 1)
     write(kafka, group.topic, 1, 10)
     member = spawn(group, hold=0.5, options={"auto_commit_enable": True, "consumer_timeout_ms": -1})
@@ -168,7 +168,7 @@ def test_a_signal_handler_while_nothing_comes(
 
 
 def test_a_child_of_a_fork_is_told(kafka43: DevBroker, fleet: Make) -> None:
-    """USERS.md 6.18: a clear error there, and the parent goes on."""
+    """A clear error there, and the parent goes on."""
     group = fleet(kafka43, 1)
     write(kafka43, group.topic, 1, 2)
     consumer = made(group)
@@ -219,7 +219,7 @@ def cycles(group: Fleet, count: int) -> None:
 
 @pairs
 def test_a_hundred_start_stop_cycles(kafka: DevBroker, fleet: Make) -> None:
-    """USERS.md M7: pykafka left 30 threads, 27 descriptors and 200 MiB behind after 30."""
+    """pykafka left 30 threads, 27 descriptors and 200 MiB behind after 30."""
     cycles(fleet(kafka, 2), 50)
 
 

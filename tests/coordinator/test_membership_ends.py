@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.structs import NO_GENERATION, Generation
 from tests.coordinator.kit import Classic, S, told
@@ -264,25 +265,15 @@ def test_at_the_end_no_rebalance_is_wanted_any_more(end: str) -> None:
     member = Classic()
     member.reach(S.STABLE)
     if end == "failed":
-        member.machine.abort(ValueError("x"))
+        member.answer(member.beat(), codes.GROUP_AUTHORIZATION_FAILED)
+        member.machine.forgotten()
+        assert member.machine.state is S.FAILED
     else:
         member.machine.leave("bye")
         if end == "left":
             member.answer(member.request())
     member.machine.request_rejoin("the topics changed")
     assert (member.machine.rejoin_reason, member.poll()) == (None, [])
-    assert told(member.machine.abort(ValueError("once more"))) == []
-
-
-def test_an_owner_that_cannot_go_on_ends_it() -> None:
-    member = Classic()
-    member.reach(S.ASSIGNING)
-    error = ValueError("the callback raised")
-    assert told(member.machine.abort(error)) == [
-        f"Transition ASSIGNING FAILED 'the callback raised' {ONE}",
-        "MembershipFailed ValueError: the callback raised",
-    ]
-    assert (member.machine.error, member.machine.next_heartbeat(member.now)) == (error, None)
 
 
 def test_after_the_end_it_begins_as_a_new_member() -> None:
@@ -290,8 +281,8 @@ def test_after_the_end_it_begins_as_a_new_member() -> None:
     member.reach(S.PREPARING_REBALANCE)
     member.fail(member.request(), GONE)
     member.wait(1.0)
-    member.join(leader="me")
-    member.machine.abort(ValueError("x"))
+    member.join()
+    member.answer(member.request(), codes.GROUP_AUTHORIZATION_FAILED)
     member.machine.restart()
     machine = member.machine
     assert (machine.generation, machine.leader_id) == (NO_GENERATION, "")

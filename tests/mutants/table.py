@@ -132,7 +132,7 @@ GROUP = [
     Mutant(
         "KIP-848: an assignment that moved in between is not told again",
         "managedconsumer/coordinator/membership_848.py",
-        "self._told_owned, self._to_confirm = None, False",
+        "self._reported_owned, self._to_confirm = None, False",
         "self._to_confirm = False",
         ("tests/coordinator/test_membership_848_lost_answers.py",),
         0,

@@ -9,6 +9,7 @@ import pytest
 
 from managedconsumer.runtime.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.handlers import GEventHandler, Handler, ThreadingHandler
+from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
 
 Connect = Callable[..., Connection]
 
@@ -45,3 +46,12 @@ class Stopwatch:
 @pytest.fixture
 def stopwatch() -> Stopwatch:
     return Stopwatch()
+
+
+@pytest.fixture
+def broker() -> Iterator[SilentProxyBroker]:
+    """A broker behind a proxy that can fall silent. (A file with another kind of broker has its own fixture.)"""
+    broker = SilentProxyBroker({TOPIC: 2})
+    broker.start()
+    yield broker
+    broker.close()

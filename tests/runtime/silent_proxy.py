@@ -11,6 +11,9 @@ from typing import Callable
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire import schemas
 
+#: The topic, with two partitions, that the fixture ``broker`` has.
+TOPIC = "orders"
+
 
 class Wire:
     """One connection through the proxy."""

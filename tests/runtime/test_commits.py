@@ -16,6 +16,7 @@ from managedconsumer import Commit, ConsumerRebalanceListener, ManagedBalancedCo
 from managedconsumer import errors as err
 from managedconsumer.subscription_state import PartitionNotAssignedError
 from managedconsumer.testing import MemoryBroker
+from tests.waiting import until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -91,13 +92,6 @@ def make(broker: Broker) -> Iterator[Callable[..., Any]]:
     broker.speak()
     for consumer in made:
         consumer.stop(timeout=1)
-
-
-def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.005)
 
 
 def lose(broker: Broker, consumer: Any) -> None:

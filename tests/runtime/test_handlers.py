@@ -193,7 +193,7 @@ def test_what_fails_in_the_pool_is_raised_and_not_printed(capfd: pytest.CaptureF
 
 
 def test_dialling_connects_by_name(handler: Handler, listener: socket.socket) -> None:
-    sock = connect(handler, ("localhost", listener.getsockname()[1]), timeout=5)
+    sock = net.dial(handler, "localhost", listener.getsockname()[1], timeout=5)
     try:
         assert sock.getpeername() == listener.getsockname()
         assert net.is_green(sock) == isinstance(handler, GEventHandler)
@@ -202,15 +202,11 @@ def test_dialling_connects_by_name(handler: Handler, listener: socket.socket) ->
 
 
 def test_dialling_uses_the_source_address(handler: Handler, listener: socket.socket) -> None:
-    sock = connect(handler, listener.getsockname(), timeout=5, source_address=("127.0.0.7", 0))
+    sock = net.dial(handler, *listener.getsockname(), timeout=5, source_address=("127.0.0.7", 0))
     accepted, address = listener.accept()
     accepted.close()
     sock.close()
     assert address[0] == "127.0.0.7"
-
-
-def connect(handler: Handler, address: tuple[str, int], timeout: float, **named: Any) -> Any:
-    return net.dial(handler, *address, timeout, **named)
 
 
 class _Resolver(ThreadingHandler):
@@ -228,14 +224,14 @@ class _Resolver(ThreadingHandler):
 def test_every_address_of_a_name_is_tried(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     handler = _Resolver([("127.0.0.2", 1), ("127.0.0.3", 1), ("127.0.0.1", port)])
-    sock = connect(handler, ("broker.test", port), timeout=5)
+    sock = net.dial(handler, "broker.test", port, timeout=5)
     assert sock.getpeername() == ("127.0.0.1", port)
     sock.close()
 
 
 def test_all_failures_are_told(listener: socket.socket) -> None:
     with pytest.raises(net.DialError) as caught:
-        connect(_Resolver([("127.0.0.2", 1), ("127.0.0.3", 1)]), ("broker.test", 9), timeout=5)
+        net.dial(_Resolver([("127.0.0.2", 1), ("127.0.0.3", 1)]), "broker.test", 9, timeout=5)
     assert "127.0.0.2:1: connection refused" in str(caught.value)
     assert "127.0.0.3:1: connection refused" in str(caught.value)
 
@@ -260,7 +256,7 @@ def test_an_address_that_swallows_packets_leaves_time_for_the_next(
 ) -> None:
     handler = _Resolver([black_hole, listener.getsockname()])
     start = time.monotonic()
-    sock = connect(handler, ("broker.test", 9), timeout=0.6)
+    sock = net.dial(handler, "broker.test", 9, timeout=0.6)
     assert time.monotonic() - start < 0.6
     sock.close()
 
@@ -268,14 +264,14 @@ def test_an_address_that_swallows_packets_leaves_time_for_the_next(
 def test_dialling_keeps_its_deadline(handler: Handler, black_hole: tuple[str, int]) -> None:
     start = time.monotonic()
     with pytest.raises(net.DialError, match="no answer in time"):
-        connect(handler, black_hole, timeout=0.1)
+        net.dial(handler, *black_hole, timeout=0.1)
     assert time.monotonic() - start < 1
 
 
 def test_a_silent_resolver_is_left_behind() -> None:
     start = time.monotonic()
     with pytest.raises(socket.gaierror, match=r"no answer within 0\.1 s"):
-        connect(_Resolver([], delay=1), ("broker.test", 9), timeout=0.1)
+        net.dial(_Resolver([], delay=1), "broker.test", 9, timeout=0.1)
     assert time.monotonic() - start < 0.5
 
 
@@ -339,7 +335,7 @@ def test_monkey_patched_process(name: str) -> None:
                 gevent.sleep(0.005)
         ticker = gevent.spawn(tick)
         with socket.create_server(("127.0.0.1", 0)) as server:
-            sock = connect(handler, ("localhost", server.getsockname()[1]), 5)
+            sock = net.dial(handler, "localhost", server.getsockname()[1], 5)
             assert net.is_green(sock), type(sock)
             sock.close()
         handler.sleep(0.3)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from managedconsumer import KafkaClient, ManagedBalancedConsumer
 from managedconsumer.listeners import ConsumerRebalanceListener
-from tests.runtime.silent_proxy import SilentProxyBroker
+from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
 
 # Most of these start a program of their own, or wait for the end of a session.
 pytestmark = pytest.mark.slow
 
-TOPIC = "orders"
 SESSION_MS = 600
 
 
@@ -31,14 +29,6 @@ class Notes(ConsumerRebalanceListener):
 
     def on_partitions_lost(self, lost: Any) -> None:
         self.lost_at = time.monotonic()
-
-
-@pytest.fixture
-def broker() -> Iterator[SilentProxyBroker]:
-    broker = SilentProxyBroker({TOPIC: 2})
-    broker.start()
-    yield broker
-    broker.close()
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

@@ -16,19 +16,11 @@ from managedconsumer.runtime.cluster import Cluster
 from managedconsumer.runtime.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.handlers import Handler, ThreadingHandler
 from managedconsumer.wire import schemas
-from tests.runtime.silent_proxy import SilentProxyBroker
+from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
+from tests.waiting import until
 
-TOPIC = "orders"
 #: The time-out (ms) that these tests give every request.
 TIMEOUT = 300
-
-
-@pytest.fixture
-def broker() -> Iterator[SilentProxyBroker]:
-    broker = SilentProxyBroker({TOPIC: 1})
-    broker.start()
-    yield broker
-    broker.close()
 
 
 @pytest.fixture
@@ -53,13 +45,6 @@ def connect(cluster: Cluster) -> Callable[[], Connection]:
 
 def _ask(connection: Connection, timeout_ms: float | None = None) -> dict[str, Any]:
     return connection.request(schemas.METADATA, {"topics": [], "allow_auto_topic_creation": False}, timeout_ms)
-
-
-def _until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.005)
 
 
 def test_whoever_waits_on_another_dead_connection_learns_it_at_once(
@@ -149,7 +134,7 @@ def test_a_fetch_waits_as_long_as_the_client_says(broker: SilentProxyBroker) -> 
     """``socket_timeout_ms`` is for every answer; a fetch gets what the broker may wait on top."""
     with KafkaClient(broker.bootstrap, socket_timeout_ms=TIMEOUT) as client:
         consumer = SimpleConsumer(TOPIC, client.cluster, consumer_timeout_ms=5000)
-        _until(lambda: any("Fetch" in wire.carried for wire in broker.wires))
+        until(lambda: any("Fetch" in wire.carried for wire in broker.wires))
         broker.silence_all()
         began = time.monotonic()
         broker.produce(TOPIC, [b"a"], partition=0)

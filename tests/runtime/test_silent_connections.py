@@ -20,19 +20,11 @@ from managedconsumer.runtime.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.handlers import Handler
 from managedconsumer.structs import NO_GENERATION
 from managedconsumer.wire import schemas
-from tests.runtime.silent_proxy import SilentProxyBroker, Wire
+from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker, Wire
+from tests.waiting import until
 
-TOPIC = "orders"
 # The time-outs of these tests (ms); with the defaults each is a hundred times as long.
 TIMEOUT, SESSION = 300, 450
-
-
-@pytest.fixture
-def broker() -> Iterator[SilentProxyBroker]:
-    broker = SilentProxyBroker({TOPIC: 2})
-    broker.start()
-    yield broker
-    broker.close()
 
 
 @pytest.fixture
@@ -68,13 +60,6 @@ def _once(name: str) -> Callable[[Wire, str], bool]:
     return choose
 
 
-def _until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.005)
-
-
 def test_nobody_waits_longer_than_a_request_for_one_answer_of_the_group() -> None:
     """At the defaults 30 s for a join (which is repeated), a sync and a heartbeat, whatever the rebalance timeout."""
     config = MembershipConfig("billing")
@@ -108,7 +93,7 @@ def test_an_idle_connection_that_has_died_is_not_joined_over(
     joined_over = next(wire for wire in broker.wires if "JoinGroup" in wire.carried)
     began = time.monotonic()
     second = member()
-    _until(lambda: [(c.consume(block=False) and None) or len(c.partitions) for c in (first, second)] == [1, 1])
+    until(lambda: [(c.consume(block=False) and None) or len(c.partitions) for c in (first, second)] == [1, 1])
     assert time.monotonic() - began < SESSION / 1000.0
     assert not joined_over.silent
 
@@ -130,8 +115,8 @@ def test_all_connections_die_and_the_member_is_back(
         values.add(message.value)
     assert time.monotonic() - silent_since < 4.0
     # The group is reached over new connections, too.
-    _until(lambda: any({"Heartbeat", "JoinGroup"} & set(w.carried) for w in broker.wires if w not in old))
-    _until(lambda: consumer.health()["state"] == "stable" and consumer.health()["trouble"] is None)
+    until(lambda: any({"Heartbeat", "JoinGroup"} & set(w.carried) for w in broker.wires if w not in old))
+    until(lambda: consumer.health()["state"] == "stable" and consumer.health()["trouble"] is None)
 
 
 def test_health_and_the_log_say_what_a_join_waits_for(
@@ -149,7 +134,7 @@ def test_health_and_the_log_say_what_a_join_waits_for(
     late = member(auto_start=False)
     starting = threading.Thread(target=late.start, daemon=True)
     starting.start()
-    _until(lambda: "JoinGroup" in (late.health()["trouble"] or ""))
+    until(lambda: "JoinGroup" in (late.health()["trouble"] or ""))
     text = late.health()["trouble"]
     assert "waits until the group's other members have joined again" in text
     assert "one that has gone without leaving until its session is over" in text
@@ -157,7 +142,7 @@ def test_health_and_the_log_say_what_a_join_waits_for(
     broker.evict("billing", ghost.consumer_id.decode())
     starting.join(10)
     assert not starting.is_alive()
-    _until(lambda: late.health()["trouble"] is None)
+    until(lambda: late.health()["trouble"] is None)
 
 
 class TestTheLink:

@@ -17,6 +17,7 @@ from managedconsumer.runtime.starting import StartPatience, pykafka_seconds
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.testing.simulate_group import join_error
 from managedconsumer.wire import schemas
+from tests.waiting import until
 
 TOPIC = "orders"
 _NOT_AVAILABLE, _NOT_COORDINATOR = 15, 16
@@ -89,13 +90,6 @@ class Beside:
         return not self._thread.is_alive()
 
 
-def _until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.005)
-
-
 @pytest.mark.parametrize("greenlets", [False, True], ids=["threads", "gevent"])
 def test_start_returns_after_the_fall_back_to_the_classic_protocol(broker: MoodyBroker, greenlets: bool) -> None:
     """The broker does not know KIP-848, and there is no listener that would end the wait early."""
@@ -141,7 +135,7 @@ def test_a_cluster_that_restarts_is_waited_for(
         consumer = make(client)
         broker.stop()
         starting = Beside(consumer.start)
-        _until(lambda: "start() has waited for 0 s" in caplog.text)
+        until(lambda: "start() has waited for 0 s" in caplog.text)
         broker.start()
         assert starting.over()
         assert starting.error is None
@@ -167,9 +161,9 @@ def test_health_says_that_the_coordinator_is_away_and_when_it_is_back(broker: Mo
     assert consumer.health()["trouble"] is None
     broker.refuse(schemas.FIND_COORDINATOR, _NOT_AVAILABLE, 1000)
     broker.refuse(schemas.HEARTBEAT, _NOT_COORDINATOR, 1)
-    _until(lambda: "the coordinator is away" in (consumer.health()["trouble"] or ""))
+    until(lambda: "the coordinator is away" in (consumer.health()["trouble"] or ""))
     broker.refused.clear()
-    _until(lambda: consumer.health()["trouble"] is None)
+    until(lambda: consumer.health()["trouble"] is None)
     consumer.stop()
 
 
@@ -235,7 +229,7 @@ def test_a_start_that_waits_is_ended_by_stop(make: Callable[..., Any], broker: M
         consumer = make(client)
         broker.stop()
         starting = Beside(consumer.start)
-        _until(lambda: consumer._session.starting)
+        until(lambda: consumer._session.starting)
         consumer.stop()
         assert starting.over(5.0)
         assert isinstance(starting.error, err.ConsumerStoppedException)

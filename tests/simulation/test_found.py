@@ -138,7 +138,7 @@ def test_nobody_waits_for_a_callback_that_a_stop_has_forgotten() -> None:
 
 
 def test_what_is_on_hold_stays_on_hold_when_something_else_is_dropped() -> None:
-    part: Any = AssignmentPart()
+    part: Any = AssignmentPart.__new__(AssignmentPart)
     handler = ThreadingHandler()
     part.lock, part.subscription, part.buffer = handler.Condition(), SubscriptionState(), FetchBuffer(10, 1000)
     part.dispenser, part.partition_object = Dispenser(part.buffer), lambda tp: tp

@@ -14,11 +14,11 @@ from managedconsumer.wire import schemas
 from managedconsumer.wire.api import Api
 from managedconsumer.wire.framing import parse_request_header, parse_response_header
 from managedconsumer.wire.versions import decode_api_versions
+from tests.fuzz.kit import mutate
 from tests.wire.kio_oracle import all_versions, kio_bytes, kio_type, make
 
 EVERY = [pytest.param(*each, id=f"{each[0].name}-{each[1]}-{each[2]}") for each in all_versions()]
 SAMPLES, MUTATIONS = 4, 60
-ABSURD = [b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff" * 12, b"\x80" * 12, b"\x00" * 8]
 
 
 def attempt(api: Api, version: int, direction: str, data: bytes) -> bool:
@@ -29,25 +29,6 @@ def attempt(api: Api, version: int, direction: str, data: bytes) -> bool:
         assert api.name in str(error) and f"version {version}" in str(error)
         return False
     return True
-
-
-def mutate(data: bytes, rng: random.Random) -> bytes:
-    out = bytearray(data)
-    for _ in range(rng.choice((1, 1, 2, 5))):
-        at = rng.randrange(len(out) + 1)
-        kind = rng.randrange(5)
-        if kind == 0 and at < len(out):
-            out[at] = rng.randrange(256)
-        elif kind == 1 and at < len(out):
-            out[at] ^= 1 << rng.randrange(8)
-        elif kind == 2:
-            out[at:at] = rng.randbytes(rng.randrange(1, 6))
-        elif kind == 3:
-            del out[at : at + rng.randrange(1, 9)]
-        else:
-            absurd = rng.choice(ABSURD)
-            out[at : at + len(absurd)] = absurd
-    return bytes(out)
 
 
 @pytest.mark.parametrize(("api", "version", "direction"), EVERY)

@@ -106,7 +106,6 @@ def test_the_versions_are_those_of_kafka_4_3_down_to_what_kafka_4_still_answers(
         "DeleteRecords": (0, 2, 2),
         "OffsetForLeaderEpoch": (2, 4, 4),
         "SaslAuthenticate": (0, 2, 2),
-        "CreatePartitions": (0, 3, 2),
         "DeleteGroups": (0, 2, 2),
         "OffsetDelete": (0, 0, None),
         "DescribeCluster": (0, 2, 0),

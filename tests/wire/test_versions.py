@@ -13,7 +13,7 @@ BROKER = "kafka-1:9092"
 # What Kafka 2.1.1 and 4.3.0 answer to ApiVersions, for the requests a consumer needs.
 KAFKA_2_1 = {0: (0, 7), 1: (0, 10), 2: (0, 4), 3: (0, 7), 8: (0, 6), 9: (0, 5), 10: (0, 2), 11: (0, 3), 12: (0, 2)} | {
     13: (0, 2), 14: (0, 2), 15: (0, 2), 16: (0, 2), 17: (0, 1), 18: (0, 2), 19: (0, 3), 20: (0, 3), 21: (0, 1),
-    23: (0, 2), 36: (0, 0), 37: (0, 1), 42: (0, 1),
+    23: (0, 2), 36: (0, 0), 42: (0, 1),
 }  # fmt: skip
 KAFKA_4_3 = {api.key: (api.min_version, api.max_version) for api in schemas.APIS.values()}
 

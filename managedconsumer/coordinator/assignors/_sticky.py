@@ -5,13 +5,13 @@ from __future__ import annotations
 from managedconsumer.coordinator.assignors._sticky_constrained import ConstrainedAssignment
 from managedconsumer.coordinator.assignors._sticky_general import GeneralAssignment
 from managedconsumer.coordinator.assignors._sticky_input import ReadClaim, StickyInput
-from managedconsumer.coordinator.assignors.abstract import Cluster, Members
+from managedconsumer.coordinator.assignors.abstract import Members, TopicMetadata
 from managedconsumer.structs import TopicPartition
 
 Shares = dict[str, set[TopicPartition]]
 
 
-def decide(cluster: Cluster, members: Members, read_claim: ReadClaim) -> tuple[Shares, set[TopicPartition]]:
+def decide(cluster: TopicMetadata, members: Members, read_claim: ReadClaim) -> tuple[Shares, set[TopicPartition]]:
     """Shares by member id, and the partitions among them that another member still has to give up first."""
     if not members:
         return {}, set()

@@ -1,6 +1,6 @@
 """Sticky assignment when subscriptions differ.
 
-Members keep what they own and still subscribe to; the rest goes to whoever has least; then partitions move, one at a
+Members keep what they own and still subscribe to; the rest goes to members with least; then partitions move, one at a
 time, from members with more to members with less until no move helps.  A move that would undo an earlier one of the
 same topic is made with the partition of that earlier move, so that partitions do not swap owners for nothing (KIP-54).
 Source: Kafka's GeneralAssignmentBuilder.

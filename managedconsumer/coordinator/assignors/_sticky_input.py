@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from managedconsumer.coordinator.assignors._java_hash import hash_map_order
 from managedconsumer.coordinator.assignors.abstract import (
-    Cluster,
     Members,
+    TopicMetadata,
     member_racks,
     partition_racks,
     racks_matter,
@@ -37,7 +37,7 @@ ReadClaim = Callable[[ConsumerProtocolMemberMetadata], Claim]
 class Racks:
     """Which members and partitions share a rack; empty, and without influence, where racks make no difference."""
 
-    def __init__(self, cluster: Cluster, members: Members, partitions: dict[str, list[int]]) -> None:
+    def __init__(self, cluster: TopicMetadata, members: Members, partitions: dict[str, list[int]]) -> None:
         of_member = member_racks(members)
         of_partition = partition_racks(cluster, partitions) if of_member else {}
         members_in = Counter(of_member.values())
@@ -65,7 +65,7 @@ class Racks:
 class StickyInput:
     """The group as the sticky algorithms see it; member ids in ``members`` and ``owned`` are in Java's order."""
 
-    def __init__(self, cluster: Cluster, members: Members, read_claim: ReadClaim) -> None:
+    def __init__(self, cluster: TopicMetadata, members: Members, read_claim: ReadClaim) -> None:
         self.partitions = topic_partitions(cluster, members)
         self.members = {member: members[member] for member in hash_map_order(members)}
         self.topics = {member: frozenset(data.subscription) for member, data in self.members.items()}

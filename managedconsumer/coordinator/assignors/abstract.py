@@ -33,7 +33,7 @@ class RebalanceProtocol(Enum):
     COOPERATIVE = 1  # keeps them, and gives up only what the new assignment takes away
 
 
-class Cluster(Protocol):
+class TopicMetadata(Protocol):
     """The part of the cluster's metadata that every assignor needs."""
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
@@ -54,7 +54,7 @@ class Assignor(Protocol):
     def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
         """What this member tells the leader."""
 
-    def assign(self, cluster: Cluster, members: Members) -> Assignments:
+    def assign(self, cluster: TopicMetadata, members: Members) -> Assignments:
         """The leader's decision, one entry for every member."""
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
@@ -74,7 +74,7 @@ class AbstractPartitionAssignor(ABC):
 
     @classmethod
     @abstractmethod
-    def assign(cls, cluster: Cluster, members: Members) -> Assignments:
+    def assign(cls, cluster: TopicMetadata, members: Members) -> Assignments:
         """Share out the partitions of all subscribed topics that ``cluster`` knows.
 
         Every member of ``members`` is in the answer.  Topics are in alphabetical order, partitions ascending.
@@ -112,7 +112,7 @@ def sorted_members(members: Members, ids: Iterable[str] | None = None) -> list[s
     return sorted(chosen, key=lambda member: member_order(member, members[member].group_instance_id))
 
 
-def topic_partitions(cluster: Cluster, members: Members) -> dict[str, list[int]]:
+def topic_partitions(cluster: TopicMetadata, members: Members) -> dict[str, list[int]]:
     """``{topic: [partition, ...]}``, both ascending, of every subscribed topic that the cluster knows."""
     topics = {topic for member in members.values() for topic in member.subscription}
     known = ((topic, cluster.partitions_for_topic(topic)) for topic in sorted(topics, key=java_order))
@@ -124,7 +124,9 @@ def member_racks(members: Members) -> dict[str, str]:
     return {member: data.rack_id for member, data in members.items() if data.rack_id}
 
 
-def partition_racks(cluster: Cluster, partitions: Mapping[str, list[int]]) -> dict[TopicPartition, frozenset[str]]:
+def partition_racks(
+    cluster: TopicMetadata, partitions: Mapping[str, list[int]]
+) -> dict[TopicPartition, frozenset[str]]:
     """The racks that hold a replica of each partition; empty sets where the cluster does not say.
 
     As in Java all replicas count, offline ones too: they are expected back, and members do not rejoin for an ISR

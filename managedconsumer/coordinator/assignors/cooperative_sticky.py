@@ -14,9 +14,9 @@ from managedconsumer.coordinator.assignors._sticky_input import NO_GENERATION, C
 from managedconsumer.coordinator.assignors.abstract import (
     AbstractPartitionAssignor,
     Assignments,
-    Cluster,
     Members,
     RebalanceProtocol,
+    TopicMetadata,
     to_assignments,
 )
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
@@ -43,7 +43,7 @@ class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
         return (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
 
     @classmethod
-    def assign(cls, cluster: Cluster, members: Members) -> Assignments:
+    def assign(cls, cluster: TopicMetadata, members: Members) -> Assignments:
         """See the class.  Partitions that change hands are missing from the answer."""
         shares, changing_hands = decide(cluster, members, _read_claim)
         return to_assignments(cls.version, {member: shares[member] - changing_hands for member in members})

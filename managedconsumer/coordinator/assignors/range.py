@@ -13,8 +13,8 @@ from itertools import islice
 from managedconsumer.coordinator.assignors.abstract import (
     AbstractPartitionAssignor,
     Assignments,
-    Cluster,
     Members,
+    TopicMetadata,
     member_racks,
     partition_racks,
     racks_matter,
@@ -38,7 +38,7 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
     name = "range"
 
     @classmethod
-    def assign(cls, cluster: Cluster, members: Members) -> Assignments:
+    def assign(cls, cluster: TopicMetadata, members: Members) -> Assignments:
         """Topic by topic; see the class."""
         partitions = topic_partitions(cluster, members)
         racks = member_racks(members)

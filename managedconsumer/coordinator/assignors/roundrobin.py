@@ -7,8 +7,8 @@ from itertools import cycle
 from managedconsumer.coordinator.assignors.abstract import (
     AbstractPartitionAssignor,
     Assignments,
-    Cluster,
     Members,
+    TopicMetadata,
     sorted_members,
     to_assignments,
     topic_partitions,
@@ -19,14 +19,14 @@ from managedconsumer.structs import TopicPartition
 class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
     """Deals the partitions, sorted by topic and number, to the members in turn.
 
-    A member that is not subscribed to a partition's topic is passed over; the turn then goes on from whoever took it.
+    A member that is not subscribed to a partition's topic is passed over; the turn goes on from the one that took it.
     With equal subscriptions no member has more than one partition more than another.
     """
 
     name = "roundrobin"
 
     @classmethod
-    def assign(cls, cluster: Cluster, members: Members) -> Assignments:
+    def assign(cls, cluster: TopicMetadata, members: Members) -> Assignments:
         """One round after another; see the class."""
         subscriptions = {member: set(data.subscription) for member, data in members.items()}
         shares: dict[str, list[TopicPartition]] = {member: [] for member in members}

@@ -9,8 +9,8 @@ from managedconsumer.coordinator.assignors._sticky_input import NO_GENERATION, C
 from managedconsumer.coordinator.assignors.abstract import (
     AbstractPartitionAssignor,
     Assignments,
-    Cluster,
     Members,
+    TopicMetadata,
     to_assignments,
 )
 from managedconsumer.coordinator.protocol import (
@@ -41,7 +41,7 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
         self._generation = NO_GENERATION
 
     @classmethod
-    def assign(cls, cluster: Cluster, members: Members) -> Assignments:
+    def assign(cls, cluster: TopicMetadata, members: Members) -> Assignments:
         """See the class."""
         shares, _ = decide(cluster, members, _read_claim)
         return to_assignments(cls.version, {member: shares[member] for member in members})
