@@ -15,6 +15,7 @@ from managedconsumer.runtime.committer import Committer, MemberIdentity
 from managedconsumer.runtime.handlers import ThreadingHandler
 from managedconsumer.runtime.offsets import OffsetClient
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.subscription_state import SubscriptionState
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 MEMBER, NEXT = Generation(7, "m", "range"), Generation(8, "m", "range")
@@ -51,13 +52,15 @@ class Member:
         self.coordinator = Coordinator()
         link: Any = self.coordinator
         self.assignment = {tp: self.state() for tp in (A, B)}
+        subscription = SubscriptionState()
+        subscription.assignment = self.assignment
         self.engine: Any = SimpleNamespace(
             handler=handler,
             caller=handler.ident,
             lock=handler.Condition(shared),
             commits=handler.Condition(shared),
             offsets=OffsetClient(SimpleNamespace(handler=handler), link, "g", 0),  # type: ignore[arg-type]
-            subscription=SimpleNamespace(assignment=self.assignment),
+            subscription=subscription,
             dispenser=SimpleNamespace(
                 settle_lane=lambda: None, lowest_in_hand=lambda *_a, **_k: None, taken_away=lambda _who: {}
             ),

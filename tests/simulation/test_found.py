@@ -61,12 +61,14 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
     shared = handler.RLock()
     cluster: Any = SimpleNamespace(handler=handler)
     link: Any = coordinator
+    subscription = SubscriptionState()
+    subscription.assignment = {TP: state}
     engine: Any = SimpleNamespace(
         handler=handler,
         lock=handler.Condition(shared),
         commits=handler.Condition(shared),
         offsets=OffsetClient(cluster, link, "g", 0),
-        subscription=SimpleNamespace(assignment={TP: state}),
+        subscription=subscription,
         dispenser=SimpleNamespace(
             settle_lane=lambda: None, lowest_in_hand=lambda *_args, **_named: None, taken_away=lambda _who: {}
         ),
