@@ -158,7 +158,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         self._session.start(self._lives.start, lambda timeout: self._lives.end(timeout, "start failed"))
 
     def _stop_now(self, timeout: float | None) -> None:
-        self._session.stop(lambda seconds: self._lives.end(seconds, "consumer stopped"), timeout)
+        self._session.stop(lambda seconds: self._lives.end(seconds, "consumer stopped"), timeout, self._lives.hurry)
 
     # -- the membership, step by step (pykafka's names) -------------------------------------------------
 

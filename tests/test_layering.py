@@ -85,7 +85,6 @@ TYPES_ONLY = {
     ("testing.simulate_checks", "testing.simulate_member"): "the checks are given what they look at",
     ("testing.simulate_checks", "testing.simulate_plan"): "the checks are given what they look at",
     ("testing.simulate_checks", "testing.simulate_watch"): "the checks are given what they look at",
-    ("testing.simulate_watch", "managedbalancedconsumer"): "it is given the consumer that it looks at",
     ("wire.records", "wire._lane_py"): "the interface, which both implementations have",
     ("wire.records", "wire._message_py"): "the interface, which both implementations have",
 }

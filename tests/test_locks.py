@@ -21,7 +21,7 @@ from managedconsumer.testing.simulate_plan import make_plan
 from tests.lockwatch import Watch, WatchedHandler, constructed, table, watch_network, watched_simulation
 
 TOPIC = "orders"
-CORE = {"Session._life_lock", "GroupMember._lock", "Engine.lock", "Cluster._lock", "CoordinatorLink._lock"}
+CORE = {"Session._life_lock", "GroupMember._lock", "EngineState.lock", "Cluster._lock", "CoordinatorLink._lock"}
 NESTING = {"Session._life_lock"}  # the only one under which a consumer takes others
 KAFKA_PYTHON = {"ConsumerCoordinator._turn", "GroupMember._lock"}
 

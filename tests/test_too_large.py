@@ -178,7 +178,7 @@ def test_librdkafka_fetches(
 def test_librdkafka_may_receive_what_we_may(broker: MemoryBroker) -> None:
     consumer = SimpleConsumer(TOPIC, broker.bootstrap, auto_start=False)
     cluster = consumer._session.engine.cluster
-    made = rdkafka_config.settings(cluster.bootstrap, consumer._session.options, cluster.settings)
+    made = rdkafka_config.settings(cluster.bootstrap, consumer._session.options, cluster.settings, cluster.handler)
     assert made["receive.message.max.bytes"] >= cluster.settings.max_frame_bytes
 
 
