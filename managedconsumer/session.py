@@ -82,7 +82,8 @@ class Session:
             try:
                 begin()
             except BaseException as error:
-                undo(_STOP_TIMEOUT)
+                wanted = self.engine.stop_timeout if self.engine.stop_wanted else None
+                undo(_STOP_TIMEOUT if wanted is None else wanted)
                 if self.engine.stop_wanted and isinstance(error, PASSING):
                     raise stopped_while_starting() from error
                 raise
@@ -99,7 +100,7 @@ class Session:
         ``hurry()`` is called for the latter: it may break off what that thread waits for.
         """
         if self.starting:  # perhaps it waits for long: it raises
-            self.engine.want_stop()
+            self.engine.want_stop(timeout)
             hurry()
             self.engine.tell_users()
         with self._life_lock:

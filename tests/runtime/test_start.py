@@ -17,6 +17,7 @@ from managedconsumer.runtime.starting import StartPatience, pykafka_seconds
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.testing.simulate_group import join_error
 from managedconsumer.wire import schemas
+from tests.runtime.silent_proxy import SilentProxyBroker
 from tests.waiting import until
 
 TOPIC = "orders"
@@ -233,6 +234,25 @@ def test_a_start_that_waits_is_ended_by_stop(make: Callable[..., Any], broker: M
         consumer.stop()
         assert starting.over(5.0)
         assert isinstance(starting.error, err.ConsumerStoppedException)
+
+
+@pytest.mark.parametrize("asked", ["Metadata", "FindCoordinator", "JoinGroup", "OffsetFetch", "ListOffsets"])
+@both
+def test_a_stop_ends_a_start_that_waits_for_a_silent_broker(make: Callable[..., Any], asked: str) -> None:
+    broker = SilentProxyBroker({TOPIC: 1})
+    broker.start()
+    try:
+        with KafkaClient(broker.bootstrap) as client:
+            consumer = make(client)
+            broker.choose = lambda _wire, name: name == asked
+            before = sum(wire.carried.count(asked) for wire in broker.wires)
+            starting = Beside(consumer.start)
+            until(lambda: sum(wire.carried.count(asked) for wire in broker.wires) > before or starting.over(0))
+            began = time.monotonic()
+            consumer.stop(timeout=1.0)
+            assert time.monotonic() - began < 3.0  # 1 s for the stop, and what a busy machine adds
+    finally:
+        broker.close()
 
 
 def test_pykafkas_patience() -> None:
