@@ -102,7 +102,7 @@ class AsyncReader:
         me = engine.handler.ident()
         engine.inside.add(me)
         try:
-            return engine.attempt(engine.dispenser.take_for_task, who)
+            return engine.attempt(engine.collector.take_for_task, who)
         finally:
             engine.inside.discard(me)
 

@@ -269,6 +269,6 @@ class ConsumerAPI(ReadingAPI, PykafkaNames):
                 "queued_messages": engine.buffer.records,
                 "queued_bytes": engine.buffer.nbytes,
                 "fetchers": engine.fetchers.alive(),
-                "handed_out": engine.dispenser.handed_out,
+                "handed_out": engine.collector.handed_out,
                 "implementation": __impl__,
             }

@@ -13,7 +13,7 @@ from managedconsumer.runtime.user_code import blame
 from managedconsumer.session import Session
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire import arrow
-from managedconsumer.wire.records import Message, ShortWay
+from managedconsumer.wire.records import FastPath, Message
 
 log = logging.getLogger(__name__)
 
@@ -24,14 +24,14 @@ _EXITS = (KeyboardInterrupt, SystemExit)
 _DECISIONS = ("raise", "skip")
 
 
-class ReadingAPI(LifeAPI, ShortWay):
+class ReadingAPI(LifeAPI, FastPath):
     """The reading half of a consumer. Thread-safe."""
 
     def __init__(self, session: Session) -> None:
         """``session``: all that this consumer owns."""
         super().__init__(session)
         if self._plain:  # consume() takes messages past the lock: it saves a third of the time
-            self._open_lane(session.engine.dispenser.lane)
+            self._open_lane(session.engine.collector.lane)
 
     @property
     def _plain(self) -> bool:
@@ -65,7 +65,7 @@ class ReadingAPI(LifeAPI, ShortWay):
 
     def _consume(self, timeout: float | None) -> Message | None:
         session = self._session
-        take = session.engine.dispenser.lane.take
+        take = session.engine.collector.lane.take
         while True:
             message = take()
             if message is None:
@@ -133,7 +133,7 @@ class ReadingAPI(LifeAPI, ShortWay):
     def __iter__(self) -> Iterator[Message]:
         """Messages until ``consume()`` gives None; may be iterated again."""
         if self._plain:
-            return self._session.engine.dispenser.lane.iterate(self.consume)
+            return self._session.engine.collector.lane.iterate(self.consume)
         return iter(self.consume, None)
 
     def __aiter__(self) -> AsyncReader:

@@ -147,7 +147,7 @@ class GroupLives:
         wait_for_first_assignment(lambda: self.current, session.engine, patience)
 
     def hurry(self) -> None:
-        """A start that goes on is to end: before there is a member it waits for metadata, perhaps of a silent broker."""
+        """End a start that goes on: before there is a member it waits for metadata, perhaps of a silent broker."""
         if self.current is None:
             self._session.cluster.close()
 

@@ -212,7 +212,7 @@ class GroupOwner:
             told = self._listener.call(step.method, step.partitions, lambda: self.current(generation), step.begin)
         except CallbackNotDelivered as error:
             log.warning("group %s: leaving the group: %s", self._engine.group_id, error)
-            self.member.forfeit(error, generation)
+            self.member.leave_as_fenced(error, generation)
         if step.method == ho.ASSIGNED and self.current(generation):
             self._post_rebalance(self._old, self._session.held(self._session.assigned()))
         return told

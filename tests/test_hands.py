@@ -111,7 +111,7 @@ def test_many_workers_with_a_message_each_leave_one_hand(broker: MemoryBroker) -
     consumer = consumer_of(broker)
     for _ in range(300):
         in_worker("threads", consumer.consume)
-    assert len(consumer._session.engine.dispenser.hands) <= 2
+    assert len(consumer._session.engine.collector.hands) <= 2
     consumer.stop()
     assert broker.committed("billing").get(TOPIC, 0) == 0
 
@@ -127,7 +127,7 @@ def test_after_a_worker_that_had_finished_the_next_one_gets_the_short_way(broker
     assert in_worker("threads", read_all) == list(range(8))
     broker.produce("orders", [b"more"] * 10)
     assert in_worker("threads", lambda: [consumer.consume_batch(1, 3000), consumer.consume()][1].offset) == 9
-    assert consumer._session.engine.dispenser.lane.attached
+    assert consumer._session.engine.collector.lane.attached
     consumer.stop()
 
 

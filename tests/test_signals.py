@@ -146,14 +146,14 @@ def test_a_stop_that_interrupts_a_short_call_does_not_wait_for_it(
     consumer = kind("orders", broker.bootstrap, "g", auto_commit_enable=True, consumer_timeout_ms=10000)
     consumer.consume()
     engine, took = consumer._session.engine, on_term(consumer.stop)
-    settle = engine.dispenser.settle_lane
+    settle = engine.collector.settle_lane
 
     def interrupted() -> None:
         settle()
         if threading.current_thread() is threading.main_thread() and not took and engine.lock._is_owned():
             signal.raise_signal(signal.SIGTERM)
 
-    engine.dispenser.settle_lane = interrupted
+    engine.collector.settle_lane = interrupted
     try:
         getattr(consumer, call)(*([0] if call in ("position", "pause") else []))
     except err.KafkaException:
@@ -197,7 +197,7 @@ def test_a_finalizer_that_stops_in_the_middle_of_a_call_does_not_wait(broker: Me
 
     service = Service()
     consumer, engine = service.consumer, service.consumer._session.engine
-    settle = engine.dispenser.settle_lane
+    settle = engine.collector.settle_lane
     del service
 
     def collecting() -> None:
@@ -205,7 +205,7 @@ def test_a_finalizer_that_stops_in_the_middle_of_a_call_does_not_wait(broker: Me
         if engine.lock._is_owned() and not took:
             gc.collect()
 
-    engine.dispenser.settle_lane = collecting  # type: ignore[method-assign]
+    engine.collector.settle_lane = collecting  # type: ignore[method-assign]
     consumer.health()
     assert took and took[0] < 0.5
     until(lambda: broker.members("g") == [])
@@ -238,14 +238,14 @@ def test_stop_and_exit_in_a_handler_while_nothing_comes(impl: str) -> None:
 def test_an_event_loop_that_a_plain_handler_interrupts(broker: MemoryBroker, on_term: OnTerm) -> None:
     async def main() -> int:
         consumer = await asyncio.to_thread(ManagedBalancedConsumer, "orders", broker.bootstrap, "g")
-        take, took, count = consumer._session.engine.dispenser.take_for_task, on_term(consumer.stop), 0
+        take, took, count = consumer._session.engine.collector.take_for_task, on_term(consumer.stop), 0
 
         def interrupted(who: int) -> Any:
             if count == 30 and not took:
                 signal.raise_signal(signal.SIGTERM)
             return take(who)
 
-        consumer._session.engine.dispenser.take_for_task = interrupted  # type: ignore[method-assign]
+        consumer._session.engine.collector.take_for_task = interrupted  # type: ignore[method-assign]
         with pytest.raises(err.ConsumerStoppedException):
             async for _ in consumer:
                 count += 1

@@ -48,12 +48,12 @@ def consumer_of(broker: MemoryBroker, kind: str = "threads", **more: Any) -> Man
 
 def when_all_is_read(consumer: Any) -> None:
     """Somebody sends SIGTERM as soon as the last message has been handed out."""
-    handler, dispenser = consumer._session.engine.handler, consumer._session.engine.dispenser
+    handler, collector = consumer._session.engine.handler, consumer._session.engine.collector
 
     def watch() -> None:
-        while dispenser.handed_out < 200 or consumer._session.engine.dispenser.lane.attached:
+        while collector.handed_out < 200 or consumer._session.engine.collector.lane.attached:
             with consumer._session.engine.lock:
-                dispenser.settle_lane()
+                collector.settle_lane()
             handler.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
 

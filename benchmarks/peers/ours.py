@@ -116,7 +116,7 @@ def fetch_only(job: Job) -> None:
                 if not engine.lock.wait(PATIENCE):
                     raise nothing(records, job.count)
                 continue
-            engine.room.notify_all()
+            engine.not_full.notify_all()
         records += found[1].record_count
     job.done(records * job.size)
     consumer.stop()

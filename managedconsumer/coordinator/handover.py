@@ -183,7 +183,7 @@ class HandOver:
         self._rules = rules
         self._announced: set[TopicPartition] = set()
         # As the leader: the partitions that the group has shared out, by topic.
-        self._led: dict[str, set[int]] | None = None
+        self._leader_snapshot: dict[str, set[int]] | None = None
         #: The generation that the share which we hold is from; NO_GENERATION after a loss.
         self.settled_in = NO_GENERATION
 
@@ -225,7 +225,7 @@ class HandOver:
         snapshot: ClusterSnapshot | None = yield Look(topics)
         if snapshot is None:
             return {}
-        self._led = _partitions(snapshot, topics)
+        self._leader_snapshot = _partitions(snapshot, topics)
         if not event.skip_assignment:
             return self._negotiation.assign(event, snapshot)
         # A static leader that is back: what the group goes on with may be older than the topics are.
@@ -235,14 +235,14 @@ class HandOver:
             log.info("group %s: no description of the group, new partitions may come late: %s", self._group_id, error)
             return {}
         if assigned is not None:
-            self._led = {topic: assigned.get(topic, set()) for topic in topics}
+            self._leader_snapshot = {topic: assigned.get(topic, set()) for topic in topics}
         return {}
 
     def take_over(self, event: Assigned) -> Steps[str | None]:
         """Our share is here; returns why another rebalance is wanted, None: it is not."""
         generation = event.generation
         if not event.is_leader:
-            self._led = None
+            self._leader_snapshot = None
         share, unnamed = yield from self._share(event)
         again = yield from self._let_go(event, share)
         # Not only what is new: an earlier attempt may have ended before it had found positions, or told the listener.
@@ -271,7 +271,7 @@ class HandOver:
 
     def lost(self, event: MembershipLost) -> Steps[None]:
         """The membership is lost: the listener hears of it, nothing is committed."""
-        self._led, self.settled_in = None, NO_GENERATION
+        self._leader_snapshot, self.settled_in = None, NO_GENERATION
         told, heard = self.announced, True
         try:
             if told:
@@ -306,14 +306,14 @@ class HandOver:
 
         It is said once.
         """
-        led = self._led
+        led = self._leader_snapshot
         if led is None:
             return None
         now = _partitions(self._holder.snapshot(), led)
         changed = sorted(topic for topic in led if led[topic] != now[topic])
         if not changed:
             return None
-        self._led = None
+        self._leader_snapshot = None
         return f"partitions of {', '.join(changed)} changed"
 
     # -- parts of a rebalance ---------------------------------------------------------------------------

@@ -211,7 +211,7 @@ class Membership(Machine):
         self.rejoin_reason = None
         return self._drain()
 
-    def farewell(self, reason: str) -> Request | None:
+    def leave_request(self, reason: str) -> Request | None:
         """A LeaveGroup to go with a :meth:`fence` of our own making; static members just fall silent."""
         if not self.generation.member_id or self.config.group_instance_id is not None:
             return None

@@ -118,10 +118,10 @@ class ConsumerGroupMembership(Machine):
         """The last heartbeat, with which a member leaves; everything else is :meth:`next_heartbeat`."""
         if self.state is not _S.LEAVING or self._leave_in_flight is not None:
             return None
-        self._leave_in_flight = self.farewell(self._leave_reason)
+        self._leave_in_flight = self.leave_request(self._leave_reason)
         return self._leave_in_flight
 
-    def farewell(self, _reason: str) -> Request:
+    def leave_request(self, _reason: str) -> Request:
         """The last heartbeat; a static member says that it will be back."""
         epoch = _LEAVE_EPOCH if self.config.group_instance_id is None else _LEAVE_STATIC_EPOCH
         body = {**self._identity(), "member_epoch": epoch}

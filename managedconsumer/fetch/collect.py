@@ -27,7 +27,7 @@ T = TypeVar("T")
 _OF_A_CHUNK = (CorruptRecordError, MissingPackageError, MemoryError)
 
 
-class Dispenser:
+class FetchCollector:
     """Delivers the buffered messages of all partitions, chunk by chunk in turn."""
 
     def __init__(self, buffer: FetchBuffer, lane: Lane | None = None) -> None:

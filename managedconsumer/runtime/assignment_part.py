@@ -40,7 +40,7 @@ class AssignmentPart(EngineState):
                 log.error("%s", error)
             queue.undecided, queue.fetch_offset = error, -1
             self._undecided[tp] = queue
-            self.call_user()
+            self.wake_consumers()
 
     def undecided(self) -> err.KafkaException | None:
         """What the user has to decide now, None: nothing; the lock is held."""
@@ -60,7 +60,7 @@ class AssignmentPart(EngineState):
     def hold(self, tps: Collection[TopicPartition]) -> None:
         """Stop handing out (and fetching) these partitions; what is buffered is kept."""
         with self.lock:
-            self.dispenser.shelve()
+            self.collector.shelve()
             self.subscription.hold(tps)
 
     def release(self, tps: Iterable[TopicPartition]) -> None:
@@ -69,7 +69,7 @@ class AssignmentPart(EngineState):
             self.subscription.release(tps)
             self.fetchers.ensure_workers()
             self.lock.notify_all()
-            self.room.notify_all()
+            self.not_full.notify_all()
 
     def drain(self, tps: Collection[TopicPartition], seconds: float) -> bool:
         """Wait until no other thread has a message of ``tps`` in hand; False when ``seconds`` were not enough."""
@@ -79,7 +79,7 @@ class AssignmentPart(EngineState):
             self._leave_dead_hands()
             self._draining += 1
             try:
-                while self.dispenser.in_hand(tps, but=me) and not self.closing and not self.stop_wanted:
+                while self.collector.in_hand(tps, but=me) and not self.closing and not self.stop_wanted:
                     if deadline.expired(self.handler.now()):
                         return False
                     self.lock.wait(deadline.remaining(self.handler.now()))
@@ -90,14 +90,14 @@ class AssignmentPart(EngineState):
     def take_over(self, tps: Collection[TopicPartition], *, retain: bool, manual: bool = False) -> list[TopicPartition]:
         """Make ``tps`` the assignment; returns those that are new, still on hold and without a position."""
         with self.lock:
-            self.dispenser.shelve()
+            self.collector.shelve()
             if manual:
                 self.subscription.assign_from_user(tps)
             else:
                 self.subscription.assign_from_subscribed(tps, retain=retain)
             after = self.subscription.assignment
             gone = [queue.tp for queue in self.buffer if after.get(queue.tp) is not queue.state]
-            self.dispenser.take_away(set(gone))
+            self.collector.take_away(set(gone))
             self.buffer.drop(gone)
             new = [tp for tp in tps if tp not in self.buffer.queues]
             for tp in new:
@@ -111,7 +111,7 @@ class AssignmentPart(EngineState):
             gone = set(tps) & self.subscription.assignment.keys()
             if not gone:
                 return
-            self.dispenser.take_away(gone)
+            self.collector.take_away(gone)
             self.buffer.drop(gone)
             keep = [tp for tp in self.subscription.assignment if tp not in gone]
             held = [tp for tp in keep if self.subscription.assignment[tp].held]
@@ -131,18 +131,18 @@ class AssignmentPart(EngineState):
             for tp, offset in offsets.items():  # all or nothing
                 self.subscription.partition_state(tp)
                 checked_offset(offset, f"{tp.topic}-{tp.partition}: ")
-            self.dispenser.forget(set(offsets))
+            self.collector.forget(set(offsets))
             for tp, offset in offsets.items():
                 self._decided(tp)
                 self.subscription.seek(tp, offset, epochs.get(tp, -1))
                 self.buffer.restart(tp)
             self.lock.notify_all()
-            self.room.notify_all()
+            self.not_full.notify_all()
 
     def reset(self, strategies: Mapping[TopicPartition, int]) -> None:
         """Let positions be looked up by OffsetResetStrategy."""
         with self.lock:
-            self.dispenser.forget(set(strategies))
+            self.collector.forget(set(strategies))
             for tp, strategy in strategies.items():
                 self._decided(tp)
                 self.subscription.need_offset_reset(tp, strategy)
@@ -158,7 +158,7 @@ class AssignmentPart(EngineState):
 
     def offset_out_of_range(self, queue: PartitionQueue) -> None:
         """The broker does not have the offset that a fetch asked for; the lock is held."""
-        self.dispenser.settle_lane()
+        self.collector.settle_lane()
         if queue.chunks or queue.state.position != queue.fetch_offset:
             return  # deliver first what was fetched before it
         if not self.subscription.has_default_offset_reset_policy():
@@ -172,7 +172,7 @@ class AssignmentPart(EngineState):
             self.options.auto_offset_reset,
         )
         # An open chunk must not set the position to its own end later on.
-        self.dispenser.forget({queue.tp})
+        self.collector.forget({queue.tp})
         self.subscription.need_offset_reset(queue.tp)
         queue.restart()
         self.positions.wake()
@@ -186,7 +186,7 @@ class AssignmentPart(EngineState):
             return
         what = f"topic {queue.tp.topic!r} was deleted and created again (its id changed)"
         if not self.subscription.has_default_offset_reset_policy():
-            self.dispenser.forget({queue.tp})
+            self.collector.forget({queue.tp})
             queue.restart()
             gone = f"{what}: offset {position} of partition {queue.tp.partition} means nothing any more"
             self.ask_user(queue.tp, err.OffsetOutOfRangeError(f"{gone}, and {_SAY_WHERE}"))
@@ -200,7 +200,7 @@ class AssignmentPart(EngineState):
             (old or b"").hex(),
             (topic_id or b"").hex(),
         )
-        self.dispenser.forget({queue.tp})
+        self.collector.forget({queue.tp})
         self.subscription.need_offset_reset(queue.tp)
         queue.restart()
         self.positions.wake()
@@ -211,11 +211,11 @@ class AssignmentPart(EngineState):
         What is queued beyond is dropped. What was handed out beyond cannot be taken back: that is said, and reading
         goes on at the first offset that differs (KIP-320).
         """
-        self.dispenser.settle_lane()
+        self.collector.settle_lane()
         tp, position = queue.tp, queue.state.position
         if position is None:
             return
-        self.dispenser.forget({tp})
+        self.collector.forget({tp})
         if end_offset < position:
             if not self.subscription.has_default_offset_reset_policy():
                 queue.restart()
@@ -228,4 +228,4 @@ class AssignmentPart(EngineState):
         queue.restart()
         queue.last_epoch = epoch
         self.lock.notify_all()
-        self.room.notify_all()
+        self.not_full.notify_all()

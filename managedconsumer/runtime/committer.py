@@ -87,7 +87,7 @@ class Committer:
         """What is finished and not committed yet."""
         engine, metadata = self._engine, self._metadata()
         with engine.lock:
-            engine.dispenser.settle_lane()
+            engine.collector.settle_lane()
             return engine.subscription.committable_offsets(metadata)
 
     def held(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -96,10 +96,10 @@ class Committer:
         me = engine.caller()
         result = {}
         with engine.lock:
-            engine.dispenser.settle_lane()
+            engine.collector.settle_lane()
             for tp, state in engine.subscription.assignment.items():
                 if state.position is not None:
-                    elsewhere = engine.dispenser.lowest_in_hand(tp, but=me)
+                    elsewhere = engine.collector.lowest_in_hand(tp, but=me)
                     offset = state.position if elsewhere is None else min(state.position, elsewhere)
                     # Another thread may have committed what it still has in hand: that is not taken back.
                     offset = max(offset, state.finished or 0)
@@ -183,7 +183,7 @@ class Committer:
         with engine.lock:
             if engine.closing:  # what was in hand is forgotten
                 raise err.ConsumerStoppedException("the consumer was stopped; nothing was committed")
-            taken = engine.dispenser.taken_away(engine.caller())
+            taken = engine.collector.taken_away(engine.caller())
             chosen = dict(self._not_behind(self.held()) if offsets is None else offsets)
             lost = {tp: taken[tp] for tp in taken if offsets is None or tp in offsets}
             chosen.update({tp: OffsetAndMetadata(offset) for tp, offset in lost.items()})

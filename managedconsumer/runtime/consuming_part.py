@@ -27,15 +27,15 @@ class ConsumingPart(AssignmentPart):
 
     def next_message(self, timeout: float | None) -> Message | None:
         """The next message; None after ``timeout`` seconds without one (None: wait for ever, 0: do not wait)."""
-        return self._wait_for(self.dispenser.take, timeout)
+        return self._wait_for(self.collector.take, timeout)
 
     def next_batch(self, limit: int, timeout: float | None) -> list[Message]:
         """What is there, up to ``limit`` messages, as soon as there is one; empty after ``timeout`` seconds."""
-        return self._wait_for(lambda who: self.dispenser.take_many(who, limit), timeout) or []
+        return self._wait_for(lambda who: self.collector.take_many(who, limit), timeout) or []
 
     def next_columns(self, columns: Sequence[str], timeout: float | None) -> Any:
         """What is there of one partition as Arrow columns; None after ``timeout`` seconds."""
-        found = self._wait_for(lambda who: self.dispenser.take_columns(who, columns), timeout)
+        found = self._wait_for(lambda who: self.collector.take_columns(who, columns), timeout)
         return None if found is None else found[0]
 
     def attempt(self, take: Callable[[int], T | None], who: int) -> tuple[T | None, Task | None]:
@@ -45,7 +45,7 @@ class ConsumingPart(AssignmentPart):
         """
         with self.lock:
             self.visits += 1
-            if not self.dispenser.has_hand(who):
+            if not self.collector.has_hand(who):
                 self._leave_dead_hands()
             if self._interrupts():
                 self._on_return(who)
@@ -97,7 +97,7 @@ class ConsumingPart(AssignmentPart):
             except BaseException:
                 if taken:
                     with self.lock:
-                        self.dispenser.take_back(who)
+                        self.collector.take_back(who)
                 raise
             finally:
                 self.inside.discard(who)
@@ -115,35 +115,35 @@ class ConsumingPart(AssignmentPart):
             self.inside.discard(who)
 
     def _take(self, take: Callable[[int], T | None], who: int) -> T | None:
-        queued, had = self.buffer.pops, bool(self._draining) and self.dispenser.has_hand(who)
+        queued, had = self.buffer.pops, bool(self._draining) and self.collector.has_hand(who)
         taken = None
         try:
             taken = take(who) if self._patience is None else self._patience.call(take, who)
             self._tell_of_taking(queued, had)
         except BaseException:
             if taken is not None:
-                self.dispenser.take_back(who)
+                self.collector.take_back(who)
             self._tell_of_taking(queued, had)
             raise
         return taken
 
     def _tell_of_taking(self, queued: int, had: bool) -> None:
         if self.buffer.pops != queued:
-            self.room.notify_all()
+            self.not_full.notify_all()
         # Only where something was given back: otherwise threads that wait here would wake each other all the time.
         if had:
             self.lock.notify_all()
 
     def _on_return(self, who: int) -> None:
         """The thread came back without getting a message: what it had is finished."""
-        self.dispenser.finish(who)
+        self.collector.finish(who)
         self.lock.notify_all()
 
     def run_in_user_thread(self, task: Task) -> None:
         """Queue ``task`` for the thread that consumes."""
         with self.lock:
             self._tasks.append(task)
-            self.call_user()
+            self.wake_consumers()
 
     def cancel_task(self, task: Task) -> bool:
         """Forget ``task`` if no thread has come for it; False when one has."""
@@ -159,10 +159,10 @@ class ConsumingPart(AssignmentPart):
         They are handed out again, and the position stays before them.
         """
         with self.lock:
-            self.dispenser.push_back(self.handler.ident() if who is None else who, messages)
+            self.collector.push_back(self.handler.ident() if who is None else who, messages)
             self.lock.notify_all()
 
     def skip_corrupt(self, tp: TopicPartition, offset: int) -> None:
         """Go on behind a batch that cannot be read, at which the error named ``offset``."""
         with self.lock:
-            self.dispenser.skip_corrupt(tp, offset)
+            self.collector.skip_corrupt(tp, offset)

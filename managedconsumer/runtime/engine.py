@@ -1,4 +1,4 @@
-"""The running consumer below both facades: subscription, buffer, dispenser, workers, and one lock around them.
+"""The running consumer below both facades: subscription, buffer, collector, workers, and one lock around them.
 
 Threads: the user's (``next_message``), the fetch workers, a position worker (resets, metadata age) and, where offsets
 are committed automatically, a commit worker. Everything that is decided is decided under ``lock`` by pure objects; no
@@ -100,8 +100,8 @@ class Engine(ConsumingPart):
         with self.lock:
             self.closing = True
             self._tasks.clear()
-            self.call_user()
-            self.room.notify_all()
+            self.wake_consumers()
+            self.not_full.notify_all()
             self.commits.notify_all()
         if self.link is not None:
             self.link.close()
@@ -111,7 +111,7 @@ class Engine(ConsumingPart):
         self.offsets.close()
         with self.lock:
             self.drop(list(self.buffer.queues))
-            self.dispenser.hands.forget_taken()
+            self.collector.hands.forget_taken()
 
     def consume_on(self, loop: Any) -> None:
         """``loop`` consumes: the last callback of a stop runs on it."""
@@ -122,7 +122,7 @@ class Engine(ConsumingPart):
         with self.lock:
             self.stop_by = self.handler.now() + timeout
             self.stopping = True
-            self.call_user()
+            self.wake_consumers()
 
     def abandon(self) -> None:
         """The consumer was collected without ``stop()``: the workers end. No lock, no I/O: this runs inside the GC."""
@@ -136,7 +136,7 @@ class Engine(ConsumingPart):
     def set_paused(self, tps: Iterable[TopicPartition], paused: bool) -> None:
         """Pause or resume; what was fetched of a paused partition is dropped at once."""
         with self.lock:
-            self.dispenser.shelve()
+            self.collector.shelve()
             for tp in tps:
                 if paused:
                     self.subscription.pause(tp)
@@ -144,10 +144,10 @@ class Engine(ConsumingPart):
                 else:
                     self.subscription.resume(tp)
             self.lock.notify_all()
-            self.room.notify_all()
+            self.not_full.notify_all()
 
     def position(self, tp: TopicPartition) -> int | None:
         """The *next* offset of ``tp``; None while it is not known. Raises PartitionNotAssignedError."""
         with self.lock:
-            self.dispenser.settle_lane()
+            self.collector.settle_lane()
             return self.subscription.partition_state(tp).position

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, Protocol
 from managedconsumer import errors as err
 from managedconsumer.config import ConsumerOptions
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
-from managedconsumer.fetch.collect import Dispenser
+from managedconsumer.fetch.collect import FetchCollector
 from managedconsumer.runtime import forks, owners
 from managedconsumer.runtime.cluster import Cluster
 from managedconsumer.runtime.troubles import METADATA, Troubles
@@ -61,7 +61,7 @@ class EngineState(forks.OwnProcess):
         lane: Any,
         partition_object: Callable[[TopicPartition], Any],
     ) -> None:
-        """``lane`` is the :class:`~managedconsumer.wire.records.Lane` of the dispenser, None: there is no fast path."""
+        """``lane`` is the :class:`~managedconsumer.wire.records.Lane` of the collector, None: there is no fast path."""
         super().__init__()
         self.cluster = cluster
         self.options = options
@@ -70,7 +70,7 @@ class EngineState(forks.OwnProcess):
         self._make_locks()
         self.subscription = SubscriptionState(options.auto_offset_reset)
         self.buffer = FetchBuffer(options.queued_max_messages, options.queued_max_bytes)
-        self.dispenser = Dispenser(self.buffer, lane)
+        self.collector = FetchCollector(self.buffer, lane)
         self.partition_object = partition_object
         self.closing = True
         self.stopping = self.stop_wanted = self._opened = False
@@ -101,13 +101,13 @@ class EngineState(forks.OwnProcess):
     def _make_locks(self) -> None:
         shared = self.handler.RLock()
         self.lock = self.handler.Condition(shared)  # the user waits here for messages
-        self.room = self.handler.Condition(shared)  # the fetchers wait here for room in the buffer
+        self.not_full = self.handler.Condition(shared)  # the fetchers wait here for room in the buffer
         self.commits = self.handler.Condition(shared)  # the commit worker and threads that commit wait here
 
     def disown(self) -> None:
         """In the child of a fork: every call raises from here on. Threads that do not exist here may hold the locks."""
         self._make_locks()
-        self.dispenser.lane.cut()
+        self.collector.lane.cut()
         self.error, self._cause = self._forked(), None
 
     # -- the end ----------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class EngineState(forks.OwnProcess):
             if self.closing or self.error is not None:
                 return
             self.error, self._cause = error, error.__traceback__
-            self.call_user()
+            self.wake_consumers()
         # What a broker refuses, or a network, is said in one line; a traceback is for what should not have happened.
         expected = isinstance(error, err.KafkaException) and not isinstance(error, err.IllegalStateError)
         trace = None if expected else error
@@ -128,7 +128,7 @@ class EngineState(forks.OwnProcess):
         """An error of the user's code: raised once, by the next call that consumes."""
         with self.lock:
             self._raise_once.append(error)
-            self.call_user()
+            self.wake_consumers()
 
     def want_stop(self, timeout: float | None = None) -> None:
         """The next call that consumes stops. No lock, and no waiting: this may run in the middle of anything.
@@ -137,12 +137,12 @@ class EngineState(forks.OwnProcess):
         """
         self.stop_timeout = timeout
         self.stop_wanted = True
-        self.dispenser.lane.leave()
+        self.collector.lane.leave()
 
     def end_soon(self) -> None:
         """Calls that consume finish what is in hand and give nothing any more; otherwise like :meth:`want_stop`."""
         self.ending = True
-        self.dispenser.lane.leave()
+        self.collector.lane.leave()
 
     def raise_if_over(self) -> None:
         """Raise what has ended the consumer, or what the user has to know once."""
@@ -164,25 +164,25 @@ class EngineState(forks.OwnProcess):
     def tell_users(self) -> None:
         """Wake the threads that consume or commit after :meth:`want_stop` or :meth:`end_soon`."""
         with self.lock:
-            self.call_user()
+            self.wake_consumers()
             self.commits.notify_all()
 
-    def call_user(self) -> None:
+    def wake_consumers(self) -> None:
         """Wake the consuming threads and end the fast path: each of them comes to the lock. The lock is held."""
-        self.dispenser.settle_lane()
+        self.collector.settle_lane()
         self.lock.notify_all()
 
     def caller(self) -> int:
         """On whose behalf the calling thread acts: its own, or that of the asyncio task that called."""
         me = self.handler.ident()
         with self.lock:
-            return me if self.dispenser.has_hand(me) else owners.acting.get() or me
+            return me if self.collector.has_hand(me) else owners.acting.get() or me
 
     def _leave_dead_hands(self) -> None:
         """Threads that ended with messages in hand never come back; the lock is held."""
-        for who in self.dispenser.owners():
+        for who in self.collector.owners():
             if not self.handler.is_alive(who):
-                for tp, offset in self.dispenser.leave_behind(who):
+                for tp, offset in self.collector.leave_behind(who):
                     log.warning(
                         "%s: a thread (greenlet, task) ended with offset %d of %s-%d in hand, which is not finished: "
                         "nothing beyond it is committed until another member or another start reads it again",
@@ -214,4 +214,4 @@ class EngineState(forks.OwnProcess):
                 self.troubles.note(METADATA, str(error))
         with self.lock:
             self.fetchers.ensure_workers()
-            self.room.notify_all()
+            self.not_full.notify_all()

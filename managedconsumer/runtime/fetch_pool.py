@@ -130,7 +130,7 @@ class FetchPool:
                 if plan is not None:
                     return plan
                 resting = [q.retry_at - now for q in mine if q.retry_at > now]
-                engine.room.wait(min([_LONGEST_NAP, *resting]))
+                engine.not_full.wait(min([_LONGEST_NAP, *resting]))
             worker = self._workers.pop(key, None)
             if worker is not None and engine.closing:
                 self._retired.append(worker)
@@ -146,7 +146,7 @@ class FetchPool:
     def _sources_changed(self) -> None:
         """Another broker is to be asked: there is a worker for it, and it wakes up."""
         self.ensure_workers()
-        self._engine.room.notify_all()
+        self._engine.not_full.notify_all()
 
     def _ask(self, connection: Connection, session: FetchSession, plan: fp.FetchPlan) -> dict[str, Any]:
         version = connection.version(schemas.FETCH)
@@ -200,7 +200,7 @@ class FetchPool:
             if batch is None:
                 return False
             log.warning("%s", batch.error)
-            # The buffer and the dispenser see the interface only.
+            # The buffer and the collector see the interface only.
             engine.buffer.accept(queue, version, cast("RecordChunk", batch))
             engine.lock.notify_all()
             return True

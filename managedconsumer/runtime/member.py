@@ -135,15 +135,15 @@ class GroupMember:
             events = self.machine.fence(error, generation)
         self._dispatch(events)
 
-    def forfeit(self, error: BaseException, generation: Generation) -> None:
+    def leave_as_fenced(self, error: BaseException, generation: Generation) -> None:
         """Give our place up and treat the partitions as lost; called by the owner, inside :meth:`poll`."""
         with self._lock:
-            farewell = self.machine.farewell(str(error)) if self.machine.is_current(generation) else None
+            leave_request = self.machine.leave_request(str(error)) if self.machine.is_current(generation) else None
             events = self.machine.fence(error, generation)
         self._dispatch(events)
-        if farewell is not None:
+        if leave_request is not None:
             try:
-                self._link.request(MEMBERSHIP, farewell.api, farewell.body, int(farewell.timeout * 1000))
+                self._link.request(MEMBERSHIP, leave_request.api, leave_request.body, int(leave_request.timeout * 1000))
             except err.KafkaException as problem:
                 log.info("leaving the group was not confirmed: %s", problem)
 
@@ -373,16 +373,16 @@ class GroupMember:
             if self._closing or forked or not fresh or not generation.joined:
                 return
             self._closing = self._exiting = True
-            farewell = self.machine.farewell("the interpreter ends")
+            leave_request = self.machine.leave_request("the interpreter ends")
             self._lock.notify_all()
         log.info("group %s: the interpreter ends without stop(): the member leaves", self.machine.group_id)
         self._link.interrupt(HEARTBEAT)
         self._before_exit()
         # A daemon thread that still consumes gets nothing more.
         self._owner.fence(ev.MembershipLost("the interpreter ends", None, generation))
-        if farewell is not None:
+        if leave_request is not None:
             self._link.interrupt(MEMBERSHIP)
-            self._link.request(MEMBERSHIP, farewell.api, farewell.body, int(_EXIT_SECONDS * 1000))
+            self._link.request(MEMBERSHIP, leave_request.api, leave_request.body, int(_EXIT_SECONDS * 1000))
 
     def _leave_once(self, request: ev.Request, bounded: ev.Request) -> None:
         try:

@@ -80,7 +80,7 @@ class PositionWorker:
                         engine.buffer.restart(tp)
                 engine.fetchers.ensure_workers()
                 engine.lock.notify_all()
-                engine.room.notify_all()
+                engine.not_full.notify_all()
 
         answers = self._offsets.list_offsets(
             wanted, timeout, lambda: engine.closing or interrupted(), use=use, slowest=_SLOWEST_ANSWER

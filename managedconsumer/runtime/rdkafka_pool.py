@@ -77,7 +77,7 @@ class RdkafkaPool(FetchPool):
                     reader = reader or self._make_reader()
                     reader.follow(step.stop, step.start)
                     if step.room:
-                        lot = reader.collect(engine.room, wait=not (step.stop or step.start))
+                        lot = reader.collect(engine.not_full, wait=not (step.stop or step.start))
                         self._deliver_lot(reader, lot)
                     backoff.succeed()
                 except self._package.KafkaException as error:
@@ -117,7 +117,7 @@ class RdkafkaPool(FetchPool):
                 if not engine.buffer.queues and now - idle_since >= _LINGER:
                     break
                 resting = [queue.retry_at - now for queue in engine.buffer if queue.retry_at > now]
-                engine.room.wait(min([_LONGEST_NAP, *resting]))
+                engine.not_full.wait(min([_LONGEST_NAP, *resting]))
             worker = self._workers.pop(_KEY, None)
             if worker is not None and engine.closing:
                 self._retired.append(worker)
@@ -189,7 +189,7 @@ class RdkafkaPool(FetchPool):
             messages = [message for message in messages if message.offset() >= reading.next_offset]
         chunk = RdkafkaChunk(queue.context, messages, reading.next_offset, part.end_offset)
         if chunk.next_fetch_offset > chunk.fetch_offset:
-            # The buffer and the dispenser see the interface only.
+            # The buffer and the collector see the interface only.
             self._engine.buffer.accept(queue, reading.version, cast("RecordChunk", chunk))
             reading.next_offset = chunk.next_fetch_offset
 
@@ -248,7 +248,7 @@ class RdkafkaPool(FetchPool):
         self._note(f"fetching failed: {text_of(error)}")
         with engine.lock:
             if not engine.closing:
-                engine.room.wait(backoff.fail(engine.handler.now()))
+                engine.not_full.wait(backoff.fail(engine.handler.now()))
 
     def _read_ourselves(self, queue: PartitionQueue) -> None:
         """Fetch by ourselves once, where ``queue`` goes on."""

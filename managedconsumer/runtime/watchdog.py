@@ -34,7 +34,7 @@ class ProcessingWatchdog:
 
     def _progress(self) -> tuple[int, int]:
         engine = self._engine
-        return engine.visits, engine.dispenser.lane.count
+        return engine.visits, engine.collector.lane.count
 
     def check(self, member: GroupMember) -> bool:
         """True while the member has to stay out of the group until its user is back."""
@@ -42,7 +42,7 @@ class ProcessingWatchdog:
             return False
         now, progress = self._engine.handler.now(), self._progress()
         with self._engine.lock:
-            busy = self._engine.dispenser.in_hand() or self._engine.dispenser.hands.left_behind()
+            busy = self._engine.collector.in_hand() or self._engine.collector.hands.left_behind()
         if progress != self._seen or not (busy or self.waiting):
             if self.waiting:
                 log.info("group %s: the user is back, joining again", self._engine.group_id)
@@ -55,5 +55,5 @@ class ProcessingWatchdog:
                 "group until the user comes back for the next one"
             )
             self._engine.troubles.note(SOURCE, text)
-            member.forfeit(ProcessingTooLongError(text), member.generation)
+            member.leave_as_fenced(ProcessingTooLongError(text), member.generation)
         return self.waiting

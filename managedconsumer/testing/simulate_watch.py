@@ -210,8 +210,8 @@ class Watched:
             self.world.report(f"{self.name} counts generation {lost.id} as lost ({event.error}), and it is not")
 
     def _watch_engine(self, engine: Engine) -> None:
-        dispenser = engine.dispenser
-        take, take_many, take_columns = dispenser.take_for_task, dispenser.take_many, dispenser.take_columns
+        collector = engine.collector
+        take, take_many, take_columns = collector.take_for_task, collector.take_many, collector.take_columns
 
         def taking(*args: Any) -> Any:
             message = take(*args)
@@ -228,9 +228,9 @@ class Watched:
             self._seen([] if found is None else arrow_items(found[0]))
             return found
 
-        dispenser.take_for_task = taking  # type: ignore[method-assign, assignment]
-        dispenser.take_many = taking_many  # type: ignore[method-assign, assignment]
-        dispenser.take_columns = taking_columns  # type: ignore[method-assign, assignment]
+        collector.take_for_task = taking  # type: ignore[method-assign, assignment]
+        collector.take_many = taking_many  # type: ignore[method-assign, assignment]
+        collector.take_columns = taking_columns  # type: ignore[method-assign, assignment]
 
     def _seen(self, items: list[Item]) -> None:
         """The consumer has looked into its buffer for the calling reader, and found these."""

@@ -86,7 +86,7 @@ cdef class Lane:
         return _Iterator.__new__(_Iterator, self, slow)
 
 
-cdef class ShortWay:
+cdef class FastPath:
     """Base of the consumers, see ``managedconsumer.wire._lane_py``."""
 
     cdef Lane _fast

@@ -142,7 +142,7 @@ class Lane:
                 yield message
 
 
-class ShortWay:
+class FastPath:
     """Base of the consumers: ``consume()`` takes from a lane, and calls ``_consume_waiting()`` where that ends."""
 
     _lane: Lane | None = None

@@ -11,8 +11,8 @@ from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.wire import recordformat as fmt
 from managedconsumer.wire._aborts_py import Aborts
 from managedconsumer.wire._batches_py import Batch, Walk
+from managedconsumer.wire._lane_py import FastPath as FastPath
 from managedconsumer.wire._lane_py import Lane as Lane
-from managedconsumer.wire._lane_py import ShortWay as ShortWay
 from managedconsumer.wire._message_py import Message, Origin, PartitionContext
 from managedconsumer.wire._message_py import message_of as message_of
 from managedconsumer.wire._recordparse_py import (

@@ -71,8 +71,8 @@ def _choose() -> tuple[Any, str]:
 
 
 if TYPE_CHECKING:
+    from managedconsumer.wire._lane_py import FastPath as FastPath
     from managedconsumer.wire._lane_py import Lane as Lane
-    from managedconsumer.wire._lane_py import ShortWay as ShortWay
     from managedconsumer.wire._message_py import Message as Message
     from managedconsumer.wire._message_py import PartitionContext as PartitionContext
     from managedconsumer.wire._message_py import message_of as message_of
@@ -84,7 +84,7 @@ else:
     _module, __impl_reason__ = _choose()
     __impl__ = _module.IMPLEMENTATION
     Lane = _module.Lane
-    ShortWay = _module.ShortWay
+    FastPath = _module.FastPath
     Message = _module.Message
     PartitionContext = _module.PartitionContext
     RecordChunk = _module.RecordChunk

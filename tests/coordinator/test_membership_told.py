@@ -139,9 +139,9 @@ def test_a_second_join_after_an_id_was_given_has_a_reason_too() -> None:
 @pytest.mark.parametrize(("instance", "sent"), [(None, True), ("till", False)])
 def test_a_farewell_is_a_leave_of_dynamic_members(instance: str | None, sent: bool) -> None:
     member = Classic(group_instance_id=instance)
-    assert member.machine.farewell("too slow") is None  # it has no id yet
+    assert member.machine.leave_request("too slow") is None  # it has no id yet
     member.reach(S.STABLE)
-    leave = member.machine.farewell("too slow")
+    leave = member.machine.leave_request("too slow")
     assert (leave is not None) is sent
     if leave is not None:
         assert leave.body["members"] == [{"member_id": "me", "group_instance_id": None, "reason": "too slow"}]

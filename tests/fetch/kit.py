@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
-from managedconsumer.fetch.collect import Dispenser
+from managedconsumer.fetch.collect import FetchCollector
 from managedconsumer.runtime.owners import here
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import TopicPartitionState
@@ -32,11 +32,11 @@ def damaged(first: int, count: int) -> bytes:
 
 
 class Kit:
-    """A buffer, its dispenser, and partitions that start at offset 0."""
+    """A buffer, its collector, and partitions that start at offset 0."""
 
     def __init__(self, partitions: int = 1, max_messages: int = 1000, max_bytes: int = 1 << 20) -> None:
         self.buffer = FetchBuffer(max_messages, max_bytes)
-        self.dispenser = Dispenser(self.buffer, Lane(None, here))
+        self.collector = FetchCollector(self.buffer, Lane(None, here))
         self.states = {}
         for number in range(partitions):
             state = self.states[number] = TopicPartitionState()
@@ -55,7 +55,7 @@ class Kit:
 
     def take(self, who: int = 1) -> tuple[int, int] | None:
         """Partition and offset of the next message for the thread ``who``."""
-        message = self.dispenser.take(who)
+        message = self.collector.take(who)
         return None if message is None else (message.partition_id, message.offset)
 
     def take_all(self, who: int = 1) -> list[tuple[int, int]]:

@@ -36,11 +36,11 @@ class TestTroubleOfAnotherPartition:
             patch.setattr(compression, "_decompress", Mock(side_effect=error))
             for _ in range(3):
                 try:
-                    got += [(m.partition_id, m.offset) for m in kit.dispenser.take_many(A, 100)]
+                    got += [(m.partition_id, m.offset) for m in kit.collector.take_many(A, 100)]
                 except (MemoryError, MissingPackageError, KeyboardInterrupt, TimeoutError):
                     assert kit.finished(1) == 0
                 assert (kit.finished(0) or 0) <= len(got)
-        while more := kit.dispenser.take_many(A, 100):
+        while more := kit.collector.take_many(A, 100):
             got += [(m.partition_id, m.offset) for m in more]
         assert sorted(got) == [(part, n) for part in range(2) for n in range(5)]
         assert (kit.finished(0), kit.finished(1)) == (5, 5)
@@ -61,15 +61,15 @@ class TestTroubleOfAnotherPartition:
 
 class TestColumns:
     def take(self, kit: Kit) -> list[int] | None:
-        found = kit.dispenser.take_columns(A, ("offset",))
+        found = kit.collector.take_columns(A, ("offset",))
         return None if found is None else found[0].column(0).to_pylist()
 
     def test_what_was_pushed_back_comes_first(self) -> None:
         kit = Kit()
         kit.fetched(0, batch(0, 5))
         assert kit.take() == (0, 0)
-        refused = kit.dispenser.take_many(A, 2)
-        kit.dispenser.push_back(A, refused)
+        refused = kit.collector.take_many(A, 2)
+        kit.collector.push_back(A, refused)
         assert self.take(kit) == [1, 2]
         assert (kit.position(), kit.finished()) == (3, 1)
         assert self.take(kit) == [3, 4]
@@ -115,7 +115,7 @@ class TestColumns:
             records = [Record(b"v%d" % n, b"k%d" % n, n, headers) for n in range(first, first + 1000)]
             kit.fetched(0, encode_batch(records, base_offset=first))
         kept = []
-        while (found := kit.dispenser.take_columns(A, ("key", "value", "offset", "timestamp", "headers"))) is not None:
+        while (found := kit.collector.take_columns(A, ("key", "value", "offset", "timestamp", "headers"))) is not None:
             kept.append(found[0])
         assert len(kept) == 4
         for number, rows in enumerate(kept):
@@ -174,8 +174,8 @@ ends = []
 for name in ("take", "take_many"):
     kit = Kit()
     kit.fetched(0, data)
-    got, calls = [], {"take": lambda: [kit.dispenser.lane.take() or kit.dispenser.take(1)],
-                      "take_many": lambda: kit.dispenser.take_many(1, 10)}
+    got, calls = [], {"take": lambda: [kit.collector.lane.take() or kit.collector.take(1)],
+                      "take_many": lambda: kit.collector.take_many(1, 10)}
     got += [m.offset for m in calls["take"]()]
     limit(8 << 20)
     try:
@@ -185,7 +185,7 @@ for name in ("take", "take_many"):
     limit(None)
     while more := [m.offset for m in calls[name]() if m is not None]:
         got += more
-    kit.dispenser.finish(1)
+    kit.collector.finish(1)
     ends.append(str(kit.finished()))
     print(name, ",".join(map(str, got)))
 print("finished", ",".join(ends))

@@ -62,7 +62,7 @@ def test_a_chunk_that_is_given_back_comes_first_again() -> None:
     kit.buffer.give_back(queue, chunk)
     assert kit.buffer.records == 9
     assert queue.chunks[0] is chunk
-    kit.dispenser.shelve()
+    kit.collector.shelve()
     assert [offset for partition, offset in kit.take_all() if partition == 0] == list(range(6))
 
 

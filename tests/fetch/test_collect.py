@@ -19,7 +19,7 @@ def test_a_message_is_finished_when_its_thread_comes_back() -> None:
     assert (kit.position(), kit.finished()) == (1, 0)
     assert kit.take(A) == (0, 1)
     assert (kit.position(), kit.finished()) == (2, 1)
-    kit.dispenser.finish(A)
+    kit.collector.finish(A)
     assert kit.finished() == 2
 
 
@@ -40,12 +40,12 @@ def test_what_the_slowest_thread_has_in_hand_bounds_what_is_finished() -> None:
     assert kit.finished() == 0  # A still works on 0
     kit.take(A)
     assert kit.finished() == 3  # B has 3 by now
-    assert kit.dispenser.lowest_in_hand(tp(0)) == 3
-    assert kit.dispenser.lowest_in_hand(tp(0), but=B) == 4
+    assert kit.collector.lowest_in_hand(tp(0)) == 3
+    assert kit.collector.lowest_in_hand(tp(0), but=B) == 4
     for who in (A, B, C):
-        kit.dispenser.finish(who)
+        kit.collector.finish(who)
     assert kit.finished() == 6
-    assert not kit.dispenser.in_hand()
+    assert not kit.collector.in_hand()
 
 
 def test_who_waits_for_hands_to_be_empty_sees_only_the_partitions_asked_for() -> None:
@@ -53,22 +53,22 @@ def test_who_waits_for_hands_to_be_empty_sees_only_the_partitions_asked_for() ->
     kit.fetched(0, batch(0, 1))
     kit.fetched(1, batch(0, 1))
     assert [kit.take(A), kit.take(B)] == [(0, 0), (1, 0)]
-    assert kit.dispenser.in_hand({tp(0)})
-    assert not kit.dispenser.in_hand({tp(0)}, but=A)
-    assert kit.dispenser.in_hand({tp(0), tp(1)}, but=A)
-    assert kit.dispenser.lowest_in_hand(tp(9)) is None
+    assert kit.collector.in_hand({tp(0)})
+    assert not kit.collector.in_hand({tp(0)}, but=A)
+    assert kit.collector.in_hand({tp(0), tp(1)}, but=A)
+    assert kit.collector.lowest_in_hand(tp(9)) is None
 
 
 def test_a_batch_is_in_hand_as_a_whole() -> None:
     kit = Kit(2)
     kit.fetched(0, batch(0, 3))
     kit.fetched(1, batch(0, 3))
-    got = kit.dispenser.take_many(A, 5)
+    got = kit.collector.take_many(A, 5)
     assert [(m.partition_id, m.offset) for m in got] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
     assert (kit.finished(0), kit.finished(1)) == (0, 0)
-    assert [m.offset for m in kit.dispenser.take_many(A, 5)] == [2]
+    assert [m.offset for m in kit.collector.take_many(A, 5)] == [2]
     assert (kit.finished(0), kit.finished(1)) == (3, 2)
-    assert kit.dispenser.take_many(A, 5) == []
+    assert kit.collector.take_many(A, 5) == []
     assert kit.finished(1) == 3
 
 
@@ -76,7 +76,7 @@ def test_the_gap_behind_a_batch_in_hand_is_not_finished() -> None:
     kit = Kit()
     kit.fetched(0, batch(0, 2, last_offset_delta=6))
     kit.fetched(0, batch(7, 2))
-    assert [m.offset for m in kit.dispenser.take_many(A, 100)] == [0, 1, 7, 8]
+    assert [m.offset for m in kit.collector.take_many(A, 100)] == [0, 1, 7, 8]
     assert (kit.position(), kit.finished()) == (9, 0)
 
 
@@ -94,7 +94,7 @@ def test_a_gap_is_not_finished_before_the_message_in_hand_is() -> None:
     assert kit.take(A) == (0, 0)
     assert kit.take(B) == (1, 0)  # closes the chunk of partition 0
     assert (kit.position(0), kit.finished(0)) == (10, 0)
-    kit.dispenser.finish(A)
+    kit.collector.finish(A)
     assert kit.finished(0) == 10
 
 
@@ -105,22 +105,22 @@ class TestPushedBack:
         kit = Kit()
         kit.fetched(0, batch(0, 3))
         kit.take(A)
-        message = kit.dispenser.take(A)
+        message = kit.collector.take(A)
         assert message is not None
-        kit.dispenser.push_back(A, [message])
+        kit.collector.push_back(A, [message])
         assert (kit.position(), kit.finished()) == (1, 1)
-        assert not kit.dispenser.in_hand()
+        assert not kit.collector.in_hand()
         assert kit.take_all() == [(0, 1), (0, 2)]
         assert kit.finished() == 3
 
     def test_other_threads_get_it_too(self) -> None:
         kit = Kit()
         kit.fetched(0, batch(0, 4))
-        bad = kit.dispenser.take(A)
+        bad = kit.collector.take(A)
         assert kit.take(B) == (0, 1)
         assert bad is not None
-        kit.dispenser.push_back(A, [bad])
-        kit.dispenser.finish(B)
+        kit.collector.push_back(A, [bad])
+        kit.collector.finish(B)
         assert kit.finished() == 0
         assert kit.take(B) == (0, 0)
         assert kit.position() == 2  # 1 was handed out before
@@ -132,27 +132,27 @@ class TestPushedBack:
     def test_several_come_in_their_order(self) -> None:
         kit = Kit()
         kit.fetched(0, batch(0, 4))
-        first, second = kit.dispenser.take(A), kit.dispenser.take(B)
+        first, second = kit.collector.take(A), kit.collector.take(B)
         assert first is not None
         assert second is not None
-        kit.dispenser.push_back(B, [second])
-        kit.dispenser.push_back(A, [first])
+        kit.collector.push_back(B, [second])
+        kit.collector.push_back(A, [first])
         assert kit.position() == 0
-        got = kit.dispenser.take_many(C, 3)
+        got = kit.collector.take_many(C, 3)
         assert [m.offset for m in got] == [0, 1, 2]
         assert kit.finished() == 0
-        kit.dispenser.finish(C)
+        kit.collector.finish(C)
         assert kit.finished() == 3
 
     def test_the_rest_of_a_batch_stays_in_hand(self) -> None:
         kit = Kit(2)
         kit.fetched(0, batch(0, 3))
         kit.fetched(1, batch(0, 3))
-        got = kit.dispenser.take_many(A, 6)
-        kit.dispenser.push_back(A, got[1:])
+        got = kit.collector.take_many(A, 6)
+        kit.collector.push_back(A, got[1:])
         assert (kit.position(0), kit.position(1)) == (1, 0)
-        assert kit.dispenser.in_hand({tp(0)})
-        assert not kit.dispenser.in_hand({tp(1)})
+        assert kit.collector.in_hand({tp(0)})
+        assert not kit.collector.in_hand({tp(1)})
         assert kit.finished() == 0
         assert sorted(kit.take_all()) == [(0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
         assert (kit.finished(0), kit.finished(1)) == (3, 3)
@@ -161,10 +161,10 @@ class TestPushedBack:
         kit = Kit(2)
         kit.fetched(0, batch(0, 2))
         kit.fetched(1, batch(0, 1))
-        bad = kit.dispenser.take(A)
+        bad = kit.collector.take(A)
         assert bad is not None
-        kit.dispenser.push_back(A, [bad])
-        kit.dispenser.shelve()
+        kit.collector.push_back(A, [bad])
+        kit.collector.shelve()
         kit.states[0].held = True
         assert kit.take_all() == [(1, 0)]
         kit.states[0].held = False
@@ -173,10 +173,10 @@ class TestPushedBack:
     def test_after_a_seek_it_is_forgotten(self) -> None:
         kit = Kit()
         kit.fetched(0, batch(0, 2))
-        bad = kit.dispenser.take(A)
+        bad = kit.collector.take(A)
         assert bad is not None
-        kit.dispenser.push_back(A, [bad])
-        kit.dispenser.forget({tp(0)})
+        kit.collector.push_back(A, [bad])
+        kit.collector.forget({tp(0)})
         kit.states[0].seek(50)
         kit.buffer.restart(tp(0))
         assert kit.take() is None
@@ -185,11 +185,11 @@ class TestPushedBack:
     def test_of_a_partition_that_is_gone_it_does_nothing(self) -> None:
         kit = Kit()
         kit.fetched(0, batch(0, 2))
-        bad = kit.dispenser.take(A)
+        bad = kit.collector.take(A)
         assert bad is not None
-        kit.dispenser.forget({tp(0)})
+        kit.collector.forget({tp(0)})
         kit.buffer.drop([tp(0)])
-        kit.dispenser.push_back(A, [bad])
+        kit.collector.push_back(A, [bad])
         assert kit.take() is None
 
 
@@ -199,7 +199,7 @@ class TestInterruptions:
         kit.fetched(0, batch(0, 3))
         kit.fetched(1, batch(0, 1))
         kit.take()
-        kit.dispenser.shelve()
+        kit.collector.shelve()
         kit.states[0].held = True
         assert kit.take_all() == [(1, 0)]
         kit.states[0].held = False
@@ -210,16 +210,16 @@ class TestInterruptions:
         kit.fetched(0, batch(0, 2))
         kit.fetched(1, batch(0, 2))
         assert [kit.take(A), kit.take(A), kit.take(B)] == [(0, 0), (0, 1), (1, 0)]
-        kit.dispenser.forget({tp(0)})
-        assert not kit.dispenser.in_hand({tp(0)})
-        assert kit.dispenser.in_hand({tp(1)})
+        kit.collector.forget({tp(0)})
+        assert not kit.collector.in_hand({tp(0)})
+        assert kit.collector.in_hand({tp(1)})
         assert kit.take(A) == (1, 1)
 
     def test_a_seek_in_the_middle_of_a_chunk(self) -> None:
         kit = Kit()
         kit.fetched(0, batch(0, 10))
         kit.take()
-        kit.dispenser.forget({tp(0)})
+        kit.collector.forget({tp(0)})
         kit.states[0].seek(4)
         kit.buffer.restart(tp(0))
         assert kit.take() is None
@@ -232,7 +232,7 @@ class TestInterruptions:
         kit.fetched(0, batch(0, 2))
         kit.take()
         kit.take()
-        kit.dispenser.forget({tp(0)})
+        kit.collector.forget({tp(0)})
         kit.states[0].await_reset(-2)
         kit.buffer.restart(tp(0))
         assert kit.take() is None
@@ -266,14 +266,14 @@ class TestDamage:
         assert [kit.take(), kit.take()] == [(0, 0), (0, 1)]
         with pytest.raises(CorruptRecordError):
             kit.take()
-        kit.dispenser.skip_corrupt(tp(0))
+        kit.collector.skip_corrupt(tp(0))
         assert (kit.position(), kit.finished()) == (4, 4)
         assert kit.take() == (0, 4)
         assert kit.queue().fetch_offset == -1
         with pytest.raises(CorruptRecordError) as caught:
             kit.take()
         assert caught.value.offset == 5
-        kit.dispenser.skip_corrupt(tp(0))
+        kit.collector.skip_corrupt(tp(0))
         before = kit.buffer.pops
         assert kit.take() is None
         assert kit.queue().fetch_offset == 6
@@ -284,22 +284,22 @@ class TestDamage:
     def test_skipping_loses_nothing_that_was_pushed_back(self) -> None:
         kit = Kit()
         kit.fetched(0, batch(0, 1) + damaged(1, 1) + batch(2, 1))
-        bad = kit.dispenser.take(A)
+        bad = kit.collector.take(A)
         assert bad is not None
         with pytest.raises(CorruptRecordError):
             kit.take(B)
-        kit.dispenser.push_back(A, [bad])
-        kit.dispenser.skip_corrupt(tp(0))
+        kit.collector.push_back(A, [bad])
+        kit.collector.skip_corrupt(tp(0))
         assert (kit.position(), kit.finished()) == (0, 0)
         assert kit.take_all() == [(0, 0), (0, 2)]
 
     def test_a_batch_of_messages_ends_before_it(self) -> None:
         kit = Kit(2)
         kit.fetched(0, batch(0, 2) + damaged(2, 2))
-        got = kit.dispenser.take_many(A, 100)
+        got = kit.collector.take_many(A, 100)
         assert [m.offset for m in got] == [0, 1]
         with pytest.raises(CorruptRecordError):
-            kit.dispenser.take_many(A, 100)
+            kit.collector.take_many(A, 100)
         assert kit.finished() == 2
 
     @pytest.mark.parametrize(("limit", "good"), [(10, 1), (2, 3), (10, 11), (10, 10), (1, 2)])
@@ -310,10 +310,10 @@ class TestDamage:
         errors = 0
         while True:
             try:
-                more = [m.offset for m in kit.dispenser.take_many(A, limit)]
+                more = [m.offset for m in kit.collector.take_many(A, limit)]
             except CorruptRecordError as error:
                 errors += 1
-                kit.dispenser.skip_corrupt(tp(0), error.offset)
+                kit.collector.skip_corrupt(tp(0), error.offset)
                 assert kit.finished() == good + 1
                 continue
             if not more:
@@ -328,12 +328,12 @@ class TestDamage:
         kit = Kit()
         kit.fetched(0, batch(0, 1) + with_crc(data[:61] + b"\x04" + data[62:]) + batch(2, 8))
         kit.fetched(0, batch(10, 2))
-        assert [m.offset for m in kit.dispenser.take_many(A, 4)] == [0]
+        assert [m.offset for m in kit.collector.take_many(A, 4)] == [0]
         with pytest.raises(CorruptRecordError) as caught:
-            kit.dispenser.take_many(A, 4)
-        kit.dispenser.skip_corrupt(tp(0), caught.value.offset)
+            kit.collector.take_many(A, 4)
+        kit.collector.skip_corrupt(tp(0), caught.value.offset)
         assert (kit.position(), kit.finished()) == (2, 2)
-        assert [m.offset for m in kit.dispenser.take_many(A, 99)] == list(range(2, 12))
+        assert [m.offset for m in kit.collector.take_many(A, 99)] == list(range(2, 12))
 
     def test_two_threads_that_met_one_error_skip_one_batch(self) -> None:
         kit = Kit()
@@ -344,18 +344,18 @@ class TestDamage:
                 kit.take(who)
             met.append(caught.value.offset)
         assert met == [0, 0]
-        kit.dispenser.skip_corrupt(tp(0), met[0])
+        kit.collector.skip_corrupt(tp(0), met[0])
         position = kit.position()
         with pytest.raises(CorruptRecordError):
             kit.take(A)
-        kit.dispenser.skip_corrupt(tp(0), met[1])
+        kit.collector.skip_corrupt(tp(0), met[1])
         assert kit.position() == position
 
     def test_skipping_where_nothing_is_wrong_does_nothing(self) -> None:
         kit = Kit()
         kit.fetched(0, batch(0, 2))
-        kit.dispenser.skip_corrupt(tp(0))
-        kit.dispenser.skip_corrupt(tp(5))
+        kit.collector.skip_corrupt(tp(0))
+        kit.collector.skip_corrupt(tp(5))
         assert kit.take_all() == [(0, 0), (0, 1)]
 
 
@@ -367,17 +367,17 @@ class TestTakenAway:
         kit.fetched(0, batch(0, 5))
         for _ in range(3):
             kit.take(A)
-        assert kit.dispenser.taken_away(A) == {}
-        kit.dispenser.take_away({tp(0)})
-        assert kit.dispenser.taken_away(A) == {tp(0): 3}
-        assert kit.dispenser.taken_away(B) == {}
-        assert not kit.dispenser.in_hand()
+        assert kit.collector.taken_away(A) == {}
+        kit.collector.take_away({tp(0)})
+        assert kit.collector.taken_away(A) == {tp(0): 3}
+        assert kit.collector.taken_away(B) == {}
+        assert not kit.collector.in_hand()
         kit.take(A)
-        assert kit.dispenser.taken_away(A) == {}
+        assert kit.collector.taken_away(A) == {}
 
     def test_a_seek_takes_nothing_away(self) -> None:
         kit = Kit()
         kit.fetched(0, batch(0, 5))
         kit.take(A)
-        kit.dispenser.forget({tp(0)})
-        assert kit.dispenser.taken_away(A) == {}
+        kit.collector.forget({tp(0)})
+        assert kit.collector.taken_away(A) == {}

@@ -30,7 +30,7 @@ class TestWhatIsKnown:
         assert kit.states[0].leader_epoch == -1
         for expected in (3, 3, 4, 4):
             kit.take()
-            kit.dispenser.settle_lane()
+            kit.collector.settle_lane()
             assert kit.states[0].leader_epoch == expected
 
     def test_it_starts_in_the_middle_of_a_batch(self) -> None:
@@ -44,7 +44,7 @@ class TestWhatIsKnown:
         kit = Kit()
         kit.fetched(data=batch(0, 2, leader_epoch=3) + batch(2, 2, leader_epoch=4))
         kit.take()
-        kit.dispenser.shelve()
+        kit.collector.shelve()
         kit.buffer.restart(tp(0))
         assert (kit.states[0].leader_epoch, kit.queue().last_epoch) == (3, 3)
         kit.fetched(data=batch(0, 2, leader_epoch=3) + batch(2, 2, leader_epoch=5))

@@ -92,7 +92,7 @@ class Program:
         self.module: Any = None if kind == "rdkafka" else records.load(kind)
         self.kit, self.logs, self.want = Kit(len(logs)), logs, wanted(logs)
         make = self.module.Lane if self.module else PythonLane
-        self.kit.dispenser.lane = make(None, here)
+        self.kit.collector.lane = make(None, here)
         self.got: Found = []
         self.refused = False
         for part in self.kit.states:
@@ -121,7 +121,7 @@ class Program:
         try:
             found = step(self)
         except CorruptRecordError as error:
-            self.kit.dispenser.skip_corrupt(tp(error.partition), error.offset)
+            self.kit.collector.skip_corrupt(tp(error.partition), error.offset)
             return True
         self.got += found
         answered = [self.answer(part) for part in self.kit.states]
@@ -137,29 +137,29 @@ class Program:
             assert finished <= min(waiting, default=finished), (part, finished, waiting)
 
     def all_finished(self) -> bool:
-        self.kit.dispenser.finish(ME)
-        self.kit.dispenser.finish(OTHER)
+        self.kit.collector.finish(ME)
+        self.kit.collector.finish(OTHER)
         return [self.kit.finished(part) for part in self.kit.states] == [end_of(log[-1]) for log in self.logs]
 
 
 def one(program: Program) -> Found:
     """``consume()``: the short way if there is one, else the long way."""
-    message = program.kit.dispenser.lane.take() or program.kit.dispenser.take(ME)
+    message = program.kit.collector.lane.take() or program.kit.collector.take(ME)
     return [] if message is None else [(message.partition_id, message.offset)]
 
 
 def in_turns(program: Program) -> Found:
     """Two threads: everything goes the long way."""
-    message = program.kit.dispenser.take(ME if len(program.got) % 2 else OTHER)
+    message = program.kit.collector.take(ME if len(program.got) % 2 else OTHER)
     return [] if message is None else [(message.partition_id, message.offset)]
 
 
 def many(program: Program) -> Found:
-    return [(message.partition_id, message.offset) for message in program.kit.dispenser.take_many(ME, 5)]
+    return [(message.partition_id, message.offset) for message in program.kit.collector.take_many(ME, 5)]
 
 
 def columns(program: Program) -> Found:
-    found = program.kit.dispenser.take_columns(ME, ("partition", "offset"))
+    found = program.kit.collector.take_columns(ME, ("partition", "offset"))
     return [] if found is None else list(zip(*(found[0].column(n).to_pylist() for n in range(2)), strict=True))
 
 
@@ -168,9 +168,9 @@ def refused(take: Callable[[Program], Found]) -> Callable[[Program], Found]:
 
     def step(program: Program) -> Found:
         if not program.refused:
-            messages = program.kit.dispenser.take_many(ME, 2)
+            messages = program.kit.collector.take_many(ME, 2)
             program.refused = True
-            program.kit.dispenser.push_back(ME, messages)
+            program.kit.collector.push_back(ME, messages)
         return take(program)
 
     return step

@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import pytest
 
-from managedconsumer.fetch.collect import Dispenser
+from managedconsumer.fetch.collect import FetchCollector
 from managedconsumer.runtime.owners import here
 from managedconsumer.wire._lane_py import Lane as PythonLane
 from managedconsumer.wire.encode import Record, encode_batch
-from managedconsumer.wire.records import Message, ShortWay, load
+from managedconsumer.wire.records import FastPath, Message, load
 from tests.fetch.kit import Kit, batch, tp
 
 ME, OTHER = 1, 2
@@ -26,14 +26,14 @@ ME, OTHER = 1, 2
 
 def next_offset(kit: Kit, who: int = ME) -> tuple[int, int] | None:
     """What a consumer does: the short way if there is one, else the long way."""
-    message: Message | None = kit.dispenser.lane.take()
+    message: Message | None = kit.collector.lane.take()
     if message is None:
         return kit.take(who)
     return message.partition_id, message.offset
 
 
 def settled(kit: Kit, partition: int = 0) -> tuple[int | None, int | None]:
-    kit.dispenser.settle_lane()
+    kit.collector.settle_lane()
     return kit.position(partition), kit.finished(partition)
 
 
@@ -46,14 +46,14 @@ def test_the_short_way_gives_the_same_messages_in_the_same_order() -> None:
     assert next_offset(kit) is None
     assert settled(kit, 0) == (5, 5)
     assert settled(kit, 1) == (2, 2)
-    assert kit.dispenser.handed_out == 7
+    assert kit.collector.handed_out == 7
 
 
 def test_the_short_way_is_really_taken() -> None:
     kit = Kit()
     kit.fetched(0, batch(0, 3))
     kit.take(ME)
-    assert kit.dispenser.lane.attached
+    assert kit.collector.lane.attached
 
 
 def test_what_is_in_hand_is_not_finished_whoever_looks() -> None:
@@ -62,8 +62,8 @@ def test_what_is_in_hand_is_not_finished_whoever_looks() -> None:
     for expected in range(4):
         assert next_offset(kit) == (0, expected)
         assert settled(kit) == (expected + 1, expected)  # the commit worker looks between any two messages
-    assert kit.dispenser.lowest_in_hand(tp(0)) == 3
-    assert kit.dispenser.lowest_in_hand(tp(0), but=ME) is None
+    assert kit.collector.lowest_in_hand(tp(0)) == 3
+    assert kit.collector.lowest_in_hand(tp(0), but=ME) is None
 
 
 def test_nothing_comes_out_of_a_partition_after_it_was_held() -> None:
@@ -71,9 +71,9 @@ def test_nothing_comes_out_of_a_partition_after_it_was_held() -> None:
     kit.fetched(0, batch(0, 5))
     kit.fetched(1, batch(0, 1))
     assert [next_offset(kit), next_offset(kit)] == [(0, 0), (0, 1)]
-    kit.dispenser.shelve()
+    kit.collector.shelve()
     kit.states[0].held = True
-    assert kit.dispenser.lane.take() is None
+    assert kit.collector.lane.take() is None
     assert next_offset(kit) == (1, 0)
     assert next_offset(kit) is None
     kit.states[0].held = False
@@ -84,10 +84,10 @@ def test_nothing_comes_out_of_a_partition_after_it_was_taken_away() -> None:
     kit = Kit()
     kit.fetched(0, batch(0, 5))
     assert [next_offset(kit), next_offset(kit)] == [(0, 0), (0, 1)]
-    kit.dispenser.forget({tp(0)})
+    kit.collector.forget({tp(0)})
     kit.buffer.drop([tp(0)])
     assert next_offset(kit) is None
-    assert not kit.dispenser.in_hand()
+    assert not kit.collector.in_hand()
 
 
 def test_a_second_consuming_thread_gets_its_own_hand() -> None:
@@ -109,24 +109,24 @@ def test_a_lane_can_be_iterated_and_ends_where_the_long_way_ends() -> None:
     kit.fetched(0, batch(0, 4))
 
     def long_way() -> Message | None:
-        return kit.dispenser.take(ME)
+        return kit.collector.take(ME)
 
-    assert [message.offset for message in kit.dispenser.lane.iterate(long_way)] == [0, 1, 2, 3]
+    assert [message.offset for message in kit.collector.lane.iterate(long_way)] == [0, 1, 2, 3]
     kit.fetched(0, batch(4, 2))
-    assert [message.offset for message in kit.dispenser.lane.iterate(long_way)] == [4, 5]
+    assert [message.offset for message in kit.collector.lane.iterate(long_way)] == [4, 5]
 
 
-class Shop(ShortWay):
+class Shop(FastPath):
     """What a consumer is made of."""
 
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
         self.seen: list[tuple[bool, object]] = []
-        self._open_lane(kit.dispenser.lane)
+        self._open_lane(kit.collector.lane)
 
     def _consume_waiting(self, block: bool, unblock_event: object) -> Message | None:
         self.seen.append((block, unblock_event))
-        return self.kit.dispenser.take(here.number)
+        return self.kit.collector.take(here.number)
 
 
 def test_consume_takes_the_short_way_and_passes_its_arguments_to_the_long_one() -> None:
@@ -145,7 +145,7 @@ def test_a_bound_consume_and_an_iterator_keep_the_consumer_and_make_no_circle() 
     kit = Kit()
     kit.fetched(0, batch(0, 4))
     shop = Shop(kit)
-    gone, consume, messages = weakref.ref(shop), shop.consume, kit.dispenser.lane.iterate(shop.consume)
+    gone, consume, messages = weakref.ref(shop), shop.consume, kit.collector.lane.iterate(shop.consume)
     gc.disable()
     try:
         del shop
@@ -157,15 +157,15 @@ def test_a_bound_consume_and_an_iterator_keep_the_consumer_and_make_no_circle() 
 
 
 def test_consume_can_be_asked_for_its_signature_and_its_text() -> None:
-    assert list(inspect.signature(ShortWay.consume).parameters) == ["self", "block", "unblock_event"]
-    assert (ShortWay.consume.__doc__ or "").startswith("The next message, or None")
+    assert list(inspect.signature(FastPath.consume).parameters) == ["self", "block", "unblock_event"]
+    assert (FastPath.consume.__doc__ or "").startswith("The next message, or None")
 
 
 def test_a_thread_does_not_get_on_where_a_dead_one_was() -> None:
     """The system gives the numbers of ended threads away again; the lane knows them apart."""
     kit = Kit()
     kit.fetched(0, batch(0, 6))
-    lane = kit.dispenser.lane
+    lane = kit.collector.lane
     got: list[object] = []
 
     def in_thread(work: Callable[[], object]) -> None:
@@ -184,7 +184,7 @@ def test_a_thread_does_not_get_on_where_a_dead_one_was() -> None:
 def test_a_look_from_a_handler_that_interrupts_the_lane_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal handler runs in the middle of the lane's own work, in the same thread, and looks at the consumer."""
     kit, looks = Kit(), []
-    kit.dispenser = Dispenser(kit.buffer, PythonLane(None, here))
+    kit.collector = FetchCollector(kit.buffer, PythonLane(None, here))
     chunk_class = load("python").RecordChunk
     queue = kit.queue()
     for first in (0, 600):
@@ -220,10 +220,10 @@ def test_whoever_looks_at_any_moment_sees_where_the_consumer_is() -> None:
 
     def long_way() -> Message | None:
         with lock:
-            return kit.dispenser.take(ME)
+            return kit.collector.take(ME)
 
     def consume() -> None:
-        for message in kit.dispenser.lane.iterate(long_way):
+        for message in kit.collector.lane.iterate(long_way):
             seen[0] = message.offset  # it is in hand from before this until after the next line
             got.append(message.offset)
             seen[0] = message.offset + 1

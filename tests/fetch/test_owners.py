@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from managedconsumer.fetch.collect import Dispenser
+from managedconsumer.fetch.collect import FetchCollector
 from managedconsumer.wire.records import PartitionContext, RecordChunk
 from tests.fetch.kit import TOPIC, Kit, batch, tp
 
@@ -15,50 +15,50 @@ def test_a_task_gets_messages_without_the_short_way() -> None:
     kit = Kit()
     kit.fetched(data=batch(0, 3))
     for expected in range(2):
-        message = kit.dispenser.take_for_task(A)
+        message = kit.collector.take_for_task(A)
         assert message is not None
         assert message.offset == expected
-        assert not kit.dispenser.lane.attached
-    assert (kit.finished(), kit.dispenser.handed_out) == (1, 2)
-    assert kit.dispenser.owners() == [A]
+        assert not kit.collector.lane.attached
+    assert (kit.finished(), kit.collector.handed_out) == (1, 2)
+    assert kit.collector.owners() == [A]
     assert kit.take(A) == (0, 2)
-    assert kit.dispenser.lane.attached
+    assert kit.collector.lane.attached
 
 
 def test_a_dispenser_without_a_lane_has_no_short_way() -> None:
     kit = Kit()
-    dispenser = Dispenser(kit.buffer)
+    collector = FetchCollector(kit.buffer)
     kit.fetched(data=batch(0, 3))
     for expected in range(3):
-        message = dispenser.take(A)
+        message = collector.take(A)
         assert message is not None
-        assert (message.offset, dispenser.lane.attached) == (expected, False)
+        assert (message.offset, collector.lane.attached) == (expected, False)
 
 
 def test_a_second_thread_ends_the_short_way() -> None:
     kit = Kit()
     kit.fetched(data=batch(0, 4))
     kit.take(A)
-    assert kit.dispenser.lane.attached
+    assert kit.collector.lane.attached
     kit.take(B)
-    assert not kit.dispenser.lane.attached
+    assert not kit.collector.lane.attached
     kit.take(A)
-    assert not kit.dispenser.lane.attached
+    assert not kit.collector.lane.attached
 
 
 def test_who_has_something_in_hand_is_an_owner() -> None:
     kit = Kit()
     kit.fetched(data=batch(0, 5))
-    assert (kit.dispenser.owners(), kit.dispenser.has_hand(A)) == ([], False)
-    kit.dispenser.take_many(B, 2)
-    assert (kit.dispenser.owners(), kit.dispenser.has_hand(A), kit.dispenser.has_hand(B)) == ([B], False, True)
+    assert (kit.collector.owners(), kit.collector.has_hand(A)) == ([], False)
+    kit.collector.take_many(B, 2)
+    assert (kit.collector.owners(), kit.collector.has_hand(A), kit.collector.has_hand(B)) == ([B], False, True)
     kit.take(A)
-    assert kit.dispenser.owners() == [A, B]
-    kit.dispenser.finish(A)
-    assert kit.dispenser.has_hand(A)  # the next message may come to it past the lock
-    assert kit.dispenser.owners() == [A, B]
-    kit.dispenser.leave_behind(A)
-    assert (kit.dispenser.owners(), kit.dispenser.has_hand(A)) == ([B], False)
+    assert kit.collector.owners() == [A, B]
+    kit.collector.finish(A)
+    assert kit.collector.has_hand(A)  # the next message may come to it past the lock
+    assert kit.collector.owners() == [A, B]
+    kit.collector.leave_behind(A)
+    assert (kit.collector.owners(), kit.collector.has_hand(A)) == ([B], False)
 
 
 def test_what_an_owner_leaves_behind_is_not_finished_by_the_others() -> None:
@@ -66,24 +66,24 @@ def test_what_an_owner_leaves_behind_is_not_finished_by_the_others() -> None:
     kit.fetched(data=batch(0, 5))
     kit.take(A)
     assert kit.take(A) == (0, 1)
-    assert kit.dispenser.leave_behind(A) == [(tp(0), 1)]
+    assert kit.collector.leave_behind(A) == [(tp(0), 1)]
     assert kit.take_all(B) == [(0, 2), (0, 3), (0, 4)]
     assert (kit.finished(), kit.position()) == (1, 5)
-    assert not kit.dispenser.in_hand(but=B)
-    assert kit.dispenser.lowest_in_hand(tp(0), but=B) == 1
-    assert kit.dispenser.lowest_in_hand(tp(7)) is None
+    assert not kit.collector.in_hand(but=B)
+    assert kit.collector.lowest_in_hand(tp(0), but=B) == 1
+    assert kit.collector.lowest_in_hand(tp(7)) is None
 
 
 def test_the_end_of_one_owner_leaves_another_its_short_way() -> None:
     kit = Kit()
     kit.fetched(data=batch(0, 5))
     kit.take(A)
-    assert kit.dispenser.leave_behind(B) == []
-    assert kit.dispenser.owners() == [A]
-    kit.dispenser.leave_behind(A)
+    assert kit.collector.leave_behind(B) == []
+    assert kit.collector.owners() == [A]
+    kit.collector.leave_behind(A)
     kit.take(C)
-    assert kit.dispenser.lane.attached  # it is the only one again
-    assert kit.dispenser.owners() == [C]
+    assert kit.collector.lane.attached  # it is the only one again
+    assert kit.collector.owners() == [C]
 
 
 class TestTakeBack:
@@ -91,15 +91,15 @@ class TestTakeBack:
         kit = Kit(2)
         kit.fetched(0, batch(0, 4))
         kit.fetched(1, batch(0, 2))
-        taken = kit.dispenser.take_many(A, 5)
+        taken = kit.collector.take_many(A, 5)
         assert [(m.partition_id, m.offset) for m in taken] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0)]
         versions = [kit.queue(number).version for number in (0, 1)]
-        kit.dispenser.take_back(A)
+        kit.collector.take_back(A)
         assert (kit.position(0), kit.position(1)) == (0, 0)
         assert (kit.finished(0), kit.finished(1)) == (0, 0)
         assert [kit.queue(number).version for number in (0, 1)] == [version + 1 for version in versions]
         assert [kit.queue(number).fetch_offset for number in (0, 1)] == [0, 0]
-        assert not kit.dispenser.in_hand()
+        assert not kit.collector.in_hand()
         assert kit.take() is None  # until it is fetched again
         kit.fetched(0, batch(0, 4))
         assert kit.take_all() == [(0, n) for n in range(4)]
@@ -108,33 +108,33 @@ class TestTakeBack:
         kit = Kit(2)
         kit.fetched(0, batch(0, 4))
         kit.fetched(1, batch(0, 2))
-        kit.dispenser.take_many(A, 4)
-        kit.dispenser.take_many(B, 1)
-        kit.dispenser.take_back(A)
-        assert [(m.partition_id, m.offset) for m in kit.dispenser.take_many(B, 5)] == [(1, 1)]
+        kit.collector.take_many(A, 4)
+        kit.collector.take_many(B, 1)
+        kit.collector.take_back(A)
+        assert [(m.partition_id, m.offset) for m in kit.collector.take_many(B, 5)] == [(1, 1)]
         assert (kit.position(0), kit.finished(1)) == (0, 1)
 
     def test_of_a_partition_that_is_gone_nothing_comes_back(self) -> None:
         kit = Kit()
         kit.fetched(0, batch(0, 4))
-        kit.dispenser.take_many(A, 2)
+        kit.collector.take_many(A, 2)
         kit.states[0].active = False
         version = kit.queue().version
-        kit.dispenser.take_back(A)
+        kit.collector.take_back(A)
         assert (kit.queue().version, kit.position()) == (version, 2)
 
     def test_without_a_position_nothing_comes_back(self) -> None:
         kit = Kit()
         kit.fetched(0, batch(0, 4))
-        kit.dispenser.take_many(A, 2)
+        kit.collector.take_many(A, 2)
         kit.states[0].await_reset(-1)
-        kit.dispenser.take_back(A)
+        kit.collector.take_back(A)
         assert kit.position() is None
 
     def test_who_has_nothing_has_nothing_to_give_back(self) -> None:
         kit = Kit()
         kit.fetched(0, batch(0, 4))
-        kit.dispenser.take_back(A)
+        kit.collector.take_back(A)
         assert kit.take_all() == [(0, n) for n in range(4)]
 
 
@@ -143,10 +143,10 @@ def test_a_forgotten_partition_s_chunk_is_dead() -> None:
     kit.fetched(0, batch(0, 4))
     kit.fetched(1, batch(0, 4))
     chunk = kit.queue(0).chunks[0]
-    kit.dispenser.take_many(A, 1)
-    kit.dispenser.forget([tp(1)])
+    kit.collector.take_many(A, 1)
+    kit.collector.forget([tp(1)])
     assert (chunk.active, kit.take()) == (True, (0, 1))
-    kit.dispenser.forget([tp(0)])
+    kit.collector.forget([tp(0)])
     assert chunk.active is False
 
 
@@ -154,25 +154,25 @@ def test_what_was_pushed_back_is_forgotten_with_its_partition_only() -> None:
     kit = Kit(2)
     kit.fetched(0, batch(0, 2))
     kit.fetched(1, batch(0, 2))
-    kit.dispenser.push_back(A, kit.dispenser.take_many(A, 4))
-    kit.dispenser.forget([tp(0)])
+    kit.collector.push_back(A, kit.collector.take_many(A, 4))
+    kit.collector.forget([tp(0)])
     assert kit.take_all() == [(1, 0), (1, 1)]
 
 
 def test_of_many_messages_all_are_counted() -> None:
     kit = Kit()
     kit.fetched(0, batch(0, 6))
-    assert len(kit.dispenser.take_many(A, 2)) == 2
-    assert len(kit.dispenser.take_many(A, 3)) == 3
-    assert kit.dispenser.handed_out == 5
-    assert len(kit.dispenser.take_many(A, 3)) == 1
-    assert (kit.dispenser.handed_out, kit.position(), kit.finished()) == (6, 6, 5)
+    assert len(kit.collector.take_many(A, 2)) == 2
+    assert len(kit.collector.take_many(A, 3)) == 3
+    assert kit.collector.handed_out == 5
+    assert len(kit.collector.take_many(A, 3)) == 1
+    assert (kit.collector.handed_out, kit.position(), kit.finished()) == (6, 6, 5)
 
 
 class TestColumns:
     def columns(self, kit: Kit, who: int = A) -> list[int] | None:
         pytest.importorskip("pyarrow")
-        found = kit.dispenser.take_columns(who, ["offset"])
+        found = kit.collector.take_columns(who, ["offset"])
         return None if found is None else found[0].column("offset").to_pylist()
 
     def test_a_chunk_at_a_time(self) -> None:
@@ -180,33 +180,33 @@ class TestColumns:
         kit.fetched(0, batch(0, 2))
         kit.fetched(0, batch(2, 3))
         assert self.columns(kit) == [0, 1]
-        assert (kit.finished(), kit.position(), kit.dispenser.handed_out) == (0, 2, 2)
-        assert kit.dispenser.in_hand([tp(0)])
+        assert (kit.finished(), kit.position(), kit.collector.handed_out) == (0, 2, 2)
+        assert kit.collector.in_hand([tp(0)])
         assert self.columns(kit) == [2, 3, 4]
-        assert (kit.finished(), kit.position(), kit.dispenser.handed_out) == (2, 5, 5)
+        assert (kit.finished(), kit.position(), kit.collector.handed_out) == (2, 5, 5)
         assert self.columns(kit) is None
-        assert (kit.finished(), kit.dispenser.in_hand()) == (5, False)
+        assert (kit.finished(), kit.collector.in_hand()) == (5, False)
 
     def test_the_rest_of_an_open_chunk(self) -> None:
         kit = Kit()
         kit.fetched(0, batch(0, 4))
         kit.take(A)
         assert self.columns(kit) == [1, 2, 3]
-        assert kit.dispenser.lowest_in_hand(tp(0)) == 1
+        assert kit.collector.lowest_in_hand(tp(0)) == 1
 
     def test_what_was_pushed_back_comes_first_and_alone(self) -> None:
         kit = Kit(2)
         kit.fetched(0, batch(0, 2))
         kit.fetched(1, batch(0, 2))
-        messages = kit.dispenser.take_many(A, 4)
-        kit.dispenser.push_back(A, messages[1:])
-        assert kit.dispenser.handed_out == 4
+        messages = kit.collector.take_many(A, 4)
+        kit.collector.push_back(A, messages[1:])
+        assert kit.collector.handed_out == 4
         assert self.columns(kit, B) == [1]
-        assert kit.dispenser.handed_out == 5
-        assert kit.dispenser.lowest_in_hand(tp(0), but=A) == 1
+        assert kit.collector.handed_out == 5
+        assert kit.collector.lowest_in_hand(tp(0), but=A) == 1
         assert self.columns(kit, B) == [0, 1]
         assert (kit.finished(0), kit.position(0), kit.position(1)) == (0, 2, 2)
-        kit.dispenser.finish(A)
+        kit.collector.finish(A)
         assert kit.finished(0) == 2
 
     def test_a_chunk_without_rows_is_passed(self) -> None:

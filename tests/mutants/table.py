@@ -178,7 +178,7 @@ FETCH = [
         "managedconsumer/runtime/engine.py",
         "                    self.subscription.resume(tp)\n"
         "            self.lock.notify_all()\n"
-        "            self.room.notify_all()\n",
+        "            self.not_full.notify_all()\n",
         "                    self.subscription.resume(tp)\n",
         (),
         _SOME,
@@ -198,7 +198,7 @@ FETCH = [
         "managedconsumer/runtime/assignment_part.py",
         "            self.fetchers.ensure_workers()\n"
         "            self.lock.notify_all()\n"
-        "            self.room.notify_all()\n",
+        "            self.not_full.notify_all()\n",
         "            self.fetchers.ensure_workers()\n            self.lock.notify_all()\n",
         (),
         _MANY,

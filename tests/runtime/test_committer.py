@@ -61,7 +61,7 @@ class Member:
             commits=handler.Condition(shared),
             offsets=OffsetClient(SimpleNamespace(handler=handler), link, "g", 0),  # type: ignore[arg-type]
             subscription=subscription,
-            dispenser=SimpleNamespace(
+            collector=SimpleNamespace(
                 settle_lane=lambda: None, lowest_in_hand=lambda *_a, **_k: None, taken_away=lambda _who: {}
             ),
             group_id="g",

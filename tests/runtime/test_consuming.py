@@ -22,7 +22,7 @@ def test_resuming_wakes_the_fetchers(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         broker.produce("orders", [b"m0"])
         assert consumer.consume() is not None
-        room = consumer._session.engine.room
+        room = consumer._session.engine.not_full
         wait = room.wait
 
         def noted(timeout: float | None = None) -> Any:

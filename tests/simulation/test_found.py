@@ -10,7 +10,7 @@ import pytest
 
 from managedconsumer.coordinator.committing import Patience
 from managedconsumer.fetch.buffer import FetchBuffer
-from managedconsumer.fetch.collect import Dispenser
+from managedconsumer.fetch.collect import FetchCollector
 from managedconsumer.group_life import GroupLives, _work
 from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
 from managedconsumer.partition_state import TopicPartitionState
@@ -69,7 +69,7 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
         commits=handler.Condition(shared),
         offsets=OffsetClient(cluster, link, "g", 0),
         subscription=subscription,
-        dispenser=SimpleNamespace(
+        collector=SimpleNamespace(
             settle_lane=lambda: None, lowest_in_hand=lambda *_args, **_named: None, taken_away=lambda _who: {}
         ),
         group_id="g",
@@ -143,7 +143,7 @@ def test_what_is_on_hold_stays_on_hold_when_something_else_is_dropped() -> None:
     part: Any = AssignmentPart.__new__(AssignmentPart)
     handler = ThreadingHandler()
     part.lock, part.subscription, part.buffer = handler.Condition(), SubscriptionState(), FetchBuffer(10, 1000)
-    part.dispenser, part.partition_object = Dispenser(part.buffer), lambda tp: tp
+    part.collector, part.partition_object = FetchCollector(part.buffer), lambda tp: tp
     part.subscription.subscribe(topics=["t"])
     part.take_over([TP, OTHER], retain=True)
     part.hold([TP])
