@@ -14,7 +14,7 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).parent
-ACCELERATOR = "managedconsumer/wire/_records.pyx"
+ACCELERATOR = "managedconsumer/wire/records/_records.pyx"
 
 
 def version() -> str:
@@ -38,7 +38,7 @@ def extensions() -> list[Extension]:
     except ImportError:
         return []
     flags = [] if os.name == "nt" else ["-O3"]
-    source = Extension("managedconsumer.wire._records", [ACCELERATOR], extra_compile_args=flags)
+    source = Extension("managedconsumer.wire.records._records", [ACCELERATOR], extra_compile_args=flags)
     try:
         built: list[Extension] = cythonize([source], language_level=3)
     except Exception as error:  # noqa: BLE001 - a Cython that cannot read the source must not stop the installation
@@ -103,10 +103,10 @@ setup(
     packages=find_packages(include=["managedconsumer", "managedconsumer.*"]),
     package_data={
         "managedconsumer": ["py.typed"],
-        "managedconsumer.testing": ["digests/*.sha256"],
-        "managedconsumer.wire": ["*.pyx", "*.pxi", "*.pxd", "*.h", "*.pyi"],
+        "managedconsumer.testing.kafka": ["digests/*.sha256"],
+        "managedconsumer.wire.records": ["*.pyx", "*.pxi", "*.pxd", "*.h", "*.pyi"],
     },
-    exclude_package_data={"managedconsumer.wire": ["*.c"]},
+    exclude_package_data={"managedconsumer.wire.records": ["*.c"]},
     zip_safe=False,
     ext_modules=extensions(),
     install_requires=["cramjam>=2.8", "crc32c>=2.3"],

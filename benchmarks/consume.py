@@ -38,7 +38,7 @@ from report import save, write  # noqa: E402
 from sections import SECTIONS, TABLES, Bench  # noqa: E402
 from workload import Cell, cell_of, fill  # noqa: E402
 
-from managedconsumer.testing.devbroker import DevBroker  # noqa: E402
+from managedconsumer.testing.kafka.devbroker import DevBroker  # noqa: E402
 
 _FILL_SECONDS = 4.0
 _START_SECONDS = 12.0

@@ -20,9 +20,9 @@ from types import ModuleType
 from typing import Any
 
 from managedconsumer.wire import records
-from managedconsumer.wire.arrow import chunk_to_columns
-from managedconsumer.wire.compression import CODEC_NAMES
-from managedconsumer.wire.encode import Record, encode_batch
+from managedconsumer.wire.records.arrow import chunk_to_columns
+from managedconsumer.wire.records.compression import CODEC_NAMES
+from managedconsumer.wire.records.encode import Record, encode_batch
 
 Run = Callable[[bytes], Any]
 

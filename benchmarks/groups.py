@@ -18,7 +18,7 @@ from pathlib import Path
 
 from workload import send_first
 
-from managedconsumer.testing.producer import Producer, encode_plain
+from managedconsumer.testing.kafka.producer import Producer, encode_plain
 
 HERE = Path(__file__).resolve().parent
 

@@ -33,7 +33,7 @@ import rebalance_report as reporting  # noqa: E402
 import results  # noqa: E402
 from groups import PARTITIONS, Group, Outcome, Pacer, judge  # noqa: E402
 
-from managedconsumer.testing.devbroker import DevBroker  # noqa: E402
+from managedconsumer.testing.kafka.devbroker import DevBroker  # noqa: E402
 
 CLIENTS = ("managedconsumer", "confluent", "kafka-python")
 PROTOCOLS = ("range", "cooperative-sticky", "consumer")

@@ -20,8 +20,8 @@ from children import HERE, Child, Progress
 from results import Row, Tables
 from workload import Cell, fill, send_first
 
-from managedconsumer.testing.devbroker import DevBroker
-from managedconsumer.testing.producer import Producer, encode_plain
+from managedconsumer.testing.kafka.devbroker import DevBroker
+from managedconsumer.testing.kafka.producer import Producer, encode_plain
 
 _PROBE, _ANSWERS, _CROWD = (str(HERE / "peers" / name) for name in ("probe.py", "answers.py", "crowd.py"))
 _PARTITIONS = 8

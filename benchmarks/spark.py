@@ -34,8 +34,8 @@ from children import Progress  # noqa: E402
 from machine import facts_of  # noqa: E402
 from workload import send_first, value  # noqa: E402
 
-from managedconsumer.testing.devbroker import DevBroker  # noqa: E402
-from managedconsumer.testing.producer import Producer, encode_plain  # noqa: E402
+from managedconsumer.testing.kafka.devbroker import DevBroker  # noqa: E402
+from managedconsumer.testing.kafka.producer import Producer, encode_plain  # noqa: E402
 
 _TOPIC, _PARTITIONS, _PER_BATCH, _USERS = "views", 8, 5000, 20_000
 _TUNED = {

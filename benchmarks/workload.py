@@ -8,9 +8,9 @@ from collections import deque
 from dataclasses import dataclass
 
 from managedconsumer import errors as err
-from managedconsumer.testing.devbroker import DevBroker
-from managedconsumer.testing.producer import Producer, encode_plain
-from managedconsumer.wire import schemas
+from managedconsumer.testing.kafka.devbroker import DevBroker
+from managedconsumer.testing.kafka.producer import Producer, encode_plain
+from managedconsumer.wire.protocol import schemas
 
 #: What a producer that has plenty to do sends at once (bytes before compression); the brokers' limit is 1 MiB.
 BATCH_BYTES = 900_000

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from managedconsumer.compat.patch import patch_pykafka as patch_pykafka
     from managedconsumer.compat.tls import SslConfig as SslConfig
     from managedconsumer.compat.values import CompressionType as CompressionType
+    from managedconsumer.consumers.signals import stop_on_signals as stop_on_signals
     from managedconsumer.listeners import AsyncConsumerRebalanceListener as AsyncConsumerRebalanceListener
     from managedconsumer.listeners import ConsumerRebalanceListener as ConsumerRebalanceListener
     from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer as ManagedBalancedConsumer
     from managedconsumer.partition_state import TopicPartitionState as TopicPartitionState
-    from managedconsumer.runtime.pending import Commit as Commit
-    from managedconsumer.signals import stop_on_signals as stop_on_signals
+    from managedconsumer.runtime.engine.pending import Commit as Commit
     from managedconsumer.simpleconsumer import SimpleConsumer as SimpleConsumer
     from managedconsumer.structs import OffsetAndMetadata as OffsetAndMetadata
     from managedconsumer.structs import OffsetResetStrategy as OffsetResetStrategy
@@ -42,7 +42,7 @@ _HOMES = {
     "Broker": "compat.parts",
     "Cluster": "compat.cluster",
     "CompressionType": "compat.values",
-    "Commit": "runtime.pending",
+    "Commit": "runtime.engine.pending",
     "ConsumerRebalanceListener": "listeners",
     "KafkaClient": "compat.client",
     "ManagedBalancedConsumer": "managedbalancedconsumer",
@@ -60,7 +60,7 @@ _HOMES = {
     "TopicPartition": "structs",
     "TopicPartitionState": "subscription_state",
     "patch_pykafka": "compat.patch",
-    "stop_on_signals": "signals",
+    "stop_on_signals": "consumers.signals",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])  # noqa: PLE0605

@@ -13,16 +13,16 @@ from managedconsumer import errors as err
 from managedconsumer.compat.membership import RangeProtocol
 from managedconsumer.compat.private import PykafkaMemberNames
 from managedconsumer.config import ConsumerOptions, GroupOptions, check_bool, check_group, check_names
-from managedconsumer.consumer_api import ConsumerAPI
-from managedconsumer.consumer_metrics import ConsumerMetrics, check_metrics
+from managedconsumer.consumers.life import GroupLives
+from managedconsumer.consumers.machines import AssignorChoice, error_handlers
+from managedconsumer.consumers.metrics import ConsumerMetrics, check_metrics
+from managedconsumer.consumers.offsets_api import ConsumerAPI
+from managedconsumer.consumers.owner import GroupOwner
+from managedconsumer.consumers.post_rebalance import PostRebalance
+from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator.history import GroupEvent
-from managedconsumer.group_life import GroupLives
-from managedconsumer.group_machine import AssignorChoice, error_handlers
-from managedconsumer.group_owner import GroupOwner
 from managedconsumer.listeners import check_listener
-from managedconsumer.post_rebalance import PostRebalance
 from managedconsumer.runtime.member import GroupMember
-from managedconsumer.session import Session
 from managedconsumer.simpleconsumer import HeldConsumer
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetType
 

@@ -10,10 +10,10 @@ from typing import Any, Iterable
 
 from managedconsumer import errors as err
 from managedconsumer.config import ConsumerOptions, check_bool, check_group, check_names, wrong_kind
-from managedconsumer.consumer_api import ConsumerAPI
-from managedconsumer.consumer_life import LifeAPI
-from managedconsumer.runtime.starting import StartPatience, stopped_while_starting
-from managedconsumer.session import Session
+from managedconsumer.consumers.offsets_api import ConsumerAPI
+from managedconsumer.consumers.session import Session
+from managedconsumer.consumers.stopping import LifeAPI
+from managedconsumer.runtime.cluster.starting import StartPatience, stopped_while_starting
 from managedconsumer.structs import TopicPartition
 
 # How long (seconds) start() waits through trouble that passes: for brokers, and for the group's committed offsets.

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from managedconsumer.testing import DevBroker, DevBrokerError
-from managedconsumer.testing._node import Node
+from managedconsumer.testing.kafka._node import Node
 
 UNKNOWN_TOPIC = 3
 

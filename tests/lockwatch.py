@@ -17,14 +17,15 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.runtime import net, transport
-from managedconsumer.runtime.handlers import ThreadingHandler
-from managedconsumer.testing import simulate_handler
-from managedconsumer.testing.simulate_kernel import Task
+from managedconsumer.runtime.net import sockets as net
+from managedconsumer.runtime.net import transport
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
+from managedconsumer.testing.simulation import handler as simulate_handler
+from managedconsumer.testing.simulation.kernel import Task
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "managedconsumer"
-MADE_HERE = {"runtime/handlers.py", "runtime/greenlets.py"}  # the constructors themselves
+MADE_HERE = {"runtime/waiting/handlers.py", "runtime/waiting/greenlets.py"}  # the constructors themselves
 OTHER_ROOMS = {"testing", "cli"}  # their locks never meet a consumer's
 
 
@@ -75,7 +76,7 @@ def _wraps(node: ast.AST, name: str) -> bool:
 def _name_of_the_maker() -> str:
     """``Class.attribute`` of the statement that makes a lock, empty if it goes into a local name."""
     frame: Any = sys._getframe(1)
-    while "/managedconsumer/" not in frame.f_code.co_filename or frame.f_code.co_filename.endswith("_handler.py"):
+    while "/managedconsumer/" not in frame.f_code.co_filename or frame.f_code.co_filename.endswith("/handler.py"):
         frame = frame.f_back
         if frame is None:
             return ""

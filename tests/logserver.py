@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from managedconsumer.wire import framing, schemas
+from managedconsumer.wire.protocol import framing, schemas
 from tests.runtime.peers import Peer, ScriptedBroker
 
 TOPIC = "orders"

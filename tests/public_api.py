@@ -46,10 +46,10 @@ PROMISED: dict[str, list[str] | str] = {
     "managedconsumer.structs": ["OffsetAndMetadata", "OffsetResetStrategy", "OffsetType", "TopicPartition"],
     "managedconsumer.subscription_state": ["SubscriptionState", "TopicPartitionState"],
     "managedconsumer.testing": ALL,
-    "managedconsumer.testing.devbroker": ["DevBroker"],
-    "managedconsumer.testing.producer": ["Producer", "encode_plain"],
+    "managedconsumer.testing.kafka.devbroker": ["DevBroker"],
+    "managedconsumer.testing.kafka.producer": ["Producer", "encode_plain"],
     "managedconsumer.testing.simulate": ["simulate"],
-    "managedconsumer.testing.simulate_plan": ["Plan"],
+    "managedconsumer.testing.simulation.plan": ["Plan"],
     "managedconsumer.wire.records": ["__impl__", "__impl_reason__"],
 }
 #: Needs PySpark, whose import takes seconds.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.wire import framing
+from managedconsumer.wire.protocol import framing
 
 Body = dict[str, Any]
 

@@ -14,7 +14,7 @@ import managedconsumer
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer import errors as err
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.wire.encode import Record, encode_batch
+from managedconsumer.wire.records.encode import Record, encode_batch
 from managedconsumer.wire.records import __impl__
 
 P0 = TopicPartition("orders", 0)

@@ -17,10 +17,10 @@ from managedconsumer.coordinator.assignors.cooperative_sticky import Cooperative
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.consumer import ConsumerCoordinator
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment
-from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.testing._memory_logs import Log
+from managedconsumer.testing.memory.logs import Log
 
 TOPIC = "orders"
 T0, T1, T2 = (TopicPartition(TOPIC, number) for number in range(3))

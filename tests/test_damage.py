@@ -9,7 +9,7 @@ import pytest
 
 from managedconsumer import SimpleConsumer
 from managedconsumer import errors as err
-from managedconsumer.wire.encode import Record, encode_batch
+from managedconsumer.wire.records.encode import Record, encode_batch
 from tests.broker.groupkit import until
 from tests.logserver import TOPIC, Batch, LogServer
 from tests.wire.recordkit import with_crc

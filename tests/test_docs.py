@@ -13,7 +13,7 @@ from docutils import core, nodes
 from managedconsumer import BalancedConsumer, KafkaClient, ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer.config import ConsumerOptions, GroupOptions
 from managedconsumer.errors import ERROR_CODES
-from managedconsumer.runtime.security import Security
+from managedconsumer.runtime.net.security import Security
 from managedconsumer.testing import MemoryBroker
 
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.broker.consumerkit import fill
 from tests.broker.groupkit import committed
 

@@ -27,28 +27,8 @@ ROWS = [
     {"listeners"},
     {"runtime"},
     {"compat"},
-    {
-        "aio",
-        "balancedconsumer",
-        "consumer_api",
-        "consumer_coordinator",
-        "consumer_life",
-        "consumer_metrics",
-        "consumer_reading",
-        "coordinator_futures",
-        "coordinator_metrics",
-        "coordinator_workers",
-        "group_coordinator",
-        "group_life",
-        "group_machine",
-        "group_owner",
-        "managedbalancedconsumer",
-        "positioning",
-        "post_rebalance",
-        "session",
-        "signals",
-        "simpleconsumer",
-    },
+    {"consumers"},
+    {"simpleconsumer", "balancedconsumer", "managedbalancedconsumer"},
     {"observe"},
     {"spark"},
     {"testing"},
@@ -66,27 +46,28 @@ UPWARDS = {
 # The one arrow of each circle that goes back, with the reason why it is there: the rest of the package has no circle.
 BACKWARDS = {
     **UPWARDS,
-    ("wire.api", "wire.schemas"): "the pickle of an Api is its name, which is looked up in the table",
-    ("wire._message_py", "wire.records"): "the pickle of a message fits both implementations, so it names neither",
-    ("wire._records", "wire.records"): "the pickle of a message, as above",
-    ("wire.arrow", "wire.records"): "types only: the decoder hands its own chunks to arrow",
-    ("testing.simulate_incidents", "testing.simulate"): "types only: what happens to the simulated world",
-    ("testing.simulate_member", "testing.simulate"): "types only: who lives in the simulated world",
-    ("testing.simulate_watch", "testing.simulate"): "types only: who looks at the simulated world",
-    ("testing.simulate_contract", "testing.simulate_watch"): "types only: the contract asks the one who looks",
-    ("testing.simulate_reader", "testing.simulate_member"): "types only: a member and its readers",
+    ("wire.protocol.api", "wire.protocol.schemas"): "the pickle of an Api is its name, which is looked up in the table",
+    (
+        "wire.records._message_py",
+        "wire.records",
+    ): "the pickle of a message fits both twins, so it names neither",
+    ("wire.records._records", "wire.records"): "the pickle of a message, as above",
+    ("wire.records.arrow", "wire.records"): "types only: the decoder hands its own chunks to arrow",
+    ("testing.simulation.incidents", "testing.simulate"): "types only: what happens to the simulated world",
+    ("testing.simulation.program", "testing.simulate"): "types only: who lives in the simulated world",
+    ("testing.simulation.watch", "testing.simulate"): "types only: who looks at the simulated world",
+    ("testing.simulation.contract", "testing.simulation.watch"): "types only: the contract asks the one who looks",
+    ("testing.simulation.reader", "testing.simulation.program"): "types only: a member and its readers",
 }
 # What is imported for its types alone, outside the front doors (``__init__``), with the reason.
 TYPES_ONLY = {
-    ("runtime.commit_worker", "runtime.engine"): "a worker is given its engine",
-    ("runtime.committer", "runtime.engine"): "the committer is given its engine",
-    ("runtime.rdkafka_pool", "wire.records"): "a cast only",
-    ("testing.simulate_checks", "testing.simulate_broker"): "the checks are given what they look at",
-    ("testing.simulate_checks", "testing.simulate_member"): "the checks are given what they look at",
-    ("testing.simulate_checks", "testing.simulate_plan"): "the checks are given what they look at",
-    ("testing.simulate_checks", "testing.simulate_watch"): "the checks are given what they look at",
-    ("wire.records", "wire._lane_py"): "the interface, which both implementations have",
-    ("wire.records", "wire._message_py"): "the interface, which both implementations have",
+    ("runtime.engine.commit_worker", "runtime.engine.engine"): "a worker is given its engine",
+    ("runtime.engine.committer", "runtime.engine.engine"): "the committer is given its engine",
+    ("runtime.rdkafka.pool", "wire.records"): "a cast only",
+    ("testing.simulation.checks", "testing.simulation.brokers"): "the checks are given what they look at",
+    ("testing.simulation.checks", "testing.simulation.program"): "the checks are given what they look at",
+    ("testing.simulation.checks", "testing.simulation.plan"): "the checks are given what they look at",
+    ("testing.simulation.checks", "testing.simulation.watch"): "the checks are given what they look at",
 }
 
 PURE_ROWS = 5  # the first so many rows hold no socket, thread, lock, clock, queue, greenlet, loop or random source
@@ -121,7 +102,7 @@ FILES = [*PYTHON, *CYTHON]
 
 def row_of(module: str) -> int:
     if module in DOORS:
-        return ROW["managedbalancedconsumer"]
+        return ROW["consumers"]
     room = module.split(".")[0]
     assert room in ROW, f"managedconsumer/{room} has no row: give it one in DESIGN.md and in ROWS above"
     return ROW[room]
@@ -175,7 +156,7 @@ def test_no_import_is_hidden(text: str, kind: str) -> None:
     ],
 )
 def test_no_import_of_the_accelerator_is_hidden(text: str) -> None:
-    (found,) = imports_of(PACKAGE / "wire" / "_records.pyx", text)
+    (found,) = imports_of(PACKAGE / "wire" / "records" / "_records.pyx", text)
     assert found.module.startswith("managedconsumer.cli")
 
 

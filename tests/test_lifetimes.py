@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
-from managedconsumer.runtime.engine import Engine
+from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.testing import MemoryBroker
 from tests.waiting import until
 

@@ -12,12 +12,12 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, SubscriptionState
 from managedconsumer.coordinator.consumer import ConsumerCoordinator
-from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.testing.simulate import simulate
-from managedconsumer.testing.simulate_kernel import Kernel, Process
-from managedconsumer.testing.simulate_plan import make_plan
+from managedconsumer.testing.simulation.kernel import Kernel, Process
+from managedconsumer.testing.simulation.plan import make_plan
 from tests.lockwatch import Watch, WatchedHandler, constructed, table, watch_network, watched_simulation
 
 TOPIC = "orders"
@@ -232,7 +232,7 @@ def test_the_watch_sees_a_lock_that_is_held_while_a_broker_is_asked(watch: Watch
 def test_the_watch_sees_a_simulated_worker_that_waits_with_a_lock() -> None:
     watch = Watch({"_Owner.first": (1, False)})
     with watched_simulation(watch):
-        from managedconsumer.testing.simulate_handler import VirtualHandler
+        from managedconsumer.testing.simulation.handler import VirtualHandler
 
         kernel = Kernel(1)
         handler = VirtualHandler(Process(kernel, "p"))

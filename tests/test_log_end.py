@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import SimpleConsumer
-from managedconsumer.runtime import fetch_pool
+from managedconsumer.runtime.engine import fetch_pool
 from tests.broker.groupkit import until
 from tests.logserver import TOPIC, LogServer
 from tests.test_damage import sound

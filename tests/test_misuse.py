@@ -17,8 +17,8 @@ import pytest
 from managedconsumer import BalancedConsumer, KafkaClient, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer.config import _NAMES_ELSEWHERE, CLIENT_ARGUMENTS
 from managedconsumer.errors import ConsumerStoppedException
-from managedconsumer.runtime import accelerator
-from managedconsumer.runtime.security import Security
+from managedconsumer.runtime.engine import accelerator
+from managedconsumer.runtime.net.security import Security
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire import records
 

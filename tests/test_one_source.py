@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 
 PACKAGE = Path(__file__).parent.parent / "managedconsumer"
 SOURCES = {"random", "uuid", "time", "secrets"}
 ALLOWED = {
-    "runtime/handlers.py": {"random", "uuid", "time"},
-    "runtime/sasl.py": {"secrets"},  # nonces: what must not be guessed is no part of any schedule
+    "runtime/waiting/handlers.py": {"random", "uuid", "time"},
+    "runtime/net/sasl.py": {"secrets"},  # nonces: what must not be guessed is no part of any schedule
     "clock.py": {"time"},  # names the real clock as a default for objects that are made without a handler
     "spark/events.py": {"random"},  # example data from a seed
     "spark/store.py": {"uuid"},  # names of files

@@ -11,7 +11,7 @@ from pathlib import Path
 import managedconsumer
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer.config import ConsumerOptions, GroupOptions
-from managedconsumer.runtime.security import Security
+from managedconsumer.runtime.net.security import Security
 
 PACKAGE = Path(managedconsumer.__file__).parent
 #: What an option's name ends or begins with.

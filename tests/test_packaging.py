@@ -89,7 +89,7 @@ def test_with_a_compiler_the_accelerator_is_in_it(sources: Path, tmp_path: Path)
     target = tmp_path / "installed"
     names = build(sources, target)
     built = [name for name in names if name.startswith("managedconsumer/wire/_records.") and name.endswith(".so")]
-    accelerated = (ROOT / "managedconsumer/wire/_records.pyx").exists() and shutil.which("cc") is not None
+    accelerated = (ROOT / "managedconsumer/wire/records/_records.pyx").exists() and shutil.which("cc") is not None
     assert len(built) == accelerated
     assert run(target, WHERE).split()[1] == ("cython" if accelerated else "python")
 
@@ -97,11 +97,15 @@ def test_with_a_compiler_the_accelerator_is_in_it(sources: Path, tmp_path: Path)
 def test_extensions_can_be_switched_off(sources: Path, tmp_path: Path) -> None:
     names = build(sources, tmp_path / "installed", MANAGEDCONSUMER_NO_EXTENSIONS="1")
     assert not [name for name in names if name.endswith((".so", ".c"))]
-    for needed in ("managedconsumer/py.typed", "managedconsumer/cli/broker.py", "managedconsumer/testing/devbroker.py"):
+    for needed in (
+        "managedconsumer/py.typed",
+        "managedconsumer/cli/broker.py",
+        "managedconsumer/testing/kafka/devbroker.py",
+    ):
         assert needed in names
     packaged = {name for name in names if name.startswith("managedconsumer/") and name.endswith(".py")}
     there = {str(path.relative_to(sources)) for path in (sources / "managedconsumer").rglob("*.py")}
-    assert [name for name in names if name.startswith("managedconsumer/testing/digests/kafka-4.3.0")]
+    assert [name for name in names if name.startswith("managedconsumer/testing/kafka/digests/kafka-4.3.0")]
     assert packaged == there, "a directory without __init__.py is not installed"
     entry = next(name for name in names if name.endswith("entry_points.txt"))
     assert "managedconsumer = managedconsumer.cli:main" in (tmp_path / "installed" / entry).read_text()

@@ -8,16 +8,11 @@ from typing import Any
 
 import pytest
 
-from managedconsumer import (
-    ConsumerRebalanceListener,
-    ManagedBalancedConsumer,
-    SimpleConsumer,
-    TopicPartition,
-    group_owner,
-    positioning,
-)
+from managedconsumer import ConsumerRebalanceListener, ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer import errors as err
-from managedconsumer.runtime import positions
+from managedconsumer.consumers import owner as group_owner
+from managedconsumer.consumers import positioning
+from managedconsumer.runtime.engine import positions
 from tests.spoiled import SpoiledBroker, partitions_of
 from tests.waiting import until
 

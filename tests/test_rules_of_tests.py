@@ -60,8 +60,8 @@ def test_a_broker_is_started_by_marked_tests_only(tmp_path: Path) -> None:
 
 LAUNCHES = """
 import pytest
-from managedconsumer.testing._kafka_config import NodeConfig
-from managedconsumer.testing._node import Node
+from managedconsumer.testing.kafka._kafka_config import NodeConfig
+from managedconsumer.testing.kafka._node import Node
 
 def start(path):
     (path / "node").mkdir()

@@ -13,13 +13,13 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
-from managedconsumer.runtime import rdkafka_config
-from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
-from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.runtime.rdkafka import config as rdkafka_config
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.wire import framing, schemas
-from managedconsumer.wire.encode import Record, encode_batch
+from managedconsumer.wire.protocol import framing, schemas
+from managedconsumer.wire.records.encode import Record, encode_batch
 from tests.logserver import LogServer
 from tests.runtime.peers import Peer
 from tests.test_damage import sound

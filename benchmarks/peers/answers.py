@@ -9,10 +9,10 @@ import time
 import uuid
 from typing import Any
 
-from managedconsumer.runtime.cluster import parse_bootstrap
-from managedconsumer.runtime.connection import Connection, ConnectionSettings
-from managedconsumer.runtime.handlers import ThreadingHandler
-from managedconsumer.wire import schemas
+from managedconsumer.runtime.cluster.cluster import parse_bootstrap
+from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
+from managedconsumer.wire.protocol import schemas
 
 
 def start(bootstrap: str, topic: str) -> float:

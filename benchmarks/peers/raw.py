@@ -70,11 +70,11 @@ def _walk(records: memoryview, offset: int) -> tuple[int, int]:
 
 def fetch(job: Job) -> None:
     """Fetch, count, throw away; one request at a time."""
-    from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
-    from managedconsumer.runtime.connection import ConnectionSettings
-    from managedconsumer.runtime.handlers import ThreadingHandler
-    from managedconsumer.runtime.security import Security
-    from managedconsumer.wire import framing, schemas
+    from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
+    from managedconsumer.runtime.net.connection import ConnectionSettings
+    from managedconsumer.runtime.net.security import Security
+    from managedconsumer.runtime.waiting.handlers import ThreadingHandler
+    from managedconsumer.wire.protocol import framing, schemas
 
     security = Security("SSL", ssl_cafile=job.cafile) if job.cafile else Security()
     settings = ConnectionSettings("raw", security=security)

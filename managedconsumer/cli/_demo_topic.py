@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from managedconsumer import errors as err
-from managedconsumer.runtime.connection_pool import ConnectionPool
+from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.spark.events import PageViews
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.topics import TopicView
 from managedconsumer.structs import TopicPartition
-from managedconsumer.testing.producer import partition_for
-from managedconsumer.wire import schemas
+from managedconsumer.testing.kafka.producer import partition_for
+from managedconsumer.wire.protocol import schemas
 
 _CREATE_MS = 15_000
 

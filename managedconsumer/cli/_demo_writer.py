@@ -12,9 +12,9 @@ from collections import Counter
 
 from managedconsumer import errors as err
 from managedconsumer.cli._demo_topic import DemoTopic
-from managedconsumer.runtime.security import Security
+from managedconsumer.runtime.net.security import Security
 from managedconsumer.spark.events import Event, PageViews, Tally, count_views
-from managedconsumer.testing.producer import Producer, encode_plain, partition_for
+from managedconsumer.testing.kafka.producer import Producer, encode_plain, partition_for
 
 _PATIENCE = 60.0
 

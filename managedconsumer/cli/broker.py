@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from managedconsumer.testing import DevBrokerError
-from managedconsumer.testing._instances import (
+from managedconsumer.testing.kafka._instances import (
     Instance,
     ensure_running,
     home_of,
@@ -21,7 +21,7 @@ from managedconsumer.testing._instances import (
     only_one,
     prepare,
 )
-from managedconsumer.testing._jars import DEFAULT_VERSION, TESTED_VERSIONS
+from managedconsumer.testing.kafka._jars import DEFAULT_VERSION, TESTED_VERSIONS
 
 HELP = "start, stop and look at a real Apache Kafka on this machine"
 NOT_RUNNING = 3  # the code by which init scripts say so

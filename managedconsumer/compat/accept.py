@@ -18,8 +18,8 @@ from managedconsumer.compat.cluster import Cluster as CompatCluster
 from managedconsumer.compat.handlers import handler_like
 from managedconsumer.compat.tls import security_of
 from managedconsumer.config import wrong_kind
-from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.connection import ConnectionSettings
+from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.net.connection import ConnectionSettings
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_input import checked_pattern
 

@@ -12,11 +12,11 @@ from managedconsumer.compat.cluster import Cluster, TopicDict
 from managedconsumer.compat.parts import Broker
 from managedconsumer.compat.tls import choose_security
 from managedconsumer.config import check_bool, check_int, wrong_value
-from managedconsumer.runtime.cluster import Cluster as RuntimeCluster
-from managedconsumer.runtime.cluster import parse_bootstrap
-from managedconsumer.runtime.connection import ConnectionSettings
-from managedconsumer.runtime.handlers import default_handler
-from managedconsumer.runtime.security import Security
+from managedconsumer.runtime.cluster.cluster import Cluster as RuntimeCluster
+from managedconsumer.runtime.cluster.cluster import parse_bootstrap
+from managedconsumer.runtime.net.connection import ConnectionSettings
+from managedconsumer.runtime.net.security import Security
+from managedconsumer.runtime.waiting.handlers import default_handler
 
 _LONGEST_CONNECT_MS = 10_000
 _VERSION = re.compile(r"\d+(\.\d+){1,3}")

@@ -15,8 +15,8 @@ from managedconsumer.compat.missing import MISSING, HiddenTopicError, IllegalTop
 from managedconsumer.compat.parts import Broker, OffsetPartitionResponse, Topic
 from managedconsumer.compat.view import View
 from managedconsumer.fetch.resets import OffsetAnswer
-from managedconsumer.runtime import cluster as runtime
-from managedconsumer.runtime.offsets import OffsetClient
+from managedconsumer.runtime.cluster import cluster as runtime
+from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.structs import ClusterSnapshot, OffsetType, TopicInfo, TopicPartition
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from typing import Any, Mapping, NamedTuple
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
-from managedconsumer.runtime.cluster import Cluster
+from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.structs import BrokerInfo
-from managedconsumer.wire import schemas
+from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 

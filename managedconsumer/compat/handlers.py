@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Mapping
 
 from managedconsumer.config import check_bool
-from managedconsumer.runtime.handlers import GEventHandler, Handler, ThreadingHandler, default_handler
+from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler, default_handler
 
 
 class CompatHandler:

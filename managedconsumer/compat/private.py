@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from managedconsumer.runtime.engine import Engine
+from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.structs import TopicPartition
 
 # How long (seconds) a position that is not known yet is looked up.

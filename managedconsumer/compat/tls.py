@@ -1,4 +1,4 @@
-"""What users say about security, in pykafka's words or ours, as one ``managedconsumer.runtime.security.Security``."""
+"""What users say about security, in pykafka's words or ours, as one ``runtime.net.security.Security``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.config import CLIENT_ARGUMENTS, unexpected_argument
-from managedconsumer.runtime.security import Security
+from managedconsumer.runtime.net.security import Security
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def choose_security(ssl_config: Any, security: Security | None, options: Mapping
         raise unexpected_argument("KafkaClient", name, CLIENT_ARGUMENTS)
     if security is not None and not isinstance(security, Security):
         raise TypeError(  # without the value, which may hold a password
-            f"security must be a managedconsumer.runtime.security.Security, not {type(security).__name__}"
+            f"security must be a managedconsumer.runtime.net.security.Security, not {type(security).__name__}"
         )
     given = [name for name, value in (("ssl_config", ssl_config), ("security", security)) if value is not None]
     if len(given) + bool(options) > 1:

@@ -1,7 +1,7 @@
-"""The public names of :mod:`managedconsumer.group_coordinator`, where kafka-python has them."""
+"""The public names of :mod:`managedconsumer.consumers.group_coordinator`, where kafka-python has them."""
 
 from __future__ import annotations
 
-from managedconsumer.coordinator_metrics import GroupCoordinatorMetrics as GroupCoordinatorMetrics
-from managedconsumer.group_coordinator import BaseCoordinator as BaseCoordinator
-from managedconsumer.group_coordinator import HeartbeatTask as HeartbeatTask
+from managedconsumer.consumers.coordinator_metrics import GroupCoordinatorMetrics as GroupCoordinatorMetrics
+from managedconsumer.consumers.group_coordinator import BaseCoordinator as BaseCoordinator
+from managedconsumer.consumers.group_coordinator import HeartbeatTask as HeartbeatTask

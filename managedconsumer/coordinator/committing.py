@@ -2,7 +2,7 @@
 
 Every commit of this package is one of these with a :class:`Patience` of its own: ``commit_offsets()``, the automatic
 ones (at an interval, at a rebalance, at the stop), those of the Spark source and of its progress listener, and those of
-``ConsumerCoordinator``. :meth:`managedconsumer.runtime.offsets.OffsetClient.carry_out` drives them.
+``ConsumerCoordinator``. :meth:`managedconsumer.runtime.cluster.offsets.OffsetClient.carry_out` drives them.
 
 What is committed is looked up before each attempt, so an attempt never sends what a newer commit has overtaken, nor
 offsets of a partition that somebody else owns by then.
@@ -19,7 +19,7 @@ from managedconsumer.coordinator import commits
 from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.events import CoordinatorLost, Request
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
-from managedconsumer.wire import schemas
+from managedconsumer.wire.protocol import schemas
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 

@@ -10,7 +10,7 @@ from typing import Any, Mapping, Sequence
 
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.structs import Generation
-from managedconsumer.wire.schemas import Api
+from managedconsumer.wire.protocol.schemas import Api
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from managedconsumer.coordinator.refusals import FATAL, refusal
 from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.coordinator.states import IN_GROUP, MemberState
 from managedconsumer.structs import NO_GENERATION, Generation
-from managedconsumer.wire import schemas
+from managedconsumer.wire.protocol import schemas
 
 _S = MemberState
 

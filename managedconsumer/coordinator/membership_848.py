@@ -26,7 +26,7 @@ from managedconsumer.coordinator.machine import Machine, backoff_of
 from managedconsumer.coordinator.refusals import FATAL_848, refusal
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.structs import NO_GENERATION, Generation
-from managedconsumer.wire import schemas
+from managedconsumer.wire.protocol import schemas
 
 _S = MemberState
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Sequence
 
 from managedconsumer.structs import Generation
-from managedconsumer.wire import schemas
+from managedconsumer.wire.protocol import schemas
 
 RequestParts = tuple[schemas.Api, Mapping[str, Any], float]
 

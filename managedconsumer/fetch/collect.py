@@ -18,8 +18,8 @@ from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.hands import Hands
 from managedconsumer.structs import TopicPartition
-from managedconsumer.wire.arrow import chunk_to_columns, messages_to_columns
 from managedconsumer.wire.records import Lane, Message, RecordChunk
+from managedconsumer.wire.records.arrow import chunk_to_columns, messages_to_columns
 
 T = TypeVar("T")
 

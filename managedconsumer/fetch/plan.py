@@ -12,8 +12,8 @@ from managedconsumer import errors as err
 from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.structs import ClusterSnapshot
-from managedconsumer.wire.compression import Beside
 from managedconsumer.wire.records import PartitionContext, RecordChunk
+from managedconsumer.wire.records.compression import Beside
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from managedconsumer.errors import FrameTooLargeError, RecordTooLargeError
-from managedconsumer.wire import recordformat as fmt
 from managedconsumer.wire.records import Message, PartitionContext
+from managedconsumer.wire.records import format as fmt
 
 
 class RefusedBatch:

@@ -10,7 +10,7 @@ import re
 from collections import deque
 from typing import Callable, Mapping, TypeVar
 
-from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 
 Tags = tuple[tuple[str, str], ...]
 

@@ -17,12 +17,12 @@ from managedconsumer.fetch import resets
 from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.plan import TOPIC_ID_VERSION
 from managedconsumer.fetch.refused import refused_batch
-from managedconsumer.runtime.cluster import Cluster
-from managedconsumer.runtime.connection import Connection
-from managedconsumer.runtime.connection_pool import ConnectionPool
-from managedconsumer.runtime.fetch_pool import answer_timeout_ms
+from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
+from managedconsumer.runtime.engine.fetch_pool import answer_timeout_ms
+from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.structs import BrokerInfo, OffsetType, TopicPartition
-from managedconsumer.wire import schemas
+from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import PartitionContext, RecordChunk
 
 log = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.coordinator.states import MemberState
-from managedconsumer.runtime import exits
-from managedconsumer.runtime.coordinator_link import CoordinatorLink
-from managedconsumer.runtime.handlers import Handler
-from managedconsumer.runtime.primitives import Worker
+from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.waiting import exits
+from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.runtime.waiting.primitives import Worker
 from managedconsumer.structs import Generation
 
 log = logging.getLogger(__name__)

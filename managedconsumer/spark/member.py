@@ -20,12 +20,12 @@ from managedconsumer.coordinator.history import History
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.coordinator.states import MemberState
-from managedconsumer.runtime.group_log import GroupLog
+from managedconsumer.runtime.engine.group_log import GroupLog
+from managedconsumer.runtime.engine.troubles import GROUP, Troubles
 from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
-from managedconsumer.runtime.troubles import GROUP, Troubles
 from managedconsumer.spark.topics import TopicView
 from managedconsumer.structs import ClusterSnapshot, Generation, OffsetAndMetadata, TopicPartition
-from managedconsumer.wire import schemas
+from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 

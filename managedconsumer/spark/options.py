@@ -16,12 +16,12 @@ from typing import Any, Mapping
 from managedconsumer.config import ISOLATION_LEVELS
 from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.runtime.cluster import parse_bootstrap
+from managedconsumer.runtime.cluster.cluster import parse_bootstrap
 from managedconsumer.runtime.fetch_range import RangeLimits
-from managedconsumer.runtime.settings import ConnectionSettings
+from managedconsumer.runtime.net.settings import ConnectionSettings
 from managedconsumer.spark.security import security_from
 from managedconsumer.structs import TopicPartition
-from managedconsumer.wire.arrow import COLUMNS, DEFAULT_COLUMNS, check_columns
+from managedconsumer.wire.records.arrow import COLUMNS, DEFAULT_COLUMNS, check_columns
 
 log = logging.getLogger(__name__)
 

@@ -21,11 +21,11 @@ from pyspark.sql.streaming.listener import (
 from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.committing import Committing, Patience, without_group
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.coordinator_link import CoordinatorLink
-from managedconsumer.runtime.handlers import ThreadingHandler
-from managedconsumer.runtime.offsets import OffsetClient
-from managedconsumer.runtime.settings import ConnectionSettings
+from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.cluster.offsets import OffsetClient
+from managedconsumer.runtime.net.settings import ConnectionSettings
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark.security import security_from
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 

@@ -6,13 +6,13 @@ import gc
 import logging
 from typing import Any, Iterator
 
-from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.connection_pool import shared_pool
+from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.cluster.connection_pool import shared_pool
 from managedconsumer.runtime.fetch_range import fetch_range
-from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.ranges import Slice
-from managedconsumer.wire.arrow import chunk_to_columns
+from managedconsumer.wire.records.arrow import chunk_to_columns
 
 log = logging.getLogger(__name__)
 

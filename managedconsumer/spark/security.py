@@ -6,7 +6,7 @@ import re
 from typing import Mapping
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.runtime.security import Security
+from managedconsumer.runtime.net.security import Security
 
 _PEM_ENDINGS = (".pem", ".crt", ".cer", ".cert")
 _JAAS_VALUE = r'\b{name}\s*=\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^\s;]+))'

@@ -41,7 +41,7 @@ from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.ranges import OffsetRange, Slice, StreamOffset
 from managedconsumer.spark.read import read_slice
 from managedconsumer.spark.topics import TopicView
-from managedconsumer.wire.arrow import COLUMNS
+from managedconsumer.wire.records.arrow import COLUMNS
 
 
 def _types() -> dict[str, T.DataType]:

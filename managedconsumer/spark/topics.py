@@ -8,10 +8,10 @@ from typing import Collection, Iterable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
-from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.coordinator_link import CoordinatorLink
-from managedconsumer.runtime.handlers import Handler, ThreadingHandler
-from managedconsumer.runtime.offsets import OffsetClient
+from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.cluster.offsets import OffsetClient
+from managedconsumer.runtime.waiting.handlers import Handler, ThreadingHandler
 from managedconsumer.spark.options import EARLIEST, LATEST, SourceOptions, Where
 from managedconsumer.structs import TopicPartition
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from managedconsumer.testing._errors import (
+from managedconsumer.testing.kafka._errors import (
     BrokerStartError,
     DataDirError,
     DevBrokerError,
@@ -12,9 +12,9 @@ from managedconsumer.testing._errors import (
     PortTakenError,
     UnknownKafkaVersionError,
 )
-from managedconsumer.testing.devbroker import DevBroker
-from managedconsumer.testing.memory_broker import MemoryBroker
-from managedconsumer.wire.encode import Record
+from managedconsumer.testing.kafka.devbroker import DevBroker
+from managedconsumer.testing.memory.broker import MemoryBroker
+from managedconsumer.wire.records.encode import Record
 
 __all__ = [
     "BrokerStartError",

@@ -4,7 +4,7 @@ The consumers are the real ones, with all their workers; only the clock, the net
 seed decides the group's make-up and everything that goes wrong: error codes on every group API, lost and late answers,
 broken connections, brokers that die, coordinators that move, members that are frozen, killed, stopped and started
 again, slow and raising callbacks, new partitions. What must hold is checked at every step
-(:mod:`managedconsumer.testing.simulate_checks`).
+(:mod:`managedconsumer.testing.simulation.checks`).
 
     python -m managedconsumer.testing.simulate 1 20000               # these seeds, in two processes
     python -m managedconsumer.testing.simulate 4711                  # one seed, with its whole story
@@ -22,16 +22,17 @@ from typing import Any, Callable, Collection, Iterable, Iterator
 
 from managedconsumer.fetch import buffer, collect
 from managedconsumer.fetch import plan as fetch_plan
-from managedconsumer.runtime import engine
+from managedconsumer.runtime.engine import engine
 from managedconsumer.structs import TopicPartition
-from managedconsumer.testing.simulate_broker import Brokers
-from managedconsumer.testing.simulate_checks import Witness
-from managedconsumer.testing.simulate_incidents import Incidents
-from managedconsumer.testing.simulate_kernel import START, Kernel, Livelock, Process
-from managedconsumer.testing.simulate_member import Program
-from managedconsumer.testing.simulate_network import NO_FAULT, Call, Fault, Network
-from managedconsumer.testing.simulate_plan import KINDS, Plan, make_plan
-from managedconsumer.wire import records, schemas
+from managedconsumer.testing.simulation.brokers import Brokers
+from managedconsumer.testing.simulation.checks import Witness
+from managedconsumer.testing.simulation.incidents import Incidents
+from managedconsumer.testing.simulation.kernel import START, Kernel, Livelock, Process
+from managedconsumer.testing.simulation.network import NO_FAULT, Call, Fault, Network
+from managedconsumer.testing.simulation.plan import KINDS, Plan, make_plan
+from managedconsumer.testing.simulation.program import Program
+from managedconsumer.wire import records
+from managedconsumer.wire.protocol import schemas
 
 #: How long (virtual seconds) a group may take to settle once nothing goes wrong any more: the longest wait is that for
 #: the answer of a join that was lost (request timeout), then a session and a rebalance.
@@ -260,8 +261,8 @@ def simulate(seed: int, *, record: bool = False, plan: Plan | None = None, witho
     """Run the schedule that ``seed`` stands for (or a ``plan`` of one's own, under that seed's chances).
 
     ``record`` keeps the whole story in ``Trace.lines``, the consumers' log included; ``without`` switches kinds of
-    :data:`~managedconsumer.testing.simulate_plan.KINDS` off. Raises nothing for what went wrong in the simulation: look
-    at ``Trace.violations``.
+    :data:`~managedconsumer.testing.simulation.plan.KINDS` off. Raises nothing for what went wrong in the simulation:
+    look at ``Trace.violations``.
     """
     world = World(plan or make_plan(seed, without), record)
     with _quiet(world, record):

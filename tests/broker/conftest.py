@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.testing import DevBroker
 from tests.broker.groupkit import MODES, Fleet
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
-from managedconsumer.runtime.handlers import GEventHandler, Handler
+from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.broker.groupkit import until
 
 # Records are a second apart, so that times can be looked up.

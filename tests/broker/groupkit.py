@@ -17,12 +17,12 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer
 from managedconsumer import errors as err
-from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.coordinator_link import CoordinatorLink
-from managedconsumer.runtime.handlers import GEventHandler, Handler, ThreadingHandler
+from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
-from managedconsumer.wire import schemas
+from managedconsumer.testing.kafka.producer import Producer, Record
+from managedconsumer.wire.protocol import schemas
 
 SESSION_S = 6.0
 # This machine may be busy with other things: what is promised "at once" gets this long (seconds).

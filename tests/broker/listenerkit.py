@@ -18,8 +18,9 @@ from managedconsumer import (
     TopicPartition,
 )
 from managedconsumer import errors as err
-from managedconsumer.runtime.handlers import GEventHandler, Handler, ThreadingHandler
-from managedconsumer.testing import DevBroker, _admin
+from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler
+from managedconsumer.testing import DevBroker
+from managedconsumer.testing.kafka import _admin
 from tests.broker.groupkit import until
 
 SESSION_S, _BEAT_MS = 6.0, 200
@@ -293,9 +294,9 @@ def listener_view(calls: list[Call]) -> dict[str, set[int]]:
 
 def evict_now(member: ListenerMember) -> str:
     """LeaveGroup (KIP-848: the leaving heartbeat) in the member's name, from outside. The member id."""
-    from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
-    from managedconsumer.runtime.coordinator_link import CoordinatorLink
-    from managedconsumer.wire import schemas
+    from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
+    from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+    from managedconsumer.wire.protocol import schemas
 
     group, me = member.group, member.consumer.consumer_id.decode()
     cluster = Cluster(parse_bootstrap(group.broker.bootstrap), ThreadingHandler())

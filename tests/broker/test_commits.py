@@ -9,7 +9,7 @@ import pytest
 
 from managedconsumer import errors as err
 from managedconsumer.testing import DevBroker
-from managedconsumer.wire import schemas
+from managedconsumer.wire.protocol import schemas
 from tests.broker.groupkit import SESSION_S, Fleet, Load, Member, committed, evict, pairs, write
 
 Make = Callable[..., Fleet]

@@ -16,9 +16,9 @@ from confluent_kafka import Producer as TransactionalProducer
 
 from managedconsumer import KafkaClient, OffsetType, TopicPartition
 from managedconsumer import errors as err
-from managedconsumer.runtime.handlers import GEventHandler, Handler, ThreadingHandler
+from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.broker.consumerkit import FIRST_MS, SOON, Opener, fill, offsets, take
 from tests.broker.groupkit import committed
 

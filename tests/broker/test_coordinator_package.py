@@ -19,8 +19,8 @@ from managedconsumer.coordinator.base import BaseCoordinator, GroupCoordinatorMe
 from managedconsumer.coordinator.consumer import AutoCommitTask, ConsumerCoordinator, ConsumerCoordinatorMetrics
 from managedconsumer.coordinator.heartbeat import Heartbeat
 from managedconsumer.observe.metrics import Metrics
-from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.testing import DevBroker
 from tests.broker.groupkit import until
 

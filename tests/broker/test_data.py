@@ -11,7 +11,7 @@ from confluent_kafka import Producer as ConfluentProducer
 
 from managedconsumer import SimpleConsumer
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.broker.groupkit import Fleet, committed, pairs, until, write
 
 Make = Callable[..., Fleet]

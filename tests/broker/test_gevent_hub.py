@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, encode_plain
+from managedconsumer.testing.kafka.producer import Producer, encode_plain
 
 pytestmark = pytest.mark.gevent
 MOST_S = 0.05

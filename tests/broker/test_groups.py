@@ -10,7 +10,7 @@ import pytest
 
 from managedconsumer import KafkaClient
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.broker.groupkit import MARGIN_S, SESSION_S, Fleet, Load, pairs, write
 
 PARTITIONS = 8

@@ -16,8 +16,8 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
-from managedconsumer.runtime.engine import Engine
-from managedconsumer.runtime.handlers import GEventHandler
+from managedconsumer.runtime.engine.engine import Engine
+from managedconsumer.runtime.waiting.handlers import GEventHandler
 from managedconsumer.testing import DevBroker
 from tests.broker.groupkit import MARGIN_S, OPTIONS, Fleet, ProcessMember, committed, pairs, until, write
 

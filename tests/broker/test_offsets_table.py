@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import KafkaClient, OffsetAndMetadata, OffsetType, TopicPartition
-from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.testing import DevBroker
 from tests.broker.consumerkit import FIRST_MS, Opener, fill, offsets, take
 from tests.broker.groupkit import committed

@@ -11,11 +11,11 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
-from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
-from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.testing.kafka.producer import Producer, Record
 
 LATEST = -1
 MakeTopic = Callable[..., str]

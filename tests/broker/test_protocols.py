@@ -132,7 +132,7 @@ def test_a_kip848_member_that_falls_silent(
     kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], number: signal.Signals
 ) -> None:
     """Its partitions go to the other within the session; a zombie hears of the loss, reads nothing more, comes back."""
-    from managedconsumer.runtime.handlers import ThreadingHandler
+    from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 
     handler = ThreadingHandler()
     fleet = Fleet(kafka43, topic(kafka43, PARTITIONS), unique("group"), handler)

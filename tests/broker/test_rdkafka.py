@@ -12,9 +12,9 @@ import pytest
 
 from managedconsumer import KafkaClient, SimpleConsumer, TopicPartition
 from managedconsumer import errors as err
-from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.broker.groupkit import Fleet, Load, committed, until, write
 
 Topic = Callable[..., str]

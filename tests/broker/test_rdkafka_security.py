@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from managedconsumer import KafkaClient, SimpleConsumer
-from managedconsumer.runtime.security import Security
+from managedconsumer.runtime.net.security import Security
 from managedconsumer.testing import DevBroker
 from tests.broker.groupkit import write
 from tests.broker.test_security import ALICE, LISTENERS, properties, token

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.broker.groupkit import MARGIN_S, SESSION_S, Fleet, Load, ProcessMember
 from tests.broker.proxy import Proxy
 

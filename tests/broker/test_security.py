@@ -15,11 +15,11 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from managedconsumer import errors
-from managedconsumer.runtime.connection import Connection, ConnectionSettings
-from managedconsumer.runtime.handlers import GEventHandler, Handler, ThreadingHandler
-from managedconsumer.runtime.security import Security
+from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
+from managedconsumer.runtime.net.security import Security
+from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler
 from managedconsumer.testing import DevBroker
-from managedconsumer.wire import schemas
+from managedconsumer.wire.protocol import schemas
 
 ALICE = "alices-secret"
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]

@@ -14,7 +14,7 @@ import pytest
 from managedconsumer import KafkaClient, SimpleConsumer, SubscriptionState, TopicPartition
 from managedconsumer import errors as err
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.broker.groupkit import write
 from tests.broker.listenerkit import PROTOCOLS, ListenerGroup
 
@@ -126,7 +126,7 @@ def test_kafkas_own_topics_are_not_assigned(broker_looks: ListenerGroup, caplog:
 def test_a_pattern_that_the_broker_cannot_read(
     broker_looks: ListenerGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("managedconsumer.group_machine.broker_regex", lambda _: "(")
+    monkeypatch.setattr("managedconsumer.consumers.machines.broker_regex", lambda _: "(")
     member = broker_looks.join(topic=re.compile(re.escape(broker_looks.topic)))
     broker_looks.until(lambda: {tp.topic for tp in member.owned} == {broker_looks.topic}, "matched by the member")
     assert member.ended is None
@@ -222,7 +222,7 @@ def test_a_truncated_log_is_told(dev_broker: Callable[..., DevBroker], caplog: p
         caplog.clear()
         offsets, committed, epoch = read_and_commit(broker, name)
         assert (offsets, committed) == (list(range(10, 25)), 25) and epoch > info.leader_epoch
-        told = [r.getMessage() for r in caplog.records if r.name == "managedconsumer.positioning"]
+        told = [r.getMessage() for r in caplog.records if r.name == "managedconsumer.consumers.positioning"]
         assert any("offsets 10 to 19" in text for text in told), told
     finally:
         consumer.stop()

@@ -7,7 +7,7 @@ from typing import Any, Callable
 import pytest
 
 from managedconsumer import ManagedBalancedConsumer
-from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from tests.broker.groupkit import until, write
 
 pytestmark = pytest.mark.broker

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from managedconsumer.testing._processes import command_of
+from managedconsumer.testing.kafka._processes import command_of
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -29,7 +29,7 @@ from managedconsumer.cli._demo_trouble import LogFile, told
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.events import PageViews
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.testing.kafka.producer import Producer, Record
 
 HERE = Path(__file__).parents[2]
 

@@ -12,9 +12,9 @@ import pytest
 from managedconsumer import errors as err
 from managedconsumer.compat.accept import accept_cluster, accept_partition, accept_topic
 from managedconsumer.compat.objects import Cluster as CompatCluster
-from managedconsumer.runtime.cluster import Cluster
-from managedconsumer.runtime.handlers import GEventHandler, ThreadingHandler
-from managedconsumer.runtime.settings import ConnectionSettings
+from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.net.settings import ConnectionSettings
+from managedconsumer.runtime.waiting.handlers import GEventHandler, ThreadingHandler
 from managedconsumer.structs import TopicPartition
 from tests.compat.views import FakeView, snapshot
 

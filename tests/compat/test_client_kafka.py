@@ -19,7 +19,7 @@ from managedconsumer.compat.accept import accept_cluster
 from managedconsumer.compat.objects import Cluster, Topic
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.testing.kafka.producer import Producer, Record
 
 Unique = Callable[[str], str]
 

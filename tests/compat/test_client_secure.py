@@ -16,7 +16,7 @@ from managedconsumer import KafkaClient
 from managedconsumer import errors as err
 from managedconsumer.compat.accept import accept_cluster
 from managedconsumer.compat.objects import SslConfig
-from managedconsumer.runtime.security import Security
+from managedconsumer.runtime.net.security import Security
 from managedconsumer.testing import DevBroker
 
 PASSWORD = "open sesame"

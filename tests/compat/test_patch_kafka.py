@@ -10,7 +10,7 @@ import pytest
 
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer, patch_pykafka
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.testing.kafka.producer import Producer, Record
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -10,7 +10,7 @@ import pytest
 
 from managedconsumer import errors as err
 from managedconsumer.compat.tls import SslConfig, choose_security, security_of
-from managedconsumer.runtime.security import Security
+from managedconsumer.runtime.net.security import Security
 
 
 def test_nothing_means_plaintext() -> None:

@@ -10,7 +10,7 @@ from managedconsumer import errors as err
 from managedconsumer.coordinator import commits
 from managedconsumer.coordinator.commits import Verdict
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
-from managedconsumer.wire import schemas
+from managedconsumer.wire.protocol import schemas
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 MEMBER = Generation(7, "member-1", "range")

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from managedconsumer import errors as err
-from managedconsumer.coordinator_futures import Future
+from managedconsumer.consumers.coordinator_futures import Future
 
 
 def test_success() -> None:

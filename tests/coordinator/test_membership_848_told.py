@@ -8,7 +8,7 @@ import pytest
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
-from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.structs import NO_GENERATION, Generation
 from tests.coordinator.kit import TOPIC, Modern, S, told
 

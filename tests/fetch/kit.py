@@ -6,11 +6,11 @@ from typing import Any
 
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.collect import FetchCollector
-from managedconsumer.runtime.owners import here
+from managedconsumer.runtime.waiting.owners import here
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import TopicPartitionState
-from managedconsumer.wire.encode import Record, encode_batch
 from managedconsumer.wire.records import Lane, RecordChunk
+from managedconsumer.wire.records.encode import Record, encode_batch
 
 TOPIC = "orders"
 

@@ -11,8 +11,8 @@ import pytest
 
 from managedconsumer.errors import MissingPackageError
 from managedconsumer.fetch import collect
-from managedconsumer.wire import compression
-from managedconsumer.wire.encode import Record, encode_batch
+from managedconsumer.wire.records import compression
+from managedconsumer.wire.records.encode import Record, encode_batch
 from tests.fetch.kit import Kit, batch
 
 A = 1
@@ -160,7 +160,7 @@ class TestTooLittleMemory:
 
 STARVED = """
 import resource
-from managedconsumer.wire.encode import Record, encode_batch
+from managedconsumer.wire.records.encode import Record, encode_batch
 from tests.fetch.kit import Kit, tp
 
 def limit(extra):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from managedconsumer.errors import CorruptRecordError
-from managedconsumer.wire.encode import Record, encode_batch, encode_marker
+from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker
 from tests.fetch.kit import Kit, batch, damaged, tp
 from tests.wire.recordkit import with_crc
 

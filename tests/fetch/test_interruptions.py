@@ -19,18 +19,23 @@ import pytest
 
 import managedconsumer
 from managedconsumer.errors import CorruptRecordError
-from managedconsumer.runtime.owners import here
-from managedconsumer.runtime.rdkafka_chunk import RdkafkaChunk
+from managedconsumer.runtime.rdkafka.chunk import RdkafkaChunk
+from managedconsumer.runtime.waiting.owners import here
 from managedconsumer.wire import records
-from managedconsumer.wire._lane_py import Lane as PythonLane
-from managedconsumer.wire.encode import Record, encode_batch, encode_marker
+from managedconsumer.wire.records._lane_py import Lane as PythonLane
+from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker
 from tests.fetch.kit import Kit, batch, damaged, tp
 from tests.runtime.test_rdkafka_chunk import Theirs
 
 ROOT = Path(managedconsumer.__file__).parent
 FILES = (
-    *("fetch/collect.py", "fetch/buffer.py", "partition_state.py", "runtime/rdkafka_chunk.py"),
-    *("wire/_lane_py.py", "wire/_records_py.py", "wire/arrow.py", "wire/compression.py"),
+    *("fetch/collect.py", "fetch/buffer.py", "partition_state.py", "runtime/rdkafka/chunk.py"),
+    *(
+        "wire/records/_lane_py.py",
+        "wire/records/_records_py.py",
+        "wire/records/arrow.py",
+        "wire/records/compression.py",
+    ),
 )
 #: The lines of each file where a signal may be handled: not at a "try", nor between the end of a block and the release
 #: of its lock, though Python names the line of its "with" again.

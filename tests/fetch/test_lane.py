@@ -15,10 +15,10 @@ from collections.abc import Callable
 import pytest
 
 from managedconsumer.fetch.collect import FetchCollector
-from managedconsumer.runtime.owners import here
-from managedconsumer.wire._lane_py import Lane as PythonLane
-from managedconsumer.wire.encode import Record, encode_batch
+from managedconsumer.runtime.waiting.owners import here
 from managedconsumer.wire.records import FastPath, Message, load
+from managedconsumer.wire.records._lane_py import Lane as PythonLane
+from managedconsumer.wire.records.encode import Record, encode_batch
 from tests.fetch.kit import Kit, batch, tp
 
 ME, OTHER = 1, 2

@@ -13,7 +13,7 @@ from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo, TopicPartition
 from managedconsumer.subscription_state import TopicPartitionState
-from managedconsumer.wire.encode import Record, encode_batch
+from managedconsumer.wire.records.encode import Record, encode_batch
 from tests.fetch.kit import TOPIC, Kit, batch, damaged, tp
 
 TOPIC_ID = bytes(range(16))

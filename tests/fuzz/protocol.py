@@ -7,14 +7,15 @@ import tracemalloc
 from typing import Any
 
 from managedconsumer.errors import FrameError, MalformedResponseError
-from managedconsumer.runtime.sasl import OAuthBearer, SaslExchangeError, Scram
-from managedconsumer.wire import compression, schemas
-from managedconsumer.wire.api import Api
-from managedconsumer.wire.beginning import decode_beginning
-from managedconsumer.wire.compression import DecompressionError
-from managedconsumer.wire.framing import FrameReader, parse_request_header, parse_response_header
-from managedconsumer.wire.table import Field
-from managedconsumer.wire.versions import decode_api_versions
+from managedconsumer.runtime.net.sasl import OAuthBearer, SaslExchangeError, Scram
+from managedconsumer.wire.protocol import schemas
+from managedconsumer.wire.protocol.api import Api
+from managedconsumer.wire.protocol.framing import FrameReader, parse_request_header, parse_response_header
+from managedconsumer.wire.protocol.table import Field
+from managedconsumer.wire.protocol.versions import decode_api_versions
+from managedconsumer.wire.records import compression
+from managedconsumer.wire.records.beginning import decode_beginning
+from managedconsumer.wire.records.compression import DecompressionError
 from tests.fuzz.kit import ABSURD, Case, mutate
 
 _EVERY = [

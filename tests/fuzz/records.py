@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import Any
 
 from managedconsumer.errors import CorruptRecordError
-from managedconsumer.wire.arrow import COLUMNS, chunk_to_columns
-from managedconsumer.wire.crc32c import crc32c
-from managedconsumer.wire.encode import Record, encode_batch, encode_marker, encode_messages
+from managedconsumer.wire.records.arrow import COLUMNS, chunk_to_columns
+from managedconsumer.wire.records.crc32c import crc32c
+from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker, encode_messages
 from tests.fuzz.kit import Case, mutate
 from tests.wire.logkit import implementations
 

@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> int:
             "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
             "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
         }
-        where = "import managedconsumer.wire._records as built; print(built.__file__)"
+        where = "import managedconsumer.wire.records._records as built; print(built.__file__)"
         found = subprocess.run(
             [sys.executable, "-c", where], cwd=copy, env=checked, capture_output=True, text=True, check=True
         )

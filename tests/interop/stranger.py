@@ -173,8 +173,8 @@ JAVA_ASSIGNORS = {
 
 def java(given: dict[str, Any]) -> None:
     """Kafka's own consumer, in the program with which Kafka's system tests watch it; it commits after every poll."""
-    from managedconsumer.testing._jars import DEFAULT_VERSION, kafka_jars, parse_version
-    from managedconsumer.testing._java import require_java
+    from managedconsumer.testing.kafka._jars import DEFAULT_VERSION, kafka_jars, parse_version
+    from managedconsumer.testing.kafka._java import require_java
 
     version = parse_version(DEFAULT_VERSION)
     path = ":".join(map(str, kafka_jars(version)))

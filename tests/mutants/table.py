@@ -10,7 +10,7 @@ _MANY = 6000
 GROUP = [
     Mutant(
         "a commit without a look at ownership",
-        "managedconsumer/runtime/committer.py",
+        "managedconsumer/runtime/engine/committer.py",
         "if self._member and hindrance is None and not _same(now.get(tp), commit.states[tp]):",
         "if False:",
         ("tests/runtime/test_committer.py", "tests/runtime/test_commits.py"),
@@ -18,7 +18,7 @@ GROUP = [
     ),
     Mutant(
         "a commit without a look at the generation",
-        "managedconsumer/runtime/committer.py",
+        "managedconsumer/runtime/engine/committer.py",
         "        if not generation.joined:\n            return generation, err.UnknownMemberId(",
         "        if False:\n            return generation, err.UnknownMemberId(",
         ("tests/runtime/test_committer.py",),
@@ -44,7 +44,7 @@ GROUP = [
     ),
     Mutant(
         "the coordinator of the simulation fences nobody",
-        "managedconsumer/testing/simulate_group.py",
+        "managedconsumer/testing/memory/classic_group.py",
         "    def check_commit(self, body: Body) -> int:\n",
         "    def check_commit(self, body: Body) -> int:\n"
         "        return 0\n"
@@ -88,7 +88,7 @@ GROUP = [
     ),
     Mutant(
         "after the fence messages are handed out",
-        "managedconsumer/group_owner.py",
+        "managedconsumer/consumers/owner.py",
         "        held = self._session.assigned()\n"
         "        self._engine.hold(held)\n"
         "        self._session.committer.fenced(event.error)",
@@ -155,7 +155,7 @@ GROUP = [
     ),
     Mutant(
         "a commit of one thread undoes another's",
-        "managedconsumer/runtime/committer.py",
+        "managedconsumer/runtime/engine/committer.py",
         "dict(self._not_behind(self.held()) if",
         "dict(self.held() if",
         ("tests/simulation/test_found.py",),
@@ -166,7 +166,7 @@ GROUP = [
 FETCH = [
     Mutant(
         "seek leaves the buffer as it is",
-        "managedconsumer/runtime/assignment_part.py",
+        "managedconsumer/runtime/engine/assignment_part.py",
         "                self.subscription.seek(tp, offset, epochs.get(tp, -1))\n"
         "                self.buffer.restart(tp)\n",
         "                self.subscription.seek(tp, offset, epochs.get(tp, -1))\n",
@@ -175,7 +175,7 @@ FETCH = [
     ),
     Mutant(
         "resume() wakes nobody",
-        "managedconsumer/runtime/engine.py",
+        "managedconsumer/runtime/engine/engine.py",
         "                    self.subscription.resume(tp)\n"
         "            self.lock.notify_all()\n"
         "            self.not_full.notify_all()\n",
@@ -186,7 +186,7 @@ FETCH = [
     ),
     Mutant(
         "messages arrive and nobody wakes the reader",
-        "managedconsumer/runtime/fetch_pool.py",
+        "managedconsumer/runtime/engine/fetch_pool.py",
         "            if results:  # an idle topic's answers are empty, and wake nobody\n"
         "                engine.lock.notify_all()\n",
         "",
@@ -195,7 +195,7 @@ FETCH = [
     ),
     Mutant(
         "a new assignment wakes no fetcher",
-        "managedconsumer/runtime/assignment_part.py",
+        "managedconsumer/runtime/engine/assignment_part.py",
         "            self.fetchers.ensure_workers()\n"
         "            self.lock.notify_all()\n"
         "            self.not_full.notify_all()\n",
@@ -253,7 +253,7 @@ FETCH = [
     ),
     Mutant(
         "the end of the log is the answer to where it begins",
-        "managedconsumer/runtime/positions.py",
+        "managedconsumer/runtime/engine/positions.py",
         "state.reset_to(max(0, answer.offset), strategy)",
         "state.reset_to(max(0, answer.offset + 1), strategy)",
         ("tests/test_positions.py",),
@@ -272,7 +272,7 @@ FETCH = [
 WIRE = [
     Mutant(
         "the next fetch is at offset + count (compaction leaves gaps)",
-        "managedconsumer/wire/_records_py.py",
+        "managedconsumer/wire/records/_records_py.py",
         "self.next_fetch_offset = max(self.next_fetch_offset, batch.last_offset + 1)",
         "self.next_fetch_offset = max(self.next_fetch_offset, batch.base_offset + batch.count)",
         ("tests/test_damage.py", "tests/wire/test_records.py"),
@@ -280,7 +280,7 @@ WIRE = [
     ),
     Mutant(
         "an aborted transaction that begins at a batch's last offset",
-        "managedconsumer/wire/_aborts_py.py",
+        "managedconsumer/wire/records/_aborts_py.py",
         "while self._later and self._later[-1][1] <= batch.last_offset:",
         "while self._later and self._later[-1][1] < batch.last_offset:",
         ("tests/wire/test_records.py",),
@@ -289,7 +289,7 @@ WIRE = [
     ),
     Mutant(
         "no CRC is looked at",
-        "managedconsumer/wire/_batches_py.py",
+        "managedconsumer/wire/records/_batches_py.py",
         "            if computed != crc:\n",
         "            if False:\n",
         ("tests/wire/test_records_damage.py", "tests/test_damage.py"),
@@ -299,7 +299,7 @@ WIRE = [
     ),
     Mutant(
         "a receive buffer is used again while somebody looks at it",
-        "managedconsumer/runtime/buffers.py",
+        "managedconsumer/runtime/net/buffers.py",
         "if len(buffer) >= size and _unseen(buffer):",
         "if len(buffer) >= size:",
         ("tests/runtime/test_buffers.py",),
@@ -307,7 +307,7 @@ WIRE = [
     ),
     Mutant(
         "an abort marker is taken for a commit",
-        "managedconsumer/wire/recordformat.py",
+        "managedconsumer/wire/records/format.py",
         "CONTROL_ABORT = 0\nCONTROL_COMMIT = 1",
         "CONTROL_ABORT = 1\nCONTROL_COMMIT = 0",
         ("tests/wire/test_records.py", "tests/wire/test_records_oracle.py"),
@@ -315,7 +315,7 @@ WIRE = [
     ),
     Mutant(
         "the size of a frame is not looked at",
-        "managedconsumer/wire/framing.py",
+        "managedconsumer/wire/protocol/framing.py",
         "if _SMALLEST_FRAME <= size <= max_frame_bytes:",
         "if _SMALLEST_FRAME <= size:",
         ("tests/wire/test_framing.py", "tests/wire/test_hostile_bytes.py"),
@@ -357,7 +357,7 @@ SPARK = [
 ACCELERATOR = [
     Mutant(
         "memory for decompression is given back too early",
-        "managedconsumer/wire/_chunk.pxi",
+        "managedconsumer/wire/records/_chunk.pxi",
         "        PyObject_GetBuffer(unpacked, &self._buffers.payload, PyBUF_SIMPLE)\n",
         "        PyObject_GetBuffer(unpacked, &self._buffers.payload, PyBUF_SIMPLE)\n"
         "        compression.give_scratch(self._scratch)\n        self._scratch = None\n",
@@ -366,7 +366,7 @@ ACCELERATOR = [
     ),
     Mutant(
         "Arrow's buffers are used again for the next batch",
-        "managedconsumer/wire/_columns.pxi",
+        "managedconsumer/wire/records/_columns.pxi",
         "        self.buffer = pa.allocate_buffer(size, resizable=True)\n",
         "        kept = pa.__dict__.setdefault('kept_rooms', [])\n"
         "        self.buffer = kept.pop(0) if len(kept) > 11 else pa.allocate_buffer(size, resizable=True)\n"
@@ -376,7 +376,7 @@ ACCELERATOR = [
     ),
     Mutant(
         "the accelerator's lane does not look who calls",
-        "managedconsumer/wire/_lane.pxi",
+        "managedconsumer/wire/records/_lane.pxi",
         "            if this_thread() != self._thread:\n",
         "            if False:\n",
         ("tests/fetch/test_lane.py",),
@@ -384,7 +384,7 @@ ACCELERATOR = [
     ),
     Mutant(
         "the accelerator looks at no CRC",
-        "managedconsumer/wire/_recordwalk.pxd",
+        "managedconsumer/wire/records/_recordwalk.pxd",
         "        if computed != stated:\n"
         "            _mark(batch, BAD_CRC, computed, stated)\n"
         "            return\n"
@@ -395,7 +395,7 @@ ACCELERATOR = [
     ),
     Mutant(
         "the accelerator: an aborted transaction that begins at a batch's last offset",
-        "managedconsumer/wire/_oddbatches.pxi",
+        "managedconsumer/wire/records/_oddbatches.pxi",
         "while chunk._aborted and chunk._aborted[len(chunk._aborted) - 1][1] <= batch.last_offset:",
         "while chunk._aborted and chunk._aborted[len(chunk._aborted) - 1][1] < batch.last_offset:",
         ("tests/wire/test_records.py",),

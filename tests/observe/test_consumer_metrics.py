@@ -12,7 +12,7 @@ from managedconsumer import ManagedBalancedConsumer
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.observe.metrics import Metrics
 from managedconsumer.testing import DevBroker, MemoryBroker
-from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.testing.kafka.producer import Producer, Record
 
 
 def _value(metrics: Metrics, name: str) -> float:

@@ -12,7 +12,7 @@ from managedconsumer import KafkaClient
 from managedconsumer.compat.accept import accept_cluster, accept_partition, accept_topic
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.testing.kafka.producer import Producer, Record
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -7,8 +7,8 @@ from typing import Any, Callable, Iterator
 
 import pytest
 
-from managedconsumer.runtime.connection import Connection, ConnectionSettings
-from managedconsumer.runtime.handlers import GEventHandler, Handler, ThreadingHandler
+from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
+from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler
 from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
 
 Connect = Callable[..., Connection]

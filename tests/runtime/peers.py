@@ -9,8 +9,8 @@ import struct
 import threading
 from typing import Any, Callable, Iterator, Mapping
 
-from managedconsumer.wire import framing, schemas
-from managedconsumer.wire.api import Api
+from managedconsumer.wire.protocol import framing, schemas
+from managedconsumer.wire.protocol.api import Api
 
 VERSIONS = {api.key: (api.min_version, api.max_version) for api in schemas.APIS.values()}
 Script = Callable[["Peer"], None]

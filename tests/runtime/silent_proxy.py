@@ -9,7 +9,7 @@ import threading
 from typing import Callable
 
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.wire import schemas
+from managedconsumer.wire.protocol import schemas
 
 #: The topic, with two partitions, that the fixture ``broker`` has.
 TOPIC = "orders"

@@ -8,9 +8,9 @@ import pytest
 
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
-from managedconsumer.runtime import diagnose
-from managedconsumer.runtime.security import Security
-from managedconsumer.wire import schemas
+from managedconsumer.runtime.net import diagnose
+from managedconsumer.runtime.net.security import Security
+from managedconsumer.wire.protocol import schemas
 from tests.runtime.peers import Peer, scripted
 
 LOGIN: Any = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_password": "secret"}

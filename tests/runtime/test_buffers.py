@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from managedconsumer.runtime.buffers import BufferPool
-from managedconsumer.wire.encode import Record, encode_batch
+from managedconsumer.runtime.net.buffers import BufferPool
 from managedconsumer.wire.records import PartitionContext, RecordChunk
+from managedconsumer.wire.records.encode import Record, encode_batch
 
 MIB = 1 << 20
 SIZES = [100 << 10, 3 * MIB, 9 * MIB + 1]

@@ -11,9 +11,9 @@ import pytest
 from managedconsumer import errors as err
 from managedconsumer.coordinator.committing import Patience
 from managedconsumer.partition_state import TopicPartitionState
-from managedconsumer.runtime.committer import Committer, MemberIdentity
-from managedconsumer.runtime.handlers import ThreadingHandler
-from managedconsumer.runtime.offsets import OffsetClient
+from managedconsumer.runtime.cluster.offsets import OffsetClient
+from managedconsumer.runtime.engine.committer import Committer, MemberIdentity
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
 

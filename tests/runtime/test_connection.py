@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from managedconsumer import errors
-from managedconsumer.runtime.connection import Connection, ConnectionSettings
-from managedconsumer.runtime.handlers import Handler, ThreadingHandler
-from managedconsumer.wire import schemas
+from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
+from managedconsumer.runtime.waiting.handlers import Handler, ThreadingHandler
+from managedconsumer.wire.protocol import schemas
 from tests.runtime.conftest import Connect
 from tests.runtime.peers import VERSIONS, Peer, scripted
 
@@ -199,7 +199,7 @@ def test_close_from_a_foreign_thread_wakes_a_greenlet_or_thread(new_connection: 
 
 @pytest.mark.parametrize("silent_at", ["versions", "tls"])
 def test_close_wakes_a_connect(new_connection: Connect, handler: Handler, silent_at: str) -> None:
-    from managedconsumer.runtime.security import Security
+    from managedconsumer.runtime.net.security import Security
 
     security = Security(security_protocol="SSL") if silent_at == "tls" else Security()
     with scripted(lambda peer: peer.wait_for_eof() and None) as broker:

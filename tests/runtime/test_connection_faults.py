@@ -12,8 +12,8 @@ from typing import Callable
 import pytest
 
 from managedconsumer import errors
-from managedconsumer.runtime.connection import Connection
-from managedconsumer.wire import schemas
+from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.wire.protocol import schemas
 from tests.runtime.conftest import Connect, Stopwatch
 from tests.runtime.peers import VERSIONS, Peer, scripted
 from tests.runtime.test_connection import HEARTBEAT, OK

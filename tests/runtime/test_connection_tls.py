@@ -17,8 +17,8 @@ import pytest
 import trustme
 
 from managedconsumer import errors
-from managedconsumer.runtime.security import Security
-from managedconsumer.wire import framing, schemas
+from managedconsumer.runtime.net.security import Security
+from managedconsumer.wire.protocol import framing, schemas
 from tests.runtime.conftest import Connect, Stopwatch
 from tests.runtime.peers import Peer, scripted
 from tests.runtime.test_connection import HEARTBEAT, OK, heartbeats
@@ -287,8 +287,8 @@ def test_tls_in_a_monkey_patched_process(authority: Authority, name: str) -> Non
         import ssl
         early = ssl.create_default_context(cafile={str(authority.cafile)!r})
         from managedconsumer.runtime import handlers, net
-        from managedconsumer.runtime.connection import Connection, ConnectionSettings
-        from managedconsumer.runtime.security import Security
+        from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
+        from managedconsumer.runtime.net.security import Security
         from managedconsumer.wire import schemas
         from managedconsumer import errors
         from gevent import monkey

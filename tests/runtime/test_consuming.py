@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
-from managedconsumer.runtime import fetch_pool
+from managedconsumer.runtime.engine import fetch_pool
 from managedconsumer.testing import MemoryBroker
 
 

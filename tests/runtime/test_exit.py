@@ -116,7 +116,7 @@ def test_the_end_does_not_wait_for_a_silent_coordinator() -> None:
     try:
         broker.produce(TOPIC, [b"a", b"b"])
         end = "\nimport time\n"
-        end += "import managedconsumer.runtime.exits as exits\n"
+        end += "import managedconsumer.runtime.waiting.exits as exits\n"
         end += "print('silence', flush=True)\nsys.stdin.readline()\nbegan = time.monotonic()\n"
         end += "exits._at_exit()\nprint(time.monotonic() - began, flush=True)\n"
         command = [sys.executable, "-c", _PROGRAM + end, broker.bootstrap, "{'auto_commit_enable': True}"]

@@ -9,14 +9,14 @@ import confluent_kafka
 import pytest
 
 from managedconsumer import errors as err
-from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.connection import Connection
-from managedconsumer.runtime.connection_pool import ConnectionPool, close_shared_pools, shared_pool
+from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.cluster.connection_pool import ConnectionPool, close_shared_pools, shared_pool
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
-from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
-from managedconsumer.wire import schemas
+from managedconsumer.testing.kafka.producer import Producer, Record
+from managedconsumer.wire.protocol import schemas
 
 MakeTopic = Callable[..., str]
 

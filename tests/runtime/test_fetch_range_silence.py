@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from managedconsumer import errors as err
-from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
-from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from tests.logserver import TOPIC, LogServer
 from tests.spoiled import SpoiledBroker, partitions_of
 from tests.test_damage import bad_content, bad_crc, sound

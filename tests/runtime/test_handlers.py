@@ -15,8 +15,8 @@ from typing import Any, Iterator
 import gevent
 import pytest
 
-from managedconsumer.runtime import net
-from managedconsumer.runtime.handlers import GEventHandler, Handler, ThreadingHandler, default_handler
+from managedconsumer.runtime.net import sockets as net
+from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler, default_handler
 
 
 @pytest.fixture(params=[ThreadingHandler, pytest.param(GEventHandler, marks=pytest.mark.gevent)])

@@ -12,11 +12,11 @@ from typing import Any, Callable, Iterator
 import pytest
 
 from managedconsumer import errors
-from managedconsumer.runtime import login
-from managedconsumer.runtime.connection import Connection
-from managedconsumer.runtime.handlers import Handler
-from managedconsumer.runtime.security import Security
-from managedconsumer.wire import schemas
+from managedconsumer.runtime.net import login
+from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.runtime.net.security import Security
+from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.wire.protocol import schemas
 from tests.runtime.conftest import Connect, Stopwatch
 from tests.runtime.peers import Peer, scripted
 from tests.runtime.test_connection import HEARTBEAT, OK

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
-from managedconsumer.runtime.cluster import Cluster
-from managedconsumer.runtime.handlers import Handler
-from managedconsumer.runtime.offsets import OffsetClient
+from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.cluster.offsets import OffsetClient
+from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import BrokerInfo, OffsetType, TopicPartition
 from tests.runtime.silent_proxy import SilentProxyBroker
 
@@ -97,7 +97,7 @@ def test_leader_epochs_are_compared_with_all_leaders_at_once(
 
     client = OffsetClient(cluster, None, None, 0)
     monkeypatch.setattr(client, "_ask_leader", ask)
-    monkeypatch.setattr("managedconsumer.runtime.offsets._EPOCH_PATIENCE", 0.3)
+    monkeypatch.setattr("managedconsumer.runtime.cluster.offsets._EPOCH_PATIENCE", 0.3)
     began = time.monotonic()
     found = client.epoch_ends({TopicPartition(TOPIC, number): 3 for number in (0, 1)})
     assert time.monotonic() - began < 3.0

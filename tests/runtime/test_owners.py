@@ -9,8 +9,8 @@ from typing import Any
 import gevent
 import pytest
 
-from managedconsumer.runtime import owners
-from managedconsumer.runtime.handlers import GEventHandler, Handler, ThreadingHandler
+from managedconsumer.runtime.waiting import owners
+from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler
 
 
 def in_thread(work: Any) -> None:

@@ -11,14 +11,14 @@ import pytest
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
 from managedconsumer.config import ConsumerOptions
-from managedconsumer.runtime import rdkafka_config
-from managedconsumer.runtime.handlers import ThreadingHandler
-from managedconsumer.runtime.rdkafka_chunk import RdkafkaChunk
-from managedconsumer.runtime.security import Security
-from managedconsumer.runtime.settings import ConnectionSettings
-from managedconsumer.wire.arrow import chunk_to_columns
-from managedconsumer.wire.encode import Record, encode_batch
+from managedconsumer.runtime.net.security import Security
+from managedconsumer.runtime.net.settings import ConnectionSettings
+from managedconsumer.runtime.rdkafka import config as rdkafka_config
+from managedconsumer.runtime.rdkafka.chunk import RdkafkaChunk
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.wire.records import PartitionContext, RecordChunk
+from managedconsumer.wire.records.arrow import chunk_to_columns
+from managedconsumer.wire.records.encode import Record, encode_batch
 
 CONTEXT = PartitionContext("orders", 7, "the partition")
 COUNT = 10

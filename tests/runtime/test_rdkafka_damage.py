@@ -9,7 +9,7 @@ import pytest
 
 from managedconsumer import SimpleConsumer
 from managedconsumer import errors as err
-from managedconsumer.wire import schemas
+from managedconsumer.wire.protocol import schemas
 from tests.logserver import TOPIC, LogServer
 from tests.runtime.peers import Peer
 from tests.test_damage import bad_content, bad_crc, consumer, damaged, drain, sound

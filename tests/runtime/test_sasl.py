@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from managedconsumer.runtime import sasl
-from managedconsumer.runtime.sasl import OAuthBearer, Plain, SaslExchangeError, Scram
+from managedconsumer.runtime.net import sasl
+from managedconsumer.runtime.net.sasl import OAuthBearer, Plain, SaslExchangeError, Scram
 
 # RFC 7677, section 3
 CLIENT_NONCE = "rOprNGfwEbeRWgbNEkqO"

@@ -14,7 +14,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.runtime.security import Security
+from managedconsumer.runtime.net.security import Security
 
 SECRET = "correct-horse"
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from managedconsumer import errors as err
-from managedconsumer.runtime.cluster import Cluster
-from managedconsumer.runtime.connection import ConnectionSettings
-from managedconsumer.runtime.coordinator_link import CoordinatorLink
-from managedconsumer.runtime.handlers import Handler
-from managedconsumer.runtime.metadata import Answers
-from managedconsumer.runtime.offsets import OffsetClient
+from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.cluster.metadata import Answers
+from managedconsumer.runtime.cluster.offsets import OffsetClient
+from managedconsumer.runtime.net.connection import ConnectionSettings
+from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
-from managedconsumer.wire import schemas
+from managedconsumer.wire.protocol import schemas
 from tests.runtime.silent_proxy import SilentProxyBroker
 
 TOPIC = "orders"

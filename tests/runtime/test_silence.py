@@ -11,11 +11,11 @@ import pytest
 from managedconsumer import KafkaClient, SimpleConsumer
 from managedconsumer import errors as err
 from managedconsumer.config import ConsumerOptions
-from managedconsumer.runtime import rdkafka_config
-from managedconsumer.runtime.cluster import Cluster
-from managedconsumer.runtime.connection import Connection, ConnectionSettings
-from managedconsumer.runtime.handlers import Handler, ThreadingHandler
-from managedconsumer.wire import schemas
+from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
+from managedconsumer.runtime.rdkafka import config as rdkafka_config
+from managedconsumer.runtime.waiting.handlers import Handler, ThreadingHandler
+from managedconsumer.wire.protocol import schemas
 from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
 from tests.waiting import until
 

@@ -13,13 +13,13 @@ import pytest
 from managedconsumer import KafkaClient, ManagedBalancedConsumer
 from managedconsumer import errors as err
 from managedconsumer.coordinator.requests import MembershipConfig, heartbeat, join, sync
-from managedconsumer.runtime import net
-from managedconsumer.runtime.cluster import Cluster
-from managedconsumer.runtime.connection import ConnectionSettings
-from managedconsumer.runtime.coordinator_link import CoordinatorLink
-from managedconsumer.runtime.handlers import Handler
+from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.net import sockets as net
+from managedconsumer.runtime.net.connection import ConnectionSettings
+from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import NO_GENERATION
-from managedconsumer.wire import schemas
+from managedconsumer.wire.protocol import schemas
 from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker, Wire
 from tests.waiting import until
 

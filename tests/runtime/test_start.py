@@ -13,10 +13,10 @@ import pytest
 
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
-from managedconsumer.runtime.starting import StartPatience, pykafka_seconds
+from managedconsumer.runtime.cluster.starting import StartPatience, pykafka_seconds
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.testing.simulate_group import join_error
-from managedconsumer.wire import schemas
+from managedconsumer.testing.memory.classic_group import join_error
+from managedconsumer.wire.protocol import schemas
 from tests.runtime.silent_proxy import SilentProxyBroker
 from tests.waiting import until
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from managedconsumer.testing.simulate import World
-from managedconsumer.testing.simulate_kernel import START, Process
-from managedconsumer.testing.simulate_network import NO_FAULT, Fault
-from managedconsumer.testing.simulate_plan import Plan
-from managedconsumer.wire import schemas
+from managedconsumer.testing.simulation.kernel import START, Process
+from managedconsumer.testing.simulation.network import NO_FAULT, Fault
+from managedconsumer.testing.simulation.plan import Plan
+from managedconsumer.wire.protocol import schemas
 
 SESSION = 2.0
 AWAY_AT, AWAY = START + 3.0, 3.5 * SESSION

@@ -8,24 +8,24 @@ from typing import Any, Callable, Iterator
 
 import pytest
 
+from managedconsumer.consumers.life import GroupLives, _work
 from managedconsumer.coordinator.committing import Patience
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import FetchCollector
-from managedconsumer.group_life import GroupLives, _work
 from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
 from managedconsumer.partition_state import TopicPartitionState
-from managedconsumer.runtime.assignment_part import AssignmentPart
-from managedconsumer.runtime.callbacks import ListenerCalls, UserTask
-from managedconsumer.runtime.committer import Committer
-from managedconsumer.runtime.handlers import ThreadingHandler
-from managedconsumer.runtime.offsets import OffsetClient
+from managedconsumer.runtime.cluster.offsets import OffsetClient
+from managedconsumer.runtime.engine.assignment_part import AssignmentPart
+from managedconsumer.runtime.engine.callbacks import ListenerCalls, UserTask
+from managedconsumer.runtime.engine.committer import Committer
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
 from managedconsumer.testing.simulate import World, simulate
-from managedconsumer.testing.simulate_kernel import START, Process
-from managedconsumer.testing.simulate_network import NO_FAULT, Fault
-from managedconsumer.testing.simulate_plan import Plan
-from managedconsumer.wire import schemas
+from managedconsumer.testing.simulation.kernel import START, Process
+from managedconsumer.testing.simulation.network import NO_FAULT, Fault
+from managedconsumer.testing.simulation.plan import Plan
+from managedconsumer.wire.protocol import schemas
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -9,8 +9,8 @@ import pytest
 
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.simulate import World
-from managedconsumer.testing.simulate_kernel import START
-from managedconsumer.testing.simulate_plan import Plan
+from managedconsumer.testing.simulation.kernel import START
+from managedconsumer.testing.simulation.plan import Plan
 
 TP = TopicPartition("t", 0)
 DIES_AT = START + 3.0

@@ -9,12 +9,12 @@ import pytest
 
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.simulate import World, simulate
-from managedconsumer.testing.simulate_handler import VirtualHandler
-from managedconsumer.testing.simulate_kernel import START, Kernel, Livelock, Process
-from managedconsumer.testing.simulate_log import Log
-from managedconsumer.testing.simulate_loop import VirtualLoop
-from managedconsumer.testing.simulate_plan import Plan
-from managedconsumer.testing.simulate_steps import Steps
+from managedconsumer.testing.simulation.handler import VirtualHandler
+from managedconsumer.testing.simulation.kernel import START, Kernel, Livelock, Process
+from managedconsumer.testing.simulation.log import Log
+from managedconsumer.testing.simulation.loop import VirtualLoop
+from managedconsumer.testing.simulation.plan import Plan
+from managedconsumer.testing.simulation.steps import Steps
 from managedconsumer.wire.records import PartitionContext, RecordChunk
 
 

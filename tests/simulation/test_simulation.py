@@ -11,7 +11,7 @@ import time
 import pytest
 
 from managedconsumer.testing.simulate import World, run_parallel, simulate, simulate_many
-from managedconsumer.testing.simulate_plan import INCIDENTS, MORE_INCIDENTS, Plan, make_plan
+from managedconsumer.testing.simulation.plan import INCIDENTS, MORE_INCIDENTS, Plan, make_plan
 
 #: Schedules of the fast tests, those that the statistics are taken of, and all. What fails is a seed, and ``python -m
 #: managedconsumer.testing.simulate SEED`` tells its story on any machine.

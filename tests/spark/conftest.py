@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.runtime.connection_pool import close_shared_pools
+from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.topics import TopicView
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record
+from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.spark.queries import Query
 
 

@@ -17,9 +17,9 @@ import pytest
 
 from managedconsumer import ConsumerRebalanceListener, ManagedBalancedConsumer
 from managedconsumer.coordinator import requests
-from managedconsumer.runtime.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.coordinator_link import CoordinatorLink
-from managedconsumer.runtime.handlers import ThreadingHandler
+from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark.ranges import StreamOffset
 from managedconsumer.spark.store import ClaimStore
 from managedconsumer.structs import TopicPartition

@@ -14,7 +14,7 @@ from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.testing._memory_logs import Log
+from managedconsumer.testing.memory.logs import Log
 from tests.spark.conftest import wait_for
 from tests.spark.queries import Query
 from tests.test_consumer_coordinator import Member

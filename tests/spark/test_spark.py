@@ -15,7 +15,7 @@ import pytest
 from managedconsumer.spark import PageViewCounts, PageViews
 from managedconsumer.spark.events import Tally, count_views
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record, encode_plain, partition_for
+from managedconsumer.testing.kafka.producer import Producer, Record, encode_plain, partition_for
 from tests.spark.conftest import committed, produce, wait_for
 
 pytestmark = pytest.mark.spark

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from managedconsumer.testing import DataDirError
-from managedconsumer.testing._data_lock import DataLock
-from managedconsumer.testing._processes import launch
+from managedconsumer.testing.kafka._data_lock import DataLock
+from managedconsumer.testing.kafka._processes import launch
 
 # Takes the lock, starts a "node" that inherits it, tells its process id, and waits.
 OWNER = """
 import sys
 from pathlib import Path
-from managedconsumer.testing._data_lock import DataLock
-from managedconsumer.testing._processes import launch
+from managedconsumer.testing.kafka._data_lock import DataLock
+from managedconsumer.testing.kafka._processes import launch
 home = Path(sys.argv[1])
 lock = DataLock.take(home)
 node = launch(["sleep", "60"], home / "log", home, [lock.descriptor])
@@ -32,7 +32,7 @@ sys.stdin.readline()
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock that is held is not waited for."""
-    monkeypatch.setattr("managedconsumer.testing._data_lock._PATIENCE", 0.1)
+    monkeypatch.setattr("managedconsumer.testing.kafka._data_lock._PATIENCE", 0.1)
 
 
 def test_the_second_is_told_who_was_first(tmp_path: Path) -> None:

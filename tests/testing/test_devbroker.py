@@ -24,8 +24,8 @@ from managedconsumer.testing import (
     DevBrokerError,
     PortTakenError,
 )
-from managedconsumer.testing._kafka_config import HOST, free_port
-from managedconsumer.testing._processes import command_of
+from managedconsumer.testing.kafka._kafka_config import HOST, free_port
+from managedconsumer.testing.kafka._processes import command_of
 
 
 def produce(broker: DevBroker, topic: str, count: int) -> None:
@@ -265,7 +265,7 @@ def test_a_port_lost_between_the_check_and_the_start_is_chosen_again(
         handed_out.append(occupied if not handed_out else free_port(taken))
         return handed_out[-1]
 
-    monkeypatch.setattr("managedconsumer.testing._cluster.free_port", unlucky_first)
+    monkeypatch.setattr("managedconsumer.testing.kafka._cluster.free_port", unlucky_first)
     with DevBroker() as broker:
         assert broker.port_of(1) != occupied
         broker.create_topic("works")

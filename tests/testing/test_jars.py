@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from managedconsumer.cli import main
-from managedconsumer.testing import DataDirError, DownloadError, UnknownKafkaVersionError, _digests
-from managedconsumer.testing._jars import TESTED_VERSIONS, kafka_jars, parse_version
+from managedconsumer.testing import DataDirError, DownloadError, UnknownKafkaVersionError
+from managedconsumer.testing.kafka import _digests
+from managedconsumer.testing.kafka._jars import TESTED_VERSIONS, kafka_jars, parse_version
 
 #: A release whose digests are not in the package, so that the tiny jars of these tests are taken.
 VERSION = "4.1.0"
@@ -228,7 +229,7 @@ def test_the_tested_releases_have_their_digests(version: str) -> None:
 @java
 def test_two_processes_fetch_once(repository: Repository) -> None:
     code = (
-        "from managedconsumer.testing._jars import *\n"
+        "from managedconsumer.testing.kafka._jars import *\n"
         f"print(len(kafka_jars(parse_version({VERSION!r}), lambda text: print(text.split()[0]))))"
     )
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from managedconsumer.testing import DevBroker, JavaNotFoundError, JavaTooOldError
-from managedconsumer.testing._java import java_major, require_java
+from managedconsumer.testing.kafka._java import java_major, require_java
 
 
 @pytest.fixture

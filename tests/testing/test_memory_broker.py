@@ -14,7 +14,7 @@ import pytest
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer.errors import ConfigurationError, IllegalStateError
 from managedconsumer.testing import MemoryBroker, Record
-from managedconsumer.testing.producer import Producer
+from managedconsumer.testing.kafka.producer import Producer
 
 TOPIC = "orders"
 

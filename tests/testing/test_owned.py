@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from managedconsumer.cli import _demo_java, main
-from managedconsumer.testing import DataDirError, DevBroker, _instances
-from managedconsumer.testing._jars import cache_dir, kafka_jars, parse_version
-from managedconsumer.testing._owned import NotOurs, check_owned, own_directory
+from managedconsumer.testing import DataDirError, DevBroker
+from managedconsumer.testing.kafka import _instances
+from managedconsumer.testing.kafka._jars import cache_dir, kafka_jars, parse_version
+from managedconsumer.testing.kafka._owned import NotOurs, check_owned, own_directory
 
 STRANGER = 12345
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can play a second user")

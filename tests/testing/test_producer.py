@@ -9,8 +9,8 @@ import pytest
 
 from managedconsumer import errors as err
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.producer import Producer, Record, encode_plain, murmur2, partition_for
-from managedconsumer.wire.encode import encode_batch
+from managedconsumer.testing.kafka.producer import Producer, Record, encode_plain, murmur2, partition_for
+from managedconsumer.wire.records.encode import encode_batch
 
 
 def test_the_fast_encoder_makes_the_same_bytes() -> None:
@@ -57,6 +57,6 @@ def test_another_client_reads_what_was_written(kafka: DevBroker, topic: Callable
 
 
 def test_a_topic_that_is_not_there_is_named(kafka43: DevBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("managedconsumer.testing.producer._TRIES", 1)
+    monkeypatch.setattr("managedconsumer.testing.kafka.producer._TRIES", 1)
     with Producer(kafka43.bootstrap) as producer, pytest.raises(err.UnknownTopicOrPartition, match="nobody-made"):
         producer.produce("nobody-made-this", [Record(b"v")])

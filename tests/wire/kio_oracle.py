@@ -16,8 +16,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial._introspect import EntityField, EntityTupleField, PrimitiveTupleField, classify_field, is_optional
 
-from managedconsumer.wire.api import Api
-from managedconsumer.wire.schemas import APIS
+from managedconsumer.wire.protocol.api import Api
+from managedconsumer.wire.protocol.schemas import APIS
 
 INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 TEXTS = ["", "a", "topic", "größe", "日本", "x" * 126, "x" * 127, "x" * 200, "y" * 16500]

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from managedconsumer.wire import records
-from managedconsumer.wire.encode import Record, encode_batch, encode_marker
+from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker
 
 CODECS = [0, 1, 2, 3, 4]
 

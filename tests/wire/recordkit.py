@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from managedconsumer.errors import CorruptRecordError
-from managedconsumer.wire.encode import Record, encode_batch
+from managedconsumer.wire.records.encode import Record, encode_batch
 
 TOPIC, PARTITION = "orders", 3
 
@@ -46,6 +46,6 @@ def flip(data: bytes, place: int, bit: int = 0) -> bytes:
 
 def with_crc(data: bytes) -> bytes:
     """The batch with the checksum that fits its bytes: damage that a broken producer signed."""
-    from managedconsumer.wire.crc32c import crc32c
+    from managedconsumer.wire.records.crc32c import crc32c
 
     return data[:17] + crc32c(data[21:]).to_bytes(4, "big") + data[21:]

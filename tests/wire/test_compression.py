@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from managedconsumer.errors import KafkaException, MissingPackageError
-from managedconsumer.wire import compression
-from managedconsumer.wire.compression import (
+from managedconsumer.wire.protocol.framesizes import BadFrameError, lz4_bound, zstd_bound
+from managedconsumer.wire.records import compression
+from managedconsumer.wire.records.compression import (
     GZIP,
     LZ4,
     NONE,
@@ -30,7 +31,6 @@ from managedconsumer.wire.compression import (
     give_scratch,
     take_scratch,
 )
-from managedconsumer.wire.framesizes import BadFrameError, lz4_bound, zstd_bound
 
 PACKED = [GZIP, SNAPPY, LZ4, ZSTD]
 TEXT = b"a line of a log that repeats itself\n" * 5000 + os.urandom(300)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managedconsumer.wire import crc32c as module
-from managedconsumer.wire.crc32c import crc32c, crc32c_pure
+from managedconsumer.wire.records import crc32c as module
+from managedconsumer.wire.records.crc32c import crc32c, crc32c_pure
 
 
 def test_known_values() -> None:
@@ -45,7 +45,7 @@ def test_the_accelerators_own(twin: ModuleType) -> None:
 
 
 def test_without_the_package_the_python_version_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "managedconsumer.wire._records", raising=False)
+    monkeypatch.delitem(sys.modules, "managedconsumer.wire.records._records", raising=False)
     assert module._choose()[1] == "crc32c"
     monkeypatch.setitem(sys.modules, "crc32c", None)
     assert module._choose() == (crc32c_pure, "python")

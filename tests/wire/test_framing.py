@@ -9,9 +9,9 @@ from kio.schema.request_header.v1.header import RequestHeader as KioHeader1
 from kio.schema.request_header.v2.header import RequestHeader as KioHeader2
 
 from managedconsumer.errors import FrameError, FrameTooLargeError, MalformedResponseError, ProtocolMismatchError
-from managedconsumer.wire import schemas
-from managedconsumer.wire.api import Api
-from managedconsumer.wire.framing import (
+from managedconsumer.wire.protocol import schemas
+from managedconsumer.wire.protocol.api import Api
+from managedconsumer.wire.protocol.framing import (
     FrameReader,
     check_frame_size,
     encode_frame,

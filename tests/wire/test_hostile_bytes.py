@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from managedconsumer.errors import MalformedResponseError
-from managedconsumer.wire import schemas
-from managedconsumer.wire.api import Api
-from managedconsumer.wire.framing import parse_request_header, parse_response_header
-from managedconsumer.wire.versions import decode_api_versions
+from managedconsumer.wire.protocol import schemas
+from managedconsumer.wire.protocol.api import Api
+from managedconsumer.wire.protocol.framing import parse_request_header, parse_response_header
+from managedconsumer.wire.protocol.versions import decode_api_versions
 from tests.fuzz.kit import mutate
 from tests.wire.kio_oracle import all_versions, kio_bytes, kio_type, make
 

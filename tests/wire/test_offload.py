@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.testing.producer import encode_plain
-from managedconsumer.wire import compression, records
-from managedconsumer.wire.compression import DecompressionError, compress, decompress
+from managedconsumer.testing.kafka.producer import encode_plain
+from managedconsumer.wire import records
+from managedconsumer.wire.records import compression
+from managedconsumer.wire.records.compression import DecompressionError, compress, decompress
 
 CODECS = ["gzip", "snappy", "lz4", "zstd"]
 LARGE = 5 * 1024 * 1024

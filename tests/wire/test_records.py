@@ -16,7 +16,7 @@ import pytest
 
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.wire import records
-from managedconsumer.wire.encode import Record, encode_batch, encode_marker
+from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker
 from tests.wire.recordkit import PARTITION, TOPIC, batch, chunk, drain, flip, offsets
 
 

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from managedconsumer.errors import CorruptRecordError, MissingPackageError
-from managedconsumer.wire import compression, records
-from managedconsumer.wire.encode import Record, encode_batch, encode_messages
+from managedconsumer.wire import records
+from managedconsumer.wire.records import compression
+from managedconsumer.wire.records.encode import Record, encode_batch, encode_messages
 from tests.wire.recordkit import PARTITION, TOPIC, batch, chunk, drain, flip, offsets, with_crc
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -353,7 +354,7 @@ def test_damaged_old_messages(twin: ModuleType, magic: int) -> None:
 def test_arrow_says_what_messages_say(twin: ModuleType, headers: bool) -> None:
     """An offset out of order behind good records, where the reading takes two passes."""
     pytest.importorskip("pyarrow")
-    from managedconsumer.wire.arrow import COLUMNS, chunk_to_columns
+    from managedconsumer.wire.records.arrow import COLUMNS, chunk_to_columns
 
     made = [Record(b"v", headers=[("h", b"x")] if headers else [], offset_delta=n) for n in (0, 1, 5)]
     data = header(encode_batch(made), last_delta=3)

@@ -20,7 +20,7 @@ from kio.records.writers import write_new_batch as kio_write_batch
 from kio.static.primitive import i8, i16, i32, i64
 
 from managedconsumer.wire import records
-from managedconsumer.wire.encode import Record, encode_batch, encode_marker
+from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker
 from tests.wire.logkit import CODECS, build, expected, implementations, rows, some_records, step, survivors
 from tests.wire.recordkit import chunk, drain
 

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from managedconsumer.errors import CorruptRecordError
-from managedconsumer.wire.arrow import COLUMNS, chunk_to_columns
-from managedconsumer.wire.encode import Record, encode_batch, encode_messages
+from managedconsumer.wire.records.arrow import COLUMNS, chunk_to_columns
+from managedconsumer.wire.records.encode import Record, encode_batch, encode_messages
 from tests.wire.logkit import build, implementations, step
 from tests.wire.recordkit import batch, chunk, with_crc
 

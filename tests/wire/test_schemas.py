@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.wire import schemas
-from managedconsumer.wire.api import Api
-from managedconsumer.wire.schemas import APIS
-from managedconsumer.wire.table import REQUIRED, Field, parse_fields
+from managedconsumer.wire.protocol import schemas
+from managedconsumer.wire.protocol.api import Api
+from managedconsumer.wire.protocol.schemas import APIS
+from managedconsumer.wire.protocol.table import REQUIRED, Field, parse_fields
 from tests.wire.kio_oracle import all_versions, kio_bytes, kio_entity, kio_type, make
 
 EVERY = [pytest.param(*each, id=f"{each[0].name}-{each[1]}-{each[2]}") for each in all_versions()]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from managedconsumer.wire import compression
-from managedconsumer.wire.arrow import chunk_to_columns
-from managedconsumer.wire.encode import Record, encode_batch
-from managedconsumer.wire.records import PartitionContext, RecordChunk
+from managedconsumer.wire.records import PartitionContext, RecordChunk, compression
+from managedconsumer.wire.records.arrow import chunk_to_columns
+from managedconsumer.wire.records.encode import Record, encode_batch
 
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 

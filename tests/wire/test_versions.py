@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from managedconsumer.errors import MalformedResponseError, UnsupportedBrokerError
-from managedconsumer.wire import schemas
-from managedconsumer.wire.api import Api
-from managedconsumer.wire.versions import broker_ranges, decode_api_versions, negotiate, supports
+from managedconsumer.wire.protocol import schemas
+from managedconsumer.wire.protocol.api import Api
+from managedconsumer.wire.protocol.versions import broker_ranges, decode_api_versions, negotiate, supports
 
 BROKER = "kafka-1:9092"
 # What Kafka 2.1.1 and 4.3.0 answer to ApiVersions, for the requests a consumer needs.

@@ -1,0 +1,1 @@
+"""What both kinds of consumers are made of; the public classes are in the modules above."""

@@ -1,0 +1,116 @@
+"""Consuming from an event loop: ``async for message in consumer``.
+
+The loop never blocks: messages are taken without waiting, and while there are none a worker of the consumer waits for
+the loop. Rebalance callbacks run on the loop; those of an ``AsyncConsumerRebalanceListener`` are awaited there.
+
+A message is in the hand of the task that asked for it. Several tasks may read one consumer, as several threads may.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Coroutine
+
+from managedconsumer import errors as err
+from managedconsumer.runtime.engine.engine import Engine
+from managedconsumer.runtime.engine.state import Task
+from managedconsumer.runtime.waiting import owners
+from managedconsumer.wire.records import Message
+
+# How long (seconds) a task waits at most before it looks for itself, and how often it looks whether a stop is through.
+_NAP = 0.5
+_SLICE = 0.01
+
+
+class AsyncReader:
+    """An event loop's way to a consumer; made by ``async for``. Each task that asks has its own hand."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        timeout: float | None,
+        deserialize: Callable[[Message, int], bool],
+        decide_corrupt: Callable[[err.CorruptRecordError], None],
+        stop: Callable[[float | None], None],
+    ) -> None:
+        """``timeout``: seconds without a message after which the iteration ends (None: never)."""
+        self._engine = engine
+        self._timeout = timeout
+        self._deserialize = deserialize
+        self._decide_corrupt = decide_corrupt
+        self._stop = stop
+        import asyncio  # here, as few consume from a loop and importing it takes long
+
+        self._current_task = asyncio.current_task
+
+    def __aiter__(self) -> AsyncReader:
+        return self
+
+    def __anext__(self) -> Coroutine[Any, Any, Message]:
+        # Not a coroutine function: before Python 3.12 ``asyncio.wait_for(anext(reader), 1)`` runs what is returned here
+        # in a task of its own, but it is the caller's task that works on the message.
+        who = self._task_number()
+        owners.acting.set(who)
+        return self._next(who)
+
+    def _task_number(self) -> int:
+        """The number of the task that runs here, 0 outside of one."""
+        try:
+            task = self._current_task()
+        except RuntimeError:
+            return 0
+        return 0 if task is None else owners.of_task(task)
+
+    async def _next(self, who: int) -> Message:
+        message = await self._get(who)
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    async def _get(self, who: int) -> Message | None:
+        """The next message for the task ``who``; None after the time-out without one."""
+        import asyncio
+
+        engine, loop = self._engine, asyncio.get_running_loop()
+        who = who or self._task_number() or engine.handler.ident()
+        engine.consume_on(loop)
+        end = None if self._timeout is None else loop.time() + self._timeout
+        while True:
+            while engine.stopping and not engine.closing:  # the listener's last callback needs this loop
+                await asyncio.sleep(_SLICE)
+            try:
+                message, task = self._attempt(who)
+            except err.CorruptRecordError as error:
+                self._decide_corrupt(error)
+                continue
+            if task is not None:
+                await self._run_task(task)
+            elif message is not None:
+                if self._deserialize(message, who):
+                    return message
+            elif engine.stop_wanted:
+                await asyncio.to_thread(self._stop, None)
+                raise err.ConsumerStoppedException("the consumer was stopped")
+            else:
+                left = _NAP if end is None else min(_NAP, end - loop.time())
+                if left <= 0 or engine.ending:
+                    return None
+                await engine.news.wait(left)
+
+    def _attempt(self, who: int) -> tuple[Message | None, Task | None]:
+        """Look without waiting. A ``stop()`` in a signal handler that interrupts it follows when this has come back."""
+        engine = self._engine
+        me = engine.handler.ident()
+        engine.inside.add(me)
+        try:
+            return engine.attempt(engine.collector.take_for_task, who)
+        finally:
+            engine.inside.discard(me)
+
+    async def _run_task(self, task: Task) -> None:
+        """A ``stop()`` on this thread while a callback is on its way follows when it has come back."""
+        me = self._engine.handler.ident()
+        self._engine.inside.add(me)
+        try:
+            await task.run_async()
+        finally:
+            self._engine.inside.discard(me)

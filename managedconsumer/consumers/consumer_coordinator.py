@@ -1,0 +1,387 @@
+"""The coordinator of a consumer: kafka-python's ``ConsumerCoordinator`` on our own machine.
+
+Assignment, commits and committed offsets of one member of a consumer group, for whoever fetches by other means. The
+consumers of this package do not need it: they drive the same machine, negotiation and offset requests by themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
+
+from managedconsumer import errors as err
+from managedconsumer.consumers.coordinator_futures import Future
+from managedconsumer.consumers.coordinator_metrics import ConsumerCoordinatorMetrics as ConsumerCoordinatorMetrics
+from managedconsumer.consumers.coordinator_workers import AutoCommitTask as AutoCommitTask
+from managedconsumer.consumers.coordinator_workers import commit_forever
+from managedconsumer.consumers.group_coordinator import BaseCoordinator
+from managedconsumer.coordinator import handover
+from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
+from managedconsumer.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from managedconsumer.coordinator.committing import Committing, Patience, Wanted, failure
+from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
+from managedconsumer.coordinator.negotiation import Negotiation
+from managedconsumer.coordinator.protocol import ConsumerProtocol
+from managedconsumer.coordinator.states import MemberState
+from managedconsumer.runtime.cluster.offsets import OffsetClient
+from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
+from managedconsumer.structs import NO_GENERATION, ClusterSnapshot, Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.wire.protocol import schemas
+
+log = logging.getLogger(__name__)
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+# How long (seconds) a leader tries to get the metadata that it assigns by.
+_METADATA_PATIENCE = 60.0
+# How long (ms) the coordinator may take to say what all members have.
+_DESCRIBE_MS = 5000
+# How long (seconds) a commit at a rebalance or a close may take.
+_LAST_COMMIT = 5.0
+_FOR_EVER = float("inf")
+
+
+def _ignore(_offsets: Offsets, _response: Any) -> None:
+    return None
+
+
+class ConsumerCoordinator(BaseCoordinator):
+    """Coordinates one consumer: ``subscription`` is a :class:`~managedconsumer.SubscriptionState`.
+
+    Callbacks of the subscription's listener run inside :meth:`ensure_active_group`, in the thread that calls it.
+    Automatic commits cover what is *finished* (``TopicPartitionState.finish``), never more. The workers take
+    ``self.lock`` around every use of the subscription; so should whoever changes it while they run.
+    """
+
+    DEFAULT_CONFIG: Mapping[str, Any] = {
+        **BaseCoordinator.DEFAULT_CONFIG,
+        "assignors": (RangePartitionAssignor, RoundRobinPartitionAssignor),
+        "enable_auto_commit": True,
+        "auto_commit_interval_ms": 5000,
+        "default_offset_commit_callback": _ignore,
+        "exclude_internal_topics": True,
+        "metric_group_prefix": "consumer",
+        # An addition to kafka-python's:
+        "client_rack": None,
+    }
+
+    def __init__(self, client: Any, subscription: Any, metrics: Any, **configs: Any) -> None:
+        """Raises ConfigurationError for assignors without a common rebalance protocol, or none at all."""
+        super().__init__(client, metrics, **configs)
+        self._subscription = subscription
+        subscription._exclude_internal_topics = bool(self.config["exclude_internal_topics"])  # noqa: SLF001
+        assignors = [made() if isinstance(made, type) else made for made in self.config["assignors"]]
+        self._negotiation = Negotiation(assignors, self.config["client_rack"])
+        self.consumer_sensors = ConsumerCoordinatorMetrics(
+            metrics, self.config["metric_group_prefix"], subscription, {"group": self.group_id}
+        )
+        self._offsets = OffsetClient(self._client, self._link, self.group_id, 0)
+        self._holder = _Holder(subscription, self.lock, self._client, weakref.WeakMethod(self._find_member))
+        self._hand_over = HandOver(self.group_id, self._negotiation, self._holder, Rules())
+        self._metadata_seen: Any = None
+        # One commit after the other, each with what is finished when its turn comes.
+        self._turn = self._handler.RLock()
+        self._queue: Any = self._handler.Queue()
+        self._committing: Any = None
+        self._auto_commit_task: AutoCommitTask | None = None
+        if self.config["enable_auto_commit"]:
+            self._auto_commit_task = AutoCommitTask(self, self.config["auto_commit_interval_ms"] / 1000.0)
+
+    # -- membership -----------------------------------------------------------------------------------
+
+    def protocol_type(self) -> str:
+        """``consumer``."""
+        return ConsumerProtocol.PROTOCOL_TYPE
+
+    def group_protocols(self) -> Sequence[tuple[str, Any]]:
+        """``[(assignor's name, subscription blob), ...]`` in the order of the ``assignors``."""
+        with self.lock:
+            topics = set(self._subscription.subscription or ())
+            owned = self._subscription.assigned_partitions()
+        return self._negotiation.protocols(topics, owned, self.generation)
+
+    def need_rejoin(self) -> bool:
+        """True if partitions come from the group and it has to be joined: see the base, and a changed subscription."""
+        with self.lock:
+            if not self._subscription.partitions_auto_assigned():
+                return False
+            outgrown = self._look_at_metadata()
+            new_subscription = bool(self._subscription.needs_partition_assignment)
+        if outgrown is not None:
+            self.request_rejoin(outgrown)  # without our lock: group_protocols() takes it under the member's
+        return super().need_rejoin() or new_subscription
+
+    def ensure_active_group(self, timeout: float | None = None) -> bool:
+        """See :meth:`BaseCoordinator.ensure_active_group`; nothing to do when the user assigns the partitions."""
+        if not self._subscription.partitions_auto_assigned():
+            return True
+        if self._subscription.subscribed_pattern is not None and self._metadata_seen is None:
+            self._client.refresh(None)
+        if self.need_rejoin() and not super().need_rejoin():
+            self.request_rejoin("the subscription has changed")
+        return super().ensure_active_group(timeout)
+
+    def _look_at_metadata(self) -> str | None:
+        """New topics for a pattern; the reason to rejoin where a leader sees new partitions. The lock is held."""
+        snapshot = self._client.snapshot
+        if snapshot is self._metadata_seen:
+            return None
+        self._metadata_seen = snapshot
+        self._subscription.update_pattern_subscription(snapshot)
+        return self._hand_over.outgrown()
+
+    def _on_join_prepare(self, generation: int, member_id: str) -> bool | None:  # noqa: ARG002 (the event has both)
+        return carry_out(self._hand_over.prepare_join(self._event), self._do)
+
+    def _perform_assignment(
+        self, leader_id: str, protocol: str, members: Sequence[tuple[str, bytes]]
+    ) -> Mapping[str, Any]:
+        log.debug("group %s: %s assigns by %s to %d members", self.group_id, leader_id, protocol, len(members))
+        return carry_out(self._hand_over.elect(self._event), self._do)
+
+    def _on_join_complete(
+        self,
+        generation: int,
+        member_id: str,
+        protocol: str | None,
+        member_assignment_bytes: bytes,  # noqa: ARG002 (the event has it too)
+    ) -> str | None:
+        log.debug("group %s: %s in generation %d, assigned by %s", self.group_id, member_id, generation, protocol)
+        return carry_out(self._hand_over.take_over(self._event), self._do)
+
+    def _on_membership_lost(self, error: BaseException | None) -> None:  # noqa: ARG002 (the event has it too)
+        carry_out(self._hand_over.lost(self._event), self._do)
+
+    def _find_member(self) -> GroupMember | None:
+        return self._made
+
+    # -- the steps of a hand-over -----------------------------------------------------------------------
+
+    def _do(self, step: handover.Step) -> Any:
+        """Carry one step out. Whoever fetches stops by itself: it looks at the subscription."""
+        match step:
+            case handover.Commit():
+                self._commit_finished("rebalance")
+            case handover.Tell():
+                self._tell(step)
+            case handover.Drop():
+                self._drop(step.partitions)
+            case handover.TakeOver():
+                self._take_over(step)
+            case handover.Look():
+                return self._look(step.topics)
+            case handover.Describe():
+                body = {"groups": [self.group_id]}
+                return self._link.request(MEMBERSHIP, schemas.DESCRIBE_GROUPS, body, _DESCRIBE_MS)
+            case handover.Note():
+                self._log.note(step.kind, step.generation, step.partitions, step.reason)
+        return None
+
+    def _tell(self, step: handover.Tell) -> None:
+        """Call the listener. What it raises surfaces when the hand-over is through."""
+        step.begin()
+        listener = self._subscription.listener
+        # Listeners made for kafka-python do not know on_partitions_lost.
+        call = getattr(listener, step.method, None) or getattr(listener, handover.REVOKED, None)
+        if call is None:
+            return
+        try:
+            call(set(step.partitions))
+        except Exception as error:
+            log.exception("group %s: the listener's %s raised", self.group_id, step.method)
+            self._problem = self._problem or error
+
+    def _drop(self, tps: Collection[TopicPartition]) -> None:
+        with self.lock:
+            if not self._subscription.partitions_auto_assigned():
+                return  # the user has unsubscribed meanwhile
+            rest = self._subscription.assigned_partitions().difference(tps)
+            self._subscription.assign_from_subscribed(rest, retain=True)
+            if not rest:
+                self._subscription.mark_for_reassignment()
+
+    def _take_over(self, step: handover.TakeOver) -> None:
+        with self.lock:
+            if not self._holder.current(step.generation):
+                return
+            self._subscription.assign_from_subscribed(step.share, retain=self._negotiation.cooperative)
+            self._subscription.needs_fetch_committed_offsets = True
+        if self._auto_commit_task is not None:
+            self._auto_commit_task.reschedule()
+
+    def _look(self, topics: Collection[str] | None) -> ClusterSnapshot:
+        with self.lock:
+            self._subscription.group_subscribe(topics or ())
+        found: ClusterSnapshot = self._client.refresh_until(topics, _METADATA_PATIENCE)
+        return found
+
+    # -- committed offsets ----------------------------------------------------------------------------
+
+    def fetch_committed_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed, without the partitions for which that is nothing. Retries what may heal."""
+        found = self._offsets.committed(list(partitions), _FOR_EVER)
+        return {
+            tp: OffsetAndMetadata(entry.offset, entry.metadata, entry.leader_epoch)
+            for tp, entry in found.items()
+            if entry.offset >= 0
+        }
+
+    def refresh_committed_offsets_if_needed(self) -> None:
+        """After an assignment: look the committed offsets up and note them as ``committed`` of each partition."""
+        with self.lock:
+            if not self._subscription.needs_fetch_committed_offsets:
+                return
+            assigned = self._subscription.assigned_partitions()
+        found = self.fetch_committed_offsets(assigned)
+        with self.lock:
+            for tp, entry in found.items():
+                if self._subscription.is_assigned(tp):
+                    self._subscription.assignment[tp].committed = entry.offset
+            self._subscription.needs_fetch_committed_offsets = False
+
+    # -- commits --------------------------------------------------------------------------------------
+
+    def commit_offsets_sync(self, offsets: Offsets, timeout: float | None = None) -> None:
+        """Commit, and retry what may heal (for ``timeout`` seconds; None: as long as it takes).
+
+        Raises CommitFailedError when the group has moved on without us, and the broker's typed error when it refuses.
+        """
+        if not offsets:
+            return
+        with self._turn:
+            self._commit(offsets, self._identity(), timeout)
+
+    def commit_offsets_async(self, offsets: Offsets, callback: Callable[[Offsets, Any], Any] | None = None) -> Future:
+        """Commit in a worker, in the order of the calls; ``callback(offsets, response)`` is called there.
+
+        ``response`` is an exception, or True. Without a callback, ``default_offset_commit_callback`` is called.
+        """
+        future = Future(self._handler.Event())
+        call = callback or self.config["default_offset_commit_callback"]
+        future.add_callback(call, offsets).add_errback(call, offsets)
+        with self.lock:
+            if self._committing is None:
+                self._committing = self._handler.spawn("async-commits", commit_forever, weakref.ref(self), self._queue)
+        # The generation of now: under a later one the offsets might be another member's.
+        self._queue.put((dict(offsets), self._identity(), future))
+        return future
+
+    def _identity(self) -> Generation:
+        """Commits are made in the name of the generation that the assigned partitions are from.
+
+        The membership may be one round ahead of them, where the same partitions are somebody else's.
+        """
+        grouped = self._subscription.partitions_auto_assigned() and self._generation.joined
+        return self._hand_over.settled_in if grouped else NO_GENERATION
+
+    def _commit(self, offsets: Offsets, generation: Generation, timeout: float | None) -> None:
+        """Commit under ``generation`` as long as it is ours."""
+        grouped = self._subscription.partitions_auto_assigned()
+
+        def look() -> Wanted:
+            hindrance: err.KafkaException | None = None
+            if grouped and not generation.joined:
+                hindrance = err.UnknownMemberId("not a member at present")
+            elif generation.joined and self._generation != generation:
+                hindrance = err.IllegalGeneration("the group has gone on to another generation")
+            return Wanted(generation, offsets, hindrance=hindrance)
+
+        decision = Committing(
+            self.group_id or "",
+            look,
+            Patience(timeout, pauses=self._backoff_seconds()),
+            self._handler.now(),
+            self._handler.random,
+            instance_id=self.config["group_instance_id"],
+        )
+        committed = self.consumer_sensors.committed
+        result = self._offsets.carry_out(
+            decision, expelled=self._member.fence, measured=lambda seconds, well: committed(seconds, well=well)
+        )
+        self._note(result.committed)
+        problem = failure(self.group_id or "", offsets, result)
+        if problem is not None:
+            raise problem
+
+    def _note(self, offsets: Offsets) -> None:
+        with self.lock:
+            for tp, entry in offsets.items():
+                if self._subscription.is_assigned(tp):
+                    self._subscription.assignment[tp].committed = entry.offset
+
+    def _commit_finished(self, why: str) -> None:
+        """An automatic commit: of what is finished, without raising."""
+        if self._auto_commit_task is None:
+            return
+        with self._turn:
+            with self.lock:
+                offsets, generation = self._subscription.committable_offsets(), self._identity()
+            if not offsets:
+                return
+            try:
+                self._commit(offsets, generation, _LAST_COMMIT)
+            except err.KafkaException as error:
+                log.warning("group %s: auto-commit (%s) did not happen: %s", self.group_id, why, error)
+
+    def close(self, autocommit: bool = True, timeout: float = 5.0) -> None:  # type: ignore[override]
+        """Commit what is finished (unless ``autocommit`` is False), give everything up, leave the group. Idempotent.
+
+        What ``on_partitions_revoked`` (``on_partitions_lost`` for one that is no longer a member) raises surfaces here,
+        after all of it.
+        """
+        if autocommit:
+            self._commit_finished("close")
+        try:
+            if self._subscription.partitions_auto_assigned():
+                carry_out(self._hand_over.leave(self._generation, commit=False), self._do)
+                self._drop(self._subscription.assigned_partitions())
+        finally:
+            self._end_workers(timeout)
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem
+
+    def _end_workers(self, timeout: float) -> None:
+        if self._auto_commit_task is not None:
+            self._auto_commit_task.stop(timeout)
+        with self.lock:
+            committing, self._committing = self._committing, None
+        if committing is not None:
+            self._queue.put(None)
+            committing.join(timeout)
+        super().close(timeout)
+        self._offsets.close()
+        self._offsets = OffsetClient(self._client, self._link, self.group_id, 0)
+
+
+class _Holder:
+    """What a hand-over asks about its coordinator, which it does not keep alive."""
+
+    def __init__(self, subscription: Any, lock: Any, client: Any, member: weakref.WeakMethod[Any]) -> None:
+        self._subscription, self._lock, self._client = subscription, lock, client
+        self._find_member = member
+
+    def _member(self) -> GroupMember | None:
+        find = self._find_member()
+        return None if find is None else find()
+
+    def held(self) -> list[TopicPartition]:
+        with self._lock:
+            return sorted(self._subscription.assigned_partitions())
+
+    def current(self, generation: Generation) -> bool:
+        member = self._member()
+        return member is not None and member.current(generation)
+
+    def joined(self) -> bool:
+        member = self._member()
+        return member is not None and member.generation.joined and member.state is not MemberState.LOSING
+
+    def subscribed(self, topic: str) -> bool:
+        with self._lock:
+            return topic in (self._subscription.subscription or ()) or self._subscription.matches(topic)
+
+    def snapshot(self) -> ClusterSnapshot:
+        snapshot: ClusterSnapshot = self._client.snapshot
+        return snapshot

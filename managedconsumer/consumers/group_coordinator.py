@@ -1,0 +1,356 @@
+"""Membership of any kind of group, driven by the caller: kafka-python's ``BaseCoordinator`` on our own machine.
+
+A subclass says what kind of group it is (:meth:`BaseCoordinator.protocol_type`), what it offers
+(:meth:`BaseCoordinator.group_protocols`), and what to do as leader and as member. Everything happens inside
+:meth:`BaseCoordinator.ensure_active_group`, in the thread that calls it; only heartbeats go on in a worker of their
+own, on their own connection, so that nothing the caller does costs its place in the group.
+``examples/leader_election.py`` builds a group of another protocol type on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from abc import ABC, abstractmethod
+from typing import Any, Callable, Mapping, Sequence
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Backoff
+from managedconsumer.consumers.coordinator_metrics import GroupCoordinatorMetrics as GroupCoordinatorMetrics
+from managedconsumer.coordinator import events as ev
+from managedconsumer.coordinator.heartbeat import Heartbeat
+from managedconsumer.coordinator.history import History
+from managedconsumer.coordinator.membership import Membership
+from managedconsumer.coordinator.requests import MembershipConfig
+from managedconsumer.coordinator.states import IN_GROUP, MemberState
+from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.engine.group_log import GroupLog
+from managedconsumer.runtime.engine.troubles import Troubles
+from managedconsumer.runtime.member import GroupMember
+from managedconsumer.structs import NO_GENERATION, Generation
+from managedconsumer.wire.protocol import schemas
+
+log = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT = 5.0
+
+
+class BaseCoordinator(ABC):
+    """One member of a group. Use it from one thread at a time; heartbeats and ``close()`` may come from others.
+
+    ``client`` is a KafkaClient (or a ``runtime.cluster.cluster.Cluster``): the coordinator opens its
+    own connections by it and closes them. ``metrics`` is a :class:`~managedconsumer.observe.metrics.Metrics`, or None.
+    Times in milliseconds. Unknown configuration keys are ignored, as in kafka-python; ``api_version`` is accepted and
+    unused (the broker is asked). Source: KIP-62, KIP-345, KIP-394; kafka-python's ``kafka.coordinator.base``.
+    """
+
+    DEFAULT_CONFIG: Mapping[str, Any] = {
+        "group_id": "kafka-python-default-group",
+        "session_timeout_ms": 30000,
+        "heartbeat_interval_ms": 3000,
+        "retry_backoff_ms": 100,
+        "api_version": (0, 9),
+        "metric_group_prefix": "",
+        # Additions to kafka-python's:
+        "rebalance_timeout_ms": 300000,
+        "request_timeout_ms": 30000,
+        "retry_backoff_max_ms": 1000,
+        "group_instance_id": None,
+    }
+
+    def __init__(self, client: Any, metrics: Any, **configs: Any) -> None:
+        """Raises ConfigurationError for a heartbeat interval that is not below the session timeout."""
+        self.config = {key: configs.get(key, default) for key, default in self.DEFAULT_CONFIG.items()}
+        self.group_id: str = self.config["group_id"]
+        # A KafkaClient (ours) carries the cluster that the core works with.
+        self._client: Any = getattr(getattr(client, "cluster", None), "runtime", client)
+        self._handler = self._client.handler
+        #: Guards what the caller's thread and the workers both use.
+        self.lock = self._handler.RLock()
+        self.heartbeat = Heartbeat(clock=self._handler.now, **self.config)
+        self.sensors = GroupCoordinatorMetrics(
+            self.heartbeat, metrics, self.config["metric_group_prefix"], {"group": self.group_id}
+        )
+        self._link = CoordinatorLink(self._client, self.group_id)
+        history = History(self.group_id, self._handler.now, self._handler.wall_time)
+        self._log = GroupLog(history, Troubles(f"group {self.group_id}"))
+        self._made: GroupMember | None = None
+        self._problem: Exception | None = None
+        # What the methods below are called for: it says more than kafka-python's arguments do.
+        self._event: Any = None
+        self.heartbeat_task = HeartbeatTask(self)
+
+    # -- for subclasses -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def protocol_type(self) -> str:
+        """The kind of group: ``consumer``, ``connect``, or one's own. Brokers keep the kinds apart."""
+
+    @abstractmethod
+    def group_protocols(self) -> Sequence[tuple[str, Any]]:
+        """``[(name, metadata), ...]``, best first; metadata is bytes or has ``encode()``. Asked at every join."""
+
+    @abstractmethod
+    def _perform_assignment(
+        self, leader_id: str, protocol: str, members: Sequence[tuple[str, bytes]]
+    ) -> Mapping[str, Any]:
+        """The leader's decision from ``[(member_id, metadata), ...]``: bytes, or with ``encode()``, by member id."""
+
+    @abstractmethod
+    def _on_join_complete(
+        self, generation: int, member_id: str, protocol: str | None, member_assignment_bytes: bytes
+    ) -> str | None:
+        """Our share is here. A reason that is returned asks for another rebalance."""
+
+    # Hooks, not abstract: a member that holds nothing has nothing to do here.
+    def _on_join_prepare(self, generation: int, member_id: str) -> bool | None:  # noqa: B027
+        """A rebalance begins, and the old generation still counts; True: what we hold is kept through it."""
+
+    def _on_membership_lost(self, error: BaseException | None) -> None:  # noqa: B027
+        """The group has expelled us: what we held may be somebody else's already."""
+
+    # -- state ----------------------------------------------------------------------------------------
+
+    @property
+    def coordinator_id(self) -> int | None:
+        """The broker that coordinates the group, None while it is unknown."""
+        broker = self._link.broker
+        return None if broker is None else int(broker.node_id)
+
+    @property
+    def _generation(self) -> Generation:
+        return NO_GENERATION if self._made is None else self._made.generation
+
+    @property
+    def generation(self) -> int:
+        """The number of the group's round that we are in, -1 outside of one."""
+        return self._generation.id
+
+    @property
+    def member_id(self) -> str:
+        """Our id in the group, empty before the first join."""
+        return self._generation.member_id
+
+    @property
+    def protocol(self) -> str | None:
+        """The protocol that the group has chosen of those offered."""
+        return self._generation.protocol
+
+    def need_rejoin(self) -> bool:
+        """True if the group has to be joined (again): at first, after an eviction, when it rebalances."""
+        return self._made is None or bool(self._made.machine.need_rejoin())
+
+    def request_rejoin(self, reason: str) -> None:
+        """Ask for a rebalance; it happens in the next :meth:`ensure_active_group`."""
+        self._member.request_rejoin(reason)
+
+    # -- the coordinator ------------------------------------------------------------------------------
+
+    def coordinator_unknown(self) -> bool:
+        """True while it is not known which broker coordinates the group, or the connection to it is gone."""
+        return self._link.broker is None
+
+    def coordinator_dead(self, error: Any) -> None:
+        """Forget the coordinator: it is looked up again before the next request."""
+        self._link.lost(str(error))
+
+    def ensure_coordinator_known(self) -> None:
+        """Block until the coordinator is known and connected. Raises what no retry heals (authorization, login)."""
+        backoff = self._backoff()
+        while self.coordinator_unknown():
+            try:
+                self._link.supports("membership", schemas.JOIN_GROUP)
+            except err.FATAL_LOCAL_ERRORS:
+                raise
+            except err.ProtocolClientError as error:
+                if not error.retriable:
+                    raise
+                self._pause(backoff, error)
+            except err.KafkaException as error:
+                self._pause(backoff, error)
+
+    def _backoff(self) -> Backoff:
+        return Backoff(*self._backoff_seconds(), self._handler.random)
+
+    def _backoff_seconds(self) -> tuple[float, float]:
+        """The shortest and the longest pause between two attempts."""
+        base, cap = self.config["retry_backoff_ms"], self.config["retry_backoff_max_ms"]
+        return base / 1000.0, max(base, cap) / 1000.0
+
+    def _pause(self, backoff: Backoff, error: BaseException) -> None:
+        log.info("group %s: trying again: %s", self.group_id, error)
+        self._handler.sleep(backoff.fail(self._handler.now()))
+
+    # -- membership -----------------------------------------------------------------------------------
+
+    @property
+    def _member(self) -> Any:
+        """The driver; made at its first use, when the subclass is complete."""
+        with self.lock:
+            if self._made is None:
+                config = {key: self.config[key] for key in MembershipConfig.__dataclass_fields__ if key in self.config}
+                settings = MembershipConfig(protocol_type=self.protocol_type(), **config)
+                # Weakly: the heartbeat worker holds the machine, and must not keep a forgotten coordinator alive.
+                me = weakref.ref(self)
+                machine = _Machine(settings, lambda: _offers(me), self._handler.random, self._handler.now)
+                machine.heartbeat = self.heartbeat
+                owner = _Owner(me, machine, self._log, self.sensors, self._handler.now)
+                self._made = GroupMember(machine, self._link, self._handler, owner)
+            return self._made
+
+    def ensure_active_group(self, timeout: float | None = None) -> bool:
+        """Join and sync if needed; True when the group is active, False after ``timeout`` seconds or a ``close()``.
+
+        ``timeout`` is looked at between requests only: a join waits until the other members have come. Raises what
+        ended the membership, and once whatever one of our own methods above raised in the rebalance (the rebalance
+        counts as done then).
+        """
+        member = self._member
+        if member.state is MemberState.LEFT:
+            member.machine.restart()
+        if self.need_rejoin():
+            self.heartbeat_task.start()
+        # After a failed decision the group waits for another round: the caller decides whether to try again.
+        active = bool(member.poll(timeout, lambda: self._problem is not None and self.need_rejoin()))
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem
+        return active
+
+    def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
+        """Leave the group (a static member just goes), end the heartbeats, close the connections. Idempotent."""
+        self.heartbeat_task.disable()
+        if self._made is not None:
+            self._made.interrupt()  # whoever waits in ensure_active_group
+            self._made.leave("the coordinator was closed", timeout)
+        self._link.close()
+        # For a next life: who closes a consumer may start it again.
+        self._link = CoordinatorLink(self._client, self.group_id)
+        self._made = None
+
+
+class HeartbeatTask:
+    """The heartbeats of a coordinator: a worker thread, or greenlet, that beats while the member is in its group."""
+
+    def __init__(self, coordinator: BaseCoordinator) -> None:
+        self._coordinator = weakref.ref(coordinator)
+
+    def start(self) -> None:
+        """Beat from here on, whenever the member is in its group."""
+        coordinator = self._coordinator()
+        if coordinator is not None:
+            member = coordinator._member  # noqa: SLF001
+            member.machine.silent = False
+            member.start()
+            member.wake()
+
+    def reset(self) -> None:
+        """:meth:`start`, with the session's clock set anew: the next heartbeat is due at once."""
+        coordinator = self._coordinator()
+        if coordinator is not None:
+            coordinator.heartbeat.reset_session_timeout()
+            self.start()
+
+    def disable(self) -> None:
+        """Send no heartbeat until :meth:`reset`: the group expels the member after its session timeout."""
+        coordinator = self._coordinator()
+        made = None if coordinator is None else coordinator._made  # noqa: SLF001
+        if made is not None and isinstance(made.machine, _Machine):
+            made.machine.silent = True
+
+
+class _Machine(Membership):
+    """The membership machine, with heartbeats that can be switched off."""
+
+    silent = False
+
+    def check_session(self, now: float) -> list[ev.Event]:
+        return [] if self.silent else super().check_session(now)
+
+    def next_heartbeat(self, now: float) -> ev.Request | None:
+        return None if self.silent else super().next_heartbeat(now)
+
+    def next_deadline(self, now: float) -> float | None:
+        return None if self.silent and self.state in IN_GROUP else super().next_deadline(now)
+
+
+def _encoded(value: Any) -> bytes:
+    return bytes(value.encode() if hasattr(value, "encode") else value)
+
+
+def _offers(me: weakref.ref[BaseCoordinator]) -> list[tuple[str, bytes]]:
+    coordinator = me()
+    if coordinator is None:
+        return []
+    return [(name, _encoded(metadata)) for name, metadata in coordinator.group_protocols()]
+
+
+class _Owner:
+    """Hands what the membership asks for to the coordinator's methods; what they raise surfaces when it is through."""
+
+    def __init__(
+        self,
+        coordinator: weakref.ref[BaseCoordinator],
+        machine: _Machine,
+        group_log: GroupLog,
+        sensors: GroupCoordinatorMetrics,
+        now: Callable[[], float],
+    ) -> None:
+        self._ref = coordinator
+        self._machine = machine
+        self._log = group_log
+        self._sensors = sensors
+        self._now = now
+        self._undecided = False
+
+    def _ask(self, call: Callable[[Any], Any], event: ev.Event) -> Any:
+        coordinator = self._ref()
+        if coordinator is None:
+            return None
+        coordinator._event = event  # noqa: SLF001
+        try:
+            return call(coordinator)
+        except Exception as error:
+            log.exception("group %s: raised while handling %s", coordinator.group_id, type(event).__name__)
+            coordinator._problem = error  # noqa: SLF001
+            return None
+
+    def prepare_join(self, event: ev.PrepareJoin) -> bool:
+        at = event.generation
+        return bool(self._ask(lambda c: c._on_join_prepare(at.id, at.member_id), event))  # noqa: SLF001
+
+    def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
+        members = [(member.member_id, member.metadata) for member in event.members]
+
+        def decide(coordinator: Any) -> dict[str, bytes]:
+            leader = coordinator.member_id
+            shares = coordinator._perform_assignment(leader, event.protocol, members)  # noqa: SLF001
+            return {member: _encoded(share) for member, share in shares.items()}
+
+        result: dict[str, bytes] | None = self._ask(decide, event)
+        self._undecided = result is None
+        return {} if event.skip_assignment or result is None else result
+
+    def take_over(self, event: ev.Assigned) -> str | None:
+        at = event.generation
+        assignment = event.assignment
+        reason: str | None = self._ask(
+            lambda c: c._on_join_complete(at.id, at.member_id, at.protocol, assignment),  # noqa: SLF001
+            event,
+        )
+        self._log.taken_over()
+        if self._undecided:  # nobody has got anything, and only another round can change that
+            self._undecided = False
+            return "the leader's decision failed"
+        return reason
+
+    def drop(self, event: ev.MembershipLost) -> None:
+        self._ask(lambda c: c._on_membership_lost(event.error), event)  # noqa: SLF001
+
+    def fence(self, event: ev.MembershipLost) -> None:  # noqa: ARG002
+        self._sensors.lost()
+
+    def observe(self, event: ev.Event) -> None:
+        self._log.observe(event, self._machine.generation)
+        if isinstance(event, ev.Transition):
+            self._sensors.moved(event.old, event.new, self._now())

@@ -1,0 +1,270 @@
+"""One life of a group member: what belongs together from the first join to the leave, and is replaced together."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import Any, Callable
+
+from managedconsumer import errors as err
+from managedconsumer.config import GroupOptions
+from managedconsumer.consumers.machines import CLASSIC, CONSUMER, AssignorChoice, build_machine
+from managedconsumer.consumers.metrics import ConsumerMetrics
+from managedconsumer.consumers.owner import GroupOwner, PostRebalance
+from managedconsumer.consumers.session import Session
+from managedconsumer.coordinator.states import MemberState
+from managedconsumer.runtime.cluster.starting import StartPatience, pykafka_seconds
+from managedconsumer.runtime.engine.callbacks import ListenerCalls
+from managedconsumer.runtime.engine.committer import MemberIdentity
+from managedconsumer.runtime.engine.engine import Engine
+from managedconsumer.runtime.engine.watchdog import ProcessingWatchdog
+from managedconsumer.runtime.member import MEMBERSHIP
+from managedconsumer.runtime.waiting.primitives import Worker
+from managedconsumer.wire.protocol import schemas
+
+log = logging.getLogger(__name__)
+
+# How long (ms) the coordinator may take to say what the group uses.
+_DESCRIBE_MS = 2000
+# How long (seconds) the membership worker goes without looking at the watchdog.
+_TICK = 0.5
+
+
+class GroupLife:
+    """The machine, the owner, the driver and the worker of one membership; complete when it is made."""
+
+    def __init__(
+        self,
+        protocol: str,
+        session: Session,
+        options: GroupOptions,
+        assignors: AssignorChoice,
+        listener: Any,
+        post_rebalance: PostRebalance,
+    ) -> None:
+        engine = session.engine
+        if engine.link is None:
+            raise err.IllegalStateError("a managed consumer needs a group")
+        negotiation = assignors.negotiation(protocol, session.options.client_rack)
+        self.protocol = protocol
+        self.engine = engine
+        self.machine = build_machine(protocol, engine, options, negotiation, assignors.server)
+        self.owner = GroupOwner(
+            session,
+            self.machine,
+            engine.link,
+            negotiation,
+            ListenerCalls(listener, engine, options.rebalance_timeout_ms),
+            post_rebalance,
+            drain_ms=options.revoke_drain_ms,
+            rebalance_timeout_ms=options.rebalance_timeout_ms,
+        )
+        self.member = self.owner.member
+        self.identity = MemberIdentity(
+            lambda: self.machine.generation,
+            self.owner.settled,
+            self.member.fence,
+            self.owner.metadata_changed,
+            options.group_instance_id,
+        )
+        self._watchdog = ProcessingWatchdog(engine, options.max_processing_ms)
+        self._worker: Worker | None = None
+
+    def begin(self, lives: weakref.ref[GroupLives]) -> None:
+        """Start the heartbeats and the membership worker, which holds ``lives`` only while it works."""
+        self.member.start()
+        self._worker = self.engine.handler.spawn("membership", _work, lives, self)
+
+    def tick(self) -> bool:
+        """One round of the membership worker; False when it should end."""
+        engine, member = self.engine, self.member
+        if engine.closing or engine.stopping or member.leaving:
+            return False
+        if self._watchdog.check(member):
+            # The lost partitions are dropped and the user is told; the next join waits for the user.
+            member.poll(_TICK, lambda: member.state is MemberState.UNJOINED)
+            engine.handler.sleep(_TICK / 5)
+        else:
+            member.poll(_TICK)
+            member.wait(_TICK)
+        return True
+
+    def refused(self, error: BaseException) -> bool:
+        """True if ``error`` says that the broker does not speak this protocol, but an older one."""
+        unsupported = isinstance(error, (err.UnsupportedVersion, err.UnsupportedBrokerError))
+        # Only the heartbeat's: it may be the answer to another request.
+        return unsupported and self.protocol == CONSUMER and self.machine.error is error
+
+    def give_up(self, timeout: float) -> None:
+        """End the worker and what this member has: commit, tell the listener. ``timeout`` in seconds."""
+        self.member.interrupt()
+        if self._worker is not None:
+            self._worker.join(timeout)
+        self.owner.say_goodbye(0.6 * self._left(timeout))
+
+    def leave(self, reason: str, timeout: float) -> None:
+        """Leave the group, in what is left of the stop's ``timeout`` seconds."""
+        self.member.leave(reason, self._left(timeout))
+
+    def _left(self, timeout: float) -> float:
+        return max(timeout / 4, self.engine.stop_by - self.engine.handler.now())
+
+
+class GroupLives:
+    """The lives that a consumer has in its group, one after the other: one for each start and each fall-back.
+
+    ``current`` is replaced as a whole, so nobody sees the parts of two lives. Read it anew in each turn of a loop. Only
+    the consumer holds this object for long: when both are collected, the membership worker leaves the group.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        options: GroupOptions,
+        assignors: AssignorChoice,
+        listener: Any,
+        post_rebalance: PostRebalance,
+        metrics: ConsumerMetrics,
+    ) -> None:
+        self._session = session
+        self._options = options
+        self._assignors = assignors
+        self._listener = listener
+        self._post_rebalance = post_rebalance
+        self._metrics = metrics
+        self._protocol = options.group_protocol
+        #: The present life; None outside of start() to stop().
+        self.current: GroupLife | None = None
+
+    def start(self) -> None:
+        """Join the group and wait for the first share. Raises what keeps it from that."""
+        session, options = self._session, self._options
+        seconds = pykafka_seconds(options.rebalance_max_retries, options.rebalance_backoff_ms)
+        patience = StartPatience(str(session.group), session.cluster, seconds)
+        session.open(patience)
+        session.subscribe()
+        self._begin()
+        wait_for_first_assignment(lambda: self.current, session.engine, patience)
+
+    def hurry(self) -> None:
+        """End a start that goes on: before there is a member it waits for metadata, perhaps of a silent broker."""
+        if self.current is None:
+            self._session.cluster.close()
+
+    def _begin(self) -> None:
+        """A new member, in the place of the one before, and its workers."""
+        life = self.make()
+        self._metrics.joined_as(life.machine)
+        self._session.become(life.identity)
+        with self._session.engine.lock:
+            self.current = life
+            self._session.engine.lock.notify_all()
+        life.begin(weakref.ref(self))
+
+    def make(self) -> GroupLife:
+        """The parts of a new life; nothing of them works yet."""
+        return GroupLife(
+            self._protocol, self._session, self._options, self._assignors, self._listener, self._post_rebalance
+        )
+
+    def fall_back(self, life: GroupLife, error: BaseException) -> None:
+        """The broker does not speak KIP-848 (Kafka 3.9 even advertises it and then refuses): classic from here on.
+
+        Runs on the membership worker of ``life``, which ends; the new life has a worker of its own.
+        """
+        group, engine = self._session.group, self._session.engine
+        log.warning("group %s: group_protocol='consumer' is refused, using 'classic': %s", group, error)
+        life.member.interrupt()
+        life.member.leave("group protocol not supported", 0.5)
+        with engine.lock:
+            if engine.stopping:  # the stop that has begun ends this life, and no other
+                return
+            self._protocol = CLASSIC
+            self._begin()
+
+    def end(self, timeout: float, reason: str) -> None:
+        """Give everything up, leave the group for ``reason`` and close. ``timeout``: seconds for each step."""
+        session, engine = self._session, self._session.engine
+        with engine.lock:
+            engine.begin_stop(timeout)  # from here on no other life takes the place of this one
+            life = self.current
+        if life is not None:
+            life.give_up(timeout)
+            life.leave(reason, timeout)
+        session.close(timeout)
+        self._metrics.ended()
+        self.current = None
+
+
+def wait_for_first_assignment(current: Callable[[], GroupLife | None], engine: Engine, patience: StartPatience) -> None:
+    """Block until the member has its share, or a callback waits for the thread that consumes.
+
+    ``current`` is asked in each turn: a fall-back to the classic protocol replaces the life. Raises what has ended the
+    consumer, ConsumerStoppedException, or the trouble that has outlasted ``patience``.
+    """
+    with engine.lock:
+        while (life := current()) is not None and not (life.owner.assignments or engine.tasks_waiting):
+            if engine.error is not None:
+                raise engine.error
+            if engine.closing or engine.stopping or engine.stop_wanted:
+                raise err.ConsumerStoppedException("the consumer was stopped while it was starting")
+            problem = life.machine.last_error if life.machine.failures else None
+            if patience.outlasted(problem, told=True) and problem is not None:
+                raise problem
+            engine.lock.wait(0.2)
+
+
+def _with_what_the_group_has(error: BaseException, engine: Engine) -> BaseException:
+    """Where members do not agree on an assignor: what the others use, if the coordinator tells."""
+    if not isinstance(error, err.InconsistentGroupProtocol) or engine.link is None:
+        return error
+    try:
+        body = {"groups": [engine.group_id]}
+        (group,) = engine.link.request(MEMBERSHIP, schemas.DESCRIBE_GROUPS, body, _DESCRIBE_MS)["groups"]
+        kind, assignor, said = group["protocol_type"], group["protocol_data"], str(error.args[0])
+    except (err.KafkaException, LookupError, ValueError) as problem:  # the answer would only explain more
+        log.debug("group %s: what the group uses could not be asked for: %s", engine.group_id, problem)
+        return error
+    if not kind:
+        return error
+    uses = f", assignor {assignor!r}" if assignor else ""
+    return err.InconsistentGroupProtocol(f"{said}. The group has protocol type {kind!r}{uses}")
+
+
+def _end_forgotten(life: GroupLife) -> None:
+    """Without this the heartbeats would keep partitions that nobody reads."""
+    log.warning("group %s: a consumer was deleted without stop(): its member leaves", life.engine.group_id)
+    life.member.leave("consumer deleted without stop()", 2.0)
+    life.engine.close(2.0)
+
+
+def _work(there: weakref.ref[GroupLives], life: GroupLife) -> None:
+    """The membership worker of one life; it ends with that life, and cleans up after a consumer that was deleted."""
+    while True:
+        lives = there()
+        if lives is None:
+            if not life.engine.closing:
+                _end_forgotten(life)
+            return
+        # A worker that was stuck while its consumer was stopped and started again has a successor.
+        if lives.current is not life:
+            return
+        try:
+            if not life.tick():
+                return
+        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+            if lives.current is life:
+                _end_of(lives, life, error)
+            return
+        del lives
+
+
+def _end_of(lives: GroupLives, life: GroupLife, error: BaseException) -> None:
+    """``error`` ends ``life``: the older protocol follows, or the consumer has failed."""
+    if not life.refused(error):
+        life.engine.fail(_with_what_the_group_has(error, life.engine))
+        return
+    try:
+        lives.fall_back(life, error)
+    except BaseException as problem:  # noqa: BLE001 - a worker's death must reach the user
+        life.engine.fail(problem)

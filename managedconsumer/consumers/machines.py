@@ -1,0 +1,141 @@
+"""Builds the membership machine that the options ask for: the classic protocol, or KIP-848's."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from managedconsumer import codes
+from managedconsumer.compat.membership import accept_assignors
+from managedconsumer.config import GroupOptions
+from managedconsumer.coordinator.broker_regex import broker_regex
+from managedconsumer.coordinator.membership import Membership
+from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
+from managedconsumer.coordinator.negotiation import Negotiation
+from managedconsumer.coordinator.requests import MembershipConfig
+from managedconsumer.errors import ConfigurationError, error_for_code
+from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.engine.engine import Engine
+from managedconsumer.runtime.member import GroupMember
+from managedconsumer.subscription_state import INTERNAL_TOPICS
+
+log = logging.getLogger(__name__)
+
+AnyMembership = Membership | ConsumerGroupMembership
+
+CLASSIC, CONSUMER = "classic", "consumer"
+#: The assignors that run in the broker under KIP-848.
+SERVER_ASSIGNORS = ("uniform", "range")
+
+
+@dataclass(frozen=True)
+class AssignorChoice:
+    """What ``membership_protocol`` chose."""
+
+    #: The classic assignors.
+    classic: list[Any]
+    #: The broker's own assignor by name, for KIP-848 only; None: its default.
+    server: str | None
+
+    @classmethod
+    def of(cls, protocol: str, chosen: Any) -> AssignorChoice:
+        """The choice under ``protocol``; raises ConfigurationError or TypeError for one that is none."""
+        if protocol != CONSUMER or not isinstance(chosen, str):
+            return cls(accept_assignors(chosen), None)
+        if chosen not in SERVER_ASSIGNORS:
+            raise ConfigurationError(
+                f"membership_protocol={chosen!r}: with group_protocol='consumer' the broker assigns; it knows "
+                f"{' and '.join(map(repr, SERVER_ASSIGNORS))}"
+            )
+        return cls(accept_assignors("range"), chosen)
+
+    def negotiation(self, protocol: str, rack: str | None) -> Negotiation:
+        """The negotiation that goes with a machine of ``protocol``."""
+        return Negotiation(self.classic, rack, incremental=protocol == CONSUMER)
+
+
+def build_machine(
+    protocol: str,
+    engine: Engine,
+    options: GroupOptions,
+    negotiation: Negotiation,
+    server_assignor: str | None,
+) -> AnyMembership:
+    """A machine for one life of a member. It is driven under the member's lock, and takes no other."""
+    group, handler = engine.group_id or "", engine.handler
+    longest, request_timeout = max(100, options.rebalance_backoff_ms), int(engine.cluster.settings.request_timeout_ms)
+
+    # Without the engine's lock: the subscription and the era are replaced as a whole, never changed.
+    def topics() -> list[str]:
+        return sorted(engine.subscription.subscription or ())
+
+    def protocols() -> list[tuple[str, bytes]]:
+        return negotiation.protocols(topics(), engine.subscription.era.partitions, classic.generation.id)
+
+    if protocol == CONSUMER:
+        return ConsumerGroupMembership(
+            ConsumerGroupConfig(
+                group,
+                options.session_timeout_ms,
+                options.rebalance_timeout_ms,
+                request_timeout_ms=request_timeout,
+                retry_backoff_max_ms=longest,
+                group_instance_id=options.group_instance_id,
+                rack=engine.options.client_rack,
+                server_assignor=server_assignor,
+                topic_regex=_topic_regex(engine),
+            ),
+            topics,
+            handler.random,
+            handler.now,
+            handler.new_id,
+        )
+    classic = Membership(
+        MembershipConfig(
+            group,
+            session_timeout_ms=options.session_timeout_ms,
+            rebalance_timeout_ms=options.rebalance_timeout_ms,
+            heartbeat_interval_ms=options.heartbeat_interval_ms,
+            request_timeout_ms=request_timeout,
+            retry_backoff_max_ms=longest,
+            group_instance_id=options.group_instance_id,
+        ),
+        protocols,
+        handler.random,
+        handler.now,
+    )
+    return classic
+
+
+def _topic_regex(engine: Engine) -> str | None:
+    """The pattern subscribed to, if the broker can look for its topics too (KIP-848)."""
+    with engine.lock:
+        pattern = engine.subscription.subscribed_pattern
+    if pattern is None:
+        return None
+    # The broker does not leave Kafka's own topics out.
+    internal = any(pattern.match(name) for name in INTERNAL_TOPICS)
+    regex = None if internal else broker_regex(pattern)
+    if regex is None:
+        why = "matches Kafka's own topics too" if internal else "cannot be said in RE2"
+        log.info("group %s: %r %s: topics are looked for here only", engine.group_id, pattern, why)
+    return regex
+
+
+def error_handlers(member: GroupMember | None, link: CoordinatorLink | None) -> dict[int, Callable[[], None]]:
+    """What to do on each error code of the group APIs (pykafka's table of handlers)."""
+
+    def rejoin(code: int) -> Callable[[], None]:
+        return lambda: None if member is None else member.request_rejoin(str(error_for_code(code)))
+
+    def expelled(code: int) -> Callable[[], None]:
+        return lambda: None if member is None else member.fence(error_for_code(code), member.generation)
+
+    def coordinator(code: int) -> Callable[[], None]:
+        return lambda: None if link is None else link.lost(str(error_for_code(code)))
+
+    handlers = {code: coordinator(code) for code in sorted(codes.COORDINATOR_CHANGES)}
+    handlers |= {code: expelled(code) for code in sorted(codes.CLASSIC_EXPELLED | {codes.FENCED_INSTANCE_ID})}
+    handlers[codes.REBALANCE_IN_PROGRESS] = rejoin(codes.REBALANCE_IN_PROGRESS)
+    return handlers

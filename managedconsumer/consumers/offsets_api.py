@@ -1,0 +1,274 @@
+"""What both consumers offer besides messages: offsets in pykafka's and in Kafka's convention, commits, health."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal, Mapping, NamedTuple, overload
+
+from managedconsumer import errors as err
+from managedconsumer.compat.private import PykafkaNames
+from managedconsumer.consumers.reading import ReadingAPI
+from managedconsumer.consumers.session import Session
+from managedconsumer.coordinator.committing import Patience, explicit_patience
+from managedconsumer.offset_convention import next_offset_of, target_of
+from managedconsumer.runtime.engine.pending import Commit
+from managedconsumer.structs import OffsetAndMetadata, OffsetResetStrategy, TopicPartition
+from managedconsumer.wire.records import __impl__
+
+log = logging.getLogger(__name__)
+
+# How long (seconds) a call that needs a broker's answer tries before it raises.
+_PATIENCE = 30.0
+# How long (seconds) a commit goes on in a callback while a stop waits for the callback to come back.
+_STOP_PATIENCE = 5.0
+
+
+class OffsetFetchPartitionResponse(NamedTuple):
+    """pykafka's answer of ``fetch_offsets``: ``offset`` is the *next* offset, -1 when nothing is committed."""
+
+    offset: int
+    metadata: bytes
+    err: int
+
+
+class ConsumerAPI(ReadingAPI, PykafkaNames):
+    """Methods common to SimpleConsumer and ManagedBalancedConsumer. Thread-safe unless a method says otherwise."""
+
+    _session: Session
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Raises TypeError: a consumer cannot be copied or pickled."""
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled or copied: it owns sockets and threads. Make it where it is "
+            "used (multiprocessing: in the target function; Spark: inside the function that runs on the worker)"
+        )
+
+    def __repr__(self) -> str:
+        group = "" if self._session.group is None else f" (consumer_group={self._session.group})"
+        return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))}{group}>"
+
+    @property
+    def topic(self) -> Any:
+        """The topic this consumer reads (a list of them, or the pattern, where it was given one)."""
+        return self._session.topic
+
+    @property
+    def partitions(self) -> dict[Any, Any]:
+        """The assigned partitions: ``{id: Partition}`` (``{TopicPartition: Partition}`` with several topics)."""
+        session = self._session
+        with session.engine.lock:
+            return {
+                session.key(tp): queue.context.partition for tp, queue in sorted(session.engine.buffer.queues.items())
+            }
+
+    @property
+    def held_offsets(self) -> dict[Any, int] | None:
+        """The offset *last consumed* of each partition, -2 where nothing was; readable after ``stop()`` too."""
+        return self._session.held_offsets()
+
+    # -- commits --------------------------------------------------------------------------------------
+
+    @overload
+    def commit_offsets(self, partition_offsets: Any = None, *, wait: Literal[True] = True) -> None: ...
+
+    @overload
+    def commit_offsets(self, partition_offsets: Any = None, *, wait: Literal[False]) -> Commit: ...
+
+    def commit_offsets(self, partition_offsets: Any = None, *, wait: bool = True) -> Commit | None:
+        """Commit now; returns when all of it is committed, and raises when it is not. Thread-safe.
+
+        ``None``: what was handed out, this thread's message in hand included. Otherwise ``[(partition, next), ...]`` or
+        ``{partition: next}`` with the *next* offset of each. A coordinator that is away is waited for: 30 s with the
+        default ``offsets_commit_max_retries`` and ``offsets_channel_backoff_ms``.
+
+        Raises CommitFailedError (``retriable``: the same call may succeed later; otherwise partitions were taken away
+        by a rebalance, at once), the broker's typed error when it refuses, PartitionNotAssignedError for a named
+        partition that is not held. The text says what was committed and what was not.
+
+        ``wait=False``: do not wait, never block, and return a :class:`~managedconsumer.Commit` that tells the result.
+        Commits happen in the order of the calls.
+        """
+        if self._session.group is None:
+            raise err.IllegalStateError("consumer_group is not set: there is no group to commit offsets to")
+        self._session.require_running()
+        offsets: Mapping[TopicPartition, OffsetAndMetadata] | None
+        if partition_offsets is None:
+            offsets = None
+        else:
+            pairs = self._pairs("commit_offsets", partition_offsets)
+            offsets = {tp: next_offset_of(value, f"commit_offsets, {tp.topic}-{tp.partition}") for tp, value in pairs}
+        options = self._session.options
+        patience = explicit_patience(options.offsets_commit_max_retries, options.offsets_channel_backoff_ms)
+        commit = self._commit(offsets, patience, wait)
+        if not wait:
+            return commit
+        if not commit.wait(_STOP_PATIENCE):  # a stop is wanted that follows when a callback has come back
+            self._session.committer.end_wait(commit)
+        commit.result()
+        return None
+
+    def _commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, patience: Patience, wait: bool
+    ) -> Commit:
+        """A ``stop()`` in a signal handler that interrupts this is carried out when no lock is held any more."""
+        engine, committer = self._session.engine, self._session.committer
+        who = engine.handler.ident()
+        outermost = who not in engine.inside
+        engine.inside.add(who)
+        try:
+            patience = committer.within_stop(patience)
+            commit = committer.submit(offsets, patience)
+            if wait:
+                committer.wait_for(commit, patience)
+            return commit
+        finally:
+            if outermost:
+                engine.inside.discard(who)
+                if engine.stop_wanted:
+                    self._stop_now(engine.stop_timeout)
+
+    def _pairs(self, what: str, partition_offsets: Any) -> list[tuple[TopicPartition, Any]]:
+        items = partition_offsets.items() if isinstance(partition_offsets, Mapping) else partition_offsets
+        try:
+            pairs = [(partition, value) for partition, value in items]
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{what}: {partition_offsets!r} is neither a list of (partition, offset) nor a dict of them"
+            ) from None
+        accepted = [(self._session.accept(partition), value) for partition, value in pairs]
+        self._session.require_held(tp for tp, _ in accepted)
+        return accepted
+
+    def fetch_offsets(self) -> list[tuple[Any, OffsetFetchPartitionResponse]]:
+        """The group's committed (*next*) offsets; with ``reset_offset_on_fetch`` they become the positions too."""
+        session, engine = self._session, self._session.engine
+        session.require_running()
+        tps = session.assigned()
+        found = engine.offsets.committed(tps, _PATIENCE, lambda: engine.closing)
+        if session.options.reset_offset_on_fetch:
+            positions = {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
+            if session.options.auto_offset_reset != "none":
+                policy = session.positioning.default_reset
+                positions |= session.positioning.look_up(
+                    {tp: policy for tp, entry in found.items() if entry.offset < 0}
+                )
+            engine.seek(positions)
+        return [
+            (session.key(tp), OffsetFetchPartitionResponse(e.offset, e.metadata.encode(), e.error_code))
+            for tp, e in sorted(found.items())
+        ]
+
+    # -- positions ------------------------------------------------------------------------------------
+
+    def reset_offsets(self, partition_offsets: Any = None) -> None:
+        """Move positions: ``[(partition, last consumed), ...]`` or a dict, with -2, -1 or a datetime for look-ups.
+
+        ``None``: every partition to ``auto_offset_reset``. A datetime gives the first message at or after it, the end
+        if there is none. Nothing is committed by it. Raises what a look-up raises; then no position has changed.
+        """
+        session = self._session
+        session.require_running()
+        if partition_offsets is None:
+            if session.options.auto_offset_reset == "none":
+                raise err.IllegalStateError("auto_offset_reset is 'none': tell reset_offsets() where to go on")
+            pairs: list[tuple[TopicPartition, Any]] = [
+                (tp, session.positioning.default_reset) for tp in session.assigned()
+            ]
+        else:
+            pairs = self._pairs("reset_offsets", partition_offsets)
+        session.move({tp: target_of(v, f"reset_offsets, {tp.topic}-{tp.partition}") for tp, v in pairs})
+
+    def seek(self, partition: Any, next_offset: int) -> None:
+        """Read on from ``next_offset`` (Kafka's convention). Raises for a partition that is not held."""
+        session = self._session
+        session.require_running()
+        tp = session.accept(partition)
+        session.require_held([tp])
+        session.engine.seek({tp: next_offset})
+
+    def position(self, partition: Any) -> int:
+        """The *next* offset that will be handed out; looks it up if it is not known yet (blocks)."""
+        session, engine = self._session, self._session.engine
+        session.require_running()
+        tp = session.accept(partition)
+        session.require_held([tp])
+        position = engine.position(tp)
+        if position is None:
+            engine.positions.resolve(_PATIENCE)
+            position = engine.position(tp)
+        if position is None:
+            queue = engine.buffer.queues.get(tp)
+            if queue is not None and queue.undecided is not None:
+                raise queue.undecided
+            raise err.OffsetRequestFailedError(f"{tp.topic}-{tp.partition}: no position yet: {engine.trouble}")
+        return position
+
+    def committed(self, partition: Any) -> int | None:
+        """The group's committed *next* offset of a partition, None if there is none (asks the coordinator)."""
+        session, engine = self._session, self._session.engine
+        session.require_running()
+        tp = session.accept(partition)
+        there = engine.cluster.snapshot.partitions_for_topic(tp.topic)
+        if there is not None and tp.partition not in there:
+            raise err.KafkaException(
+                f"unknown partition {tp.partition}: topic {tp.topic!r} has {len(there)} partitions"
+            )
+        found = engine.offsets.committed([tp], _PATIENCE, lambda: engine.closing)
+        offset = found[tp].offset if tp in found else -1
+        return None if offset < 0 else offset
+
+    def pause(self, *partitions: Any) -> None:
+        """Stop fetching and handing out partitions (none named: all); positions stay."""
+        self._set_paused(partitions, True)
+
+    def resume(self, *partitions: Any) -> None:
+        """Undo :meth:`pause`."""
+        self._set_paused(partitions, False)
+
+    def _set_paused(self, partitions: tuple[Any, ...], paused: bool) -> None:
+        session = self._session
+        session.require_running()
+        tps = [session.accept(p) for p in partitions] if partitions else session.assigned()
+        session.require_held(tps)
+        session.engine.set_paused(tps, paused)
+
+    def lag(self) -> dict[Any, int]:
+        """Messages between each partition's position and the end of its log (asks the brokers).
+
+        A partition whose position cannot be told yet (a rebalance is under way) is left out.
+        """
+        session, engine = self._session, self._session.engine
+        session.require_running()
+        tps = session.assigned()
+        ends = engine.offsets.list_offsets(dict.fromkeys(tps, OffsetResetStrategy.LATEST), _PATIENCE)
+        engine.positions.resolve(_PATIENCE)
+        lags = {}
+        for tp, end in ends.items():
+            if end.error is not None:
+                raise end.error
+            with engine.lock:
+                position = engine.position(tp) if engine.subscription.is_assigned(tp) else None
+            if position is not None:
+                lags[session.key(tp)] = max(0, end.offset - position)
+        return lags
+
+    def health(self) -> dict[str, Any]:
+        """What an operator wants to know, as plain values; never blocks on a broker.
+
+        ``partitions`` gives the *next* offset (None: not known yet) by partition: the key is the partition's number as
+        a str (``"0"``), with several topics ``"<topic>-<number>"``, so that all of it can be written as JSON.
+        ``implementation`` is ``"cython"`` (the accelerator) or ``"python"`` (its slower twin).
+        """
+        session, engine = self._session, self._session.engine
+        with engine.lock:
+            return {
+                "running": not engine.closing and engine.error is None,
+                "error": str(engine.error or engine.undecided() or "") or None,
+                "trouble": engine.trouble,
+                "partitions": {session.shown(tp): engine.position(tp) for tp in session.assigned()},
+                "queued_messages": engine.buffer.records,
+                "queued_bytes": engine.buffer.nbytes,
+                "fetchers": engine.fetchers.alive(),
+                "handed_out": engine.collector.handed_out,
+                "implementation": __impl__,
+            }

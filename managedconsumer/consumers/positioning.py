@@ -1,0 +1,141 @@
+"""Where partitions start: at the group's committed offsets, or where ``auto_offset_reset`` and the user say."""
+
+from __future__ import annotations
+
+import logging
+from typing import Callable, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.fetch.epochs import checked_epochs
+from managedconsumer.fetch.resets import OffsetAnswer
+from managedconsumer.runtime.engine.engine import Engine
+from managedconsumer.structs import OffsetType, TopicPartition
+from managedconsumer.subscription_state import FetchState
+
+log = logging.getLogger(__name__)
+
+# How long (seconds) brokers are asked where partitions start, and the coordinator what the group has committed.
+_PATIENCE = 30.0
+# How long (seconds) a rebalance that is wanted waits for leaders that have been asked where a partition starts.
+_SLOWEST_LEADER = 5.0
+
+
+class Positioning:
+    """Finds the positions of one consumer. Thread-safe; blocks while brokers are asked."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def default_reset(self) -> int:
+        """What ``auto_offset_reset`` stands for, as an ``OffsetType``; EARLIEST where it is "none"."""
+        return OffsetType.LATEST if self._engine.options.auto_offset_reset == "latest" else OffsetType.EARLIEST
+
+    def find(
+        self,
+        tps: list[TopicPartition],
+        *,
+        reset: bool,
+        patience: float = _PATIENCE,
+        interrupted: Callable[[], bool] = lambda: False,
+        waiting: Callable[[err.KafkaException], object] = lambda _problem: None,
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        """Positions from the group's committed offsets, or by ``auto_offset_reset`` where there are none.
+
+        They are known when this returns, but for those whose leaders could not be asked within ``patience`` seconds:
+        these are returned with what went wrong, and the position worker goes on asking. ``reset``: the committed
+        offsets do not count. ``waiting`` is told what keeps the group's offsets away, after each attempt.
+        """
+        engine, group = self._engine, self._engine.group_id
+        committed: dict[TopicPartition, int] = {}
+        positions, epochs = committed, dict[TopicPartition, int]()
+        if group is not None and not reset and tps:
+            found = engine.offsets.committed(tps, _PATIENCE, lambda: engine.closing or interrupted(), waiting)
+            committed = {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
+            positions, epochs = self._compared(committed, {tp: entry.leader_epoch for tp, entry in found.items()})
+        missing = [tp for tp in tps if tp not in committed]
+        late: dict[TopicPartition, OffsetAnswer] = {}
+        if engine.options.auto_offset_reset != "none":
+            looked_up, late = self._look_up_starts(missing, patience, interrupted)
+            positions = {**positions, **looked_up}
+        with engine.lock:
+            if engine.closing:
+                return {}
+            # A seek of the user's in the meantime wins.
+            unplaced = engine.subscription.partitions_in(FetchState.INITIALIZING)
+            engine.seek({tp: at for tp, at in positions.items() if tp in unplaced}, epochs)
+            for tp, offset in committed.items():
+                if engine.subscription.is_assigned(tp):
+                    engine.subscription.partition_state(tp).committed = offset
+            policy = self.default_reset
+            engine.reset({tp: policy for tp in late if tp in unplaced})
+            if engine.options.auto_offset_reset == "none":
+                engine.nothing_committed([tp for tp in missing if tp in unplaced], group)
+        return late
+
+    def _look_up_starts(
+        self, tps: list[TopicPartition], patience: float, interrupted: Callable[[], bool]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, OffsetAnswer]]:
+        """Where ``auto_offset_reset`` says that partitions start, and those whose leaders could not be asked yet.
+
+        Raises what no later attempt can heal.
+        """
+        engine, began = self._engine, self._engine.handler.now()
+        wanted = dict.fromkeys(tps, self.default_reset)
+
+        def broken_off() -> bool:
+            # Leaders that answer at once are heard even if the group goes on: "latest" must not be found later.
+            ends = engine.closing or engine.stopping or engine.stop_wanted
+            return ends or (interrupted() and engine.handler.now() > began + _SLOWEST_LEADER)
+
+        answers = engine.offsets.list_offsets(wanted, patience, broken_off, once=interrupted)
+        found, late = {}, {}
+        for tp, answer in answers.items():
+            if answer.error is None:
+                found[tp] = max(0, answer.offset)
+                log.info("%s-%d: starting at offset %d", *tp, found[tp])
+            elif answer.may_change or engine.closing:
+                late[tp] = answer
+                if not interrupted():
+                    log.warning("%s-%d: where to start is not known yet: %s", *tp, answer.error)
+            else:
+                raise answer.error
+        return found, late
+
+    def _compared(
+        self, committed: dict[TopicPartition, int], epochs: dict[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """The positions, with their leader epochs, that the logs' present leaders agree to (KIP-320)."""
+        engine = self._engine
+        known, outdated = checked_epochs({tp: epochs[tp] for tp in committed}, engine.cluster.snapshot)
+        positions = dict(committed)
+        for tp, end in engine.offsets.epoch_ends(outdated).items():
+            if end.end_offset < committed[tp]:
+                gone = err.LogTruncationError(*tp, committed[tp], end.end_offset)
+                if engine.options.auto_offset_reset == "none":
+                    del positions[tp]
+                    engine.ask_user(tp, gone)
+                    continue
+                log.warning("%s Reading continues at offset %d", gone, end.end_offset)
+                positions[tp], known[tp] = end.end_offset, end.leader_epoch
+        return positions, known
+
+    def look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The offsets of points in time (ms since 1970, or an ``OffsetType``); a time after the last message: the end.
+
+        Raises what keeps one of them from being known.
+        """
+        if not wanted:
+            return {}
+        engine = self._engine
+        answers = engine.offsets.list_offsets(wanted, _PATIENCE, lambda: engine.closing)
+        beyond = [tp for tp, a in answers.items() if a.error is None and a.offset < 0]
+        if beyond:
+            latest = {tp: int(OffsetType.LATEST) for tp in beyond}
+            answers.update(engine.offsets.list_offsets(latest, _PATIENCE, lambda: engine.closing))
+        for tp, answer in answers.items():
+            if answer.error is not None:
+                raise answer.error
+            if answer.offset < 0:
+                raise err.OffsetRequestFailedError(f"{tp.topic}-{tp.partition}: the broker knows no offset")
+        return {tp: answer.offset for tp, answer in answers.items()}

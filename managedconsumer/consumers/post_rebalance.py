@@ -1,0 +1,67 @@
+"""pykafka's ``post_rebalance_callback``: called with offsets last consumed, and its answer moves positions."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+import weakref
+from typing import Any, Callable, Mapping
+
+from managedconsumer.consumers.session import Session
+from managedconsumer.offset_convention import target_of
+from managedconsumer.runtime.engine.user_code import blame
+from managedconsumer.structs import OffsetType, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class PostRebalance:
+    """Runs the callback on the membership worker. Bound weakly: a forgotten consumer can be collected."""
+
+    def __init__(self, consumer: Any, session: Session, callback: Callable[..., Any] | None) -> None:
+        """``consumer`` is what the callback is given first."""
+        self._consumer = weakref.ref(consumer)
+        self._session = session
+        self._callback = callback
+        self._warned = False
+
+    def __call__(self, old: dict[Any, int], new: dict[Any, int]) -> None:
+        """Call it; its exception surfaces once, from the next call that consumes."""
+        consumer = self._consumer()
+        if consumer is None or self._callback is None:
+            return
+        try:
+            answer = self._callback(consumer, old, dict(new))
+            if answer:
+                self._session.move(self._targets(answer, new))
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            blame(error, f"raised by post_rebalance_callback, old={old}, new={new}")
+            self._session.engine.raise_later(error)
+
+    def _targets(self, answer: Any, new: Mapping[Any, int]) -> dict[Any, tuple[str, int]]:
+        """The answer as positions by our own keys; what is not ours is ignored with a warning."""
+        if not isinstance(answer, Mapping):
+            raise TypeError(
+                "post_rebalance_callback must return None or a dict of partition id to the offset last consumed, not "
+                f"{type(answer).__name__}: {answer!r}"
+            )
+        targets = {}
+        for key, value in answer.items():
+            if key not in new:
+                log.warning("post_rebalance_callback returned partition %r, which is not ours: ignored", key)
+            elif value == new[key]:
+                continue  # handed back as it came
+            else:
+                self._warn_of_latest(value)
+                name = f"{key.topic}-{key.partition}" if isinstance(key, TopicPartition) else str(key)
+                targets[key] = target_of(value, f"post_rebalance_callback, partition {name}")
+        return targets
+
+    def _warn_of_latest(self, value: Any) -> None:
+        if value == OffsetType.LATEST and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "post_rebalance_callback returned -1, which means the END of the partition; to read from offset 0 "
+                "return -2 (OffsetType.EARLIEST) or use seek(partition, 0)",
+                stacklevel=4,
+            )

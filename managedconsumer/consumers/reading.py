@@ -1,0 +1,214 @@
+"""How messages come out of a consumer: one by one, in batches, as Arrow, in a thread or on an event loop."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Iterator, Sequence
+
+from managedconsumer import errors as err
+from managedconsumer.config import check_int, wrong_value
+from managedconsumer.consumers.aio import AsyncReader
+from managedconsumer.consumers.session import Session
+from managedconsumer.consumers.stopping import LifeAPI
+from managedconsumer.runtime.engine.user_code import blame
+from managedconsumer.structs import TopicPartition
+from managedconsumer.wire.records import FastPath, Message, arrow
+
+log = logging.getLogger(__name__)
+
+# How often a consume() that was given an event to watch looks at it (seconds).
+_EVENT_SLICE = 0.02
+_EXITS = (KeyboardInterrupt, SystemExit)
+# What an on_error function may return.
+_DECISIONS = ("raise", "skip")
+
+
+class ReadingAPI(LifeAPI, FastPath):
+    """The reading half of a consumer. Thread-safe."""
+
+    def __init__(self, session: Session) -> None:
+        """``session``: all that this consumer owns."""
+        super().__init__(session)
+        if self._plain:  # consume() takes messages past the lock: it saves a third of the time
+            self._open_lane(session.engine.collector.lane)
+
+    @property
+    def _plain(self) -> bool:
+        """True if nothing of the user's stands between the decoder and the user."""
+        return type(self).consume is ReadingAPI.consume and self._session.options.deserializer is None
+
+    # -- consuming ------------------------------------------------------------------------------------
+
+    def _consume_waiting(self, block: bool, unblock_event: Any) -> Message | None:
+        """The long way: under the lock, and waiting where nothing is there."""
+        timeout_ms = self._session.options.consumer_timeout_ms
+        timeout = 0.0 if not block else None if timeout_ms < 0 else timeout_ms / 1000.0
+        if unblock_event is None:
+            return self._consume(timeout)
+        return self._consume_until(timeout, unblock_event)
+
+    def _consume_until(self, timeout: float | None, event: Any) -> Message | None:
+        """:meth:`_consume`, until ``event`` is set: the thread has come back all the same."""
+        engine = self._session.engine
+        now = engine.handler.now
+        if event.is_set():
+            engine.come_back(engine.handler.ident())
+            return None
+        end = None if timeout is None else now() + timeout
+        while not event.is_set():
+            left = _EVENT_SLICE if end is None else min(_EVENT_SLICE, end - now())
+            message = self._consume(max(0.0, left))
+            if message is not None or (end is not None and now() >= end):
+                return message
+        return None
+
+    def _consume(self, timeout: float | None) -> Message | None:
+        session = self._session
+        take = session.engine.collector.lane.take
+        while True:
+            message = take()
+            if message is None:
+                try:
+                    message = session.engine.next_message(timeout)
+                except err.CorruptRecordError as error:
+                    self._decide_corrupt(error)
+                    continue
+                except _EXITS:
+                    self._stop_at_exit()
+                    raise
+            if message is None:
+                self._finish_stop()
+                return None
+            if session.options.deserializer is None or self._deserialize(message):
+                return message
+
+    def consume_batch(self, max_messages: int = 500, timeout_ms: int = 1000) -> list[Message]:
+        """What is there, up to ``max_messages``, as soon as there is one; empty after ``timeout_ms`` (-1: never).
+
+        All of the batch is in hand until the next call.
+        """
+        max_messages = check_int("max_messages", max_messages)
+        timeout_ms = check_int("timeout_ms", timeout_ms, 0, "ms", also=(-1,))
+        timeout = None if timeout_ms < 0 else timeout_ms / 1000.0
+        while True:
+            try:
+                messages = self._session.engine.next_batch(max_messages, timeout)
+            except err.CorruptRecordError as error:
+                self._decide_corrupt(error)
+                continue
+            except _EXITS:
+                self._stop_at_exit()
+                raise
+            if not messages:
+                self._finish_stop()
+                return messages
+            if self._session.options.deserializer is not None:
+                messages = self._deserialize_all(messages)
+            if messages:
+                return messages
+
+    def consume_arrow(self, timeout_ms: int = 1000, columns: Sequence[str] | None = None) -> Any:
+        """What is there of one partition as a ``pyarrow.RecordBatch``; None after ``timeout_ms`` (-1: wait for ever).
+
+        Columns and types are those of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
+        timestampType and headers, or those named in ``columns``. The whole batch is in hand until the next call. The
+        deserializer is not applied. Needs the package pyarrow (extra ``arrow``).
+        """
+        timeout_ms = check_int("timeout_ms", timeout_ms, 0, "ms", also=(-1,))
+        names = arrow.check_columns(arrow.COLUMNS if columns is None else columns)
+        while True:
+            try:
+                batch = self._session.engine.next_columns(names, None if timeout_ms < 0 else timeout_ms / 1000.0)
+            except err.CorruptRecordError as error:
+                self._decide_corrupt(error)
+                continue
+            except _EXITS:
+                self._stop_at_exit()
+                raise
+            if batch is None:
+                self._finish_stop()
+            return batch
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages until ``consume()`` gives None; may be iterated again."""
+        if self._plain:
+            return self._session.engine.collector.lane.iterate(self.consume)
+        return iter(self.consume, None)
+
+    def __aiter__(self) -> AsyncReader:
+        """``async for message in consumer``: like iterating, without blocking the event loop."""
+        timeout_ms = self._session.options.consumer_timeout_ms
+        timeout = None if timeout_ms < 0 else timeout_ms / 1000.0
+        return AsyncReader(self._session.engine, timeout, self._deserialize, self._decide_corrupt, self._stop_now)
+
+    def _deserialize(self, message: Message, who: int | None = None) -> bool:
+        """Apply the deserializer; False: skip the message. Raising leaves the position before it.
+
+        ``who`` has it in hand (None: the calling thread).
+        """
+        raw = message.value, message.partition_key
+        try:
+            return self._apply_deserializer(message)
+        except BaseException:
+            message.value, message.partition_key = raw  # a signal may come when it is through: it is applied again
+            self._session.engine.push_back([message], who)
+            raise
+
+    def _apply_deserializer(self, message: Message) -> bool:
+        deserializer = self._session.options.deserializer
+        if deserializer is None:
+            return True
+        try:
+            message.value, message.partition_key = deserializer(message.value, message.partition_key)
+        except Exception as error:
+            if self._decide(error, message) == "skip":
+                return False
+            _say_where(error, "the deserializer", message)
+            raise
+        return True
+
+    def _deserialize_all(self, messages: list[Message]) -> list[Message]:
+        """What comes before the first that cannot be used; raises where that is nothing."""
+        good = []
+        for index, message in enumerate(messages):
+            raw = message.value, message.partition_key
+            try:
+                if self._apply_deserializer(message):
+                    good.append(message)
+            except BaseException as error:
+                message.value, message.partition_key = raw
+                self._session.engine.push_back(messages[index:])
+                if not good:
+                    raise
+                if not isinstance(error, Exception):  # Ctrl-C: what is good is delivered first
+                    self._session.engine.raise_later(error)
+                break
+        return good
+
+    def _decide_corrupt(self, error: err.CorruptRecordError) -> None:
+        if self._decide(error, None) != "skip":
+            raise error
+        log.warning("skipped: %s", error)
+        self._session.engine.skip_corrupt(TopicPartition(error.topic, error.partition), error.offset)
+
+    def _decide(self, error: Exception, message: Message | None) -> str:
+        """What to do about a message that cannot be read: "raise" or "skip"."""
+        policy = self._session.options.on_error
+        if not callable(policy):
+            return policy
+        try:
+            decision = policy(error, message)
+        except Exception as failure:
+            _say_where(failure, "on_error", error if message is None else message)
+            raise
+        if decision not in _DECISIONS:
+            problem = wrong_value("what on_error returns", decision, "'raise' or 'skip'")
+            _say_where(problem, "on_error", error if message is None else message)
+            raise problem from error
+        return decision
+
+
+def _say_where(error: Exception, what: str, place: Any) -> None:
+    """Name the record (a message or a CorruptRecordError) at which code of the user's raised ``error``."""
+    partition = place.partition_id if isinstance(place, Message) else place.partition
+    blame(error, f"raised by {what} for {place.topic}-{partition} at offset {place.offset}")

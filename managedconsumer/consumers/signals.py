@@ -1,0 +1,61 @@
+"""``stop_on_signals``: SIGTERM and SIGINT end the loop after the message in hand, instead of in its middle."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Iterator
+
+from managedconsumer.consumers.stopping import LifeAPI
+from managedconsumer.errors import IllegalStateError
+
+__all__ = ["stop_on_signals"]
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def stop_on_signals(*consumers: LifeAPI) -> Iterator[None]:
+    """SIGTERM or SIGINT: each thread's message in hand gets finished, then iteration ends, without an exception.
+
+    ::
+
+        with ManagedBalancedConsumer(topic, hosts, group, auto_commit_enable=True) as consumer:
+            with stop_on_signals(consumer):
+                for message in consumer:
+                    process(message)
+
+    From the signal on, a thread (greenlet, task) that comes back for its next message has finished its last one, and
+    gets None (from ``consume()`` and ``consume_arrow()``), an empty list (``consume_batch()``) or the end of its
+    iteration; one that waits for a message gets that at once. ``stop()``, here at the end of the outer ``with``, then
+    commits what is finished, if commits are automatic. The consumer stays in its group until then.
+
+    The second signal, and every signal after the block, does what it did before the block. Raises IllegalStateError
+    outside of the main thread, the only one to which Python delivers signals.
+    """
+    before: dict[signal.Signals, Any] = {}
+
+    def restore() -> None:
+        for number in list(before):
+            handler = before.pop(number, None)
+            # None: it was not set from Python, and cannot be set again from here.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        restore()
+        for consumer in consumers:
+            consumer.end_soon()
+
+    try:
+        for number in _SIGNALS:
+            before[number] = signal.signal(number, end)
+    except ValueError:
+        raise IllegalStateError(
+            "stop_on_signals() was called outside of the main thread, the only one where Python handles signals: call "
+            "it in the main thread, around the code that waits for the consuming threads"
+        ) from None
+    try:
+        yield
+    finally:
+        restore()

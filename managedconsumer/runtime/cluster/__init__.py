@@ -1,0 +1,1 @@
+"""Brokers: metadata, coordinators, offsets."""

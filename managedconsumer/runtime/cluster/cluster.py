@@ -1,0 +1,320 @@
+"""The brokers as one consumer sees them: metadata, leaders, the coordinator, and new connections to any of them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Iterable, Mapping, Sequence
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Backoff, Deadline
+from managedconsumer.runtime.cluster.metadata import Answers, Flight
+from managedconsumer.runtime.net import diagnose
+from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
+from managedconsumer.runtime.net.silence import OpenConnections
+from managedconsumer.runtime.net.transport import BufferFactory
+from managedconsumer.runtime.waiting import forks
+from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.structs import BrokerInfo, ClusterSnapshot
+from managedconsumer.wire.protocol import schemas
+
+log = logging.getLogger(__name__)
+
+# How long (ms) the kept connection gets for an answer before a new connection is tried.
+_KEPT_CONNECTION_MS = 5000
+#: What goes wrong with connections and passes by itself.
+PASSING = (
+    err.NoBrokersAvailableError,
+    err.SocketDisconnectedError,
+    err.RequestTimedOut,
+    err.TokenUnavailableError,
+)
+
+
+def parse_bootstrap(hosts: str | bytes) -> list[tuple[str, int]]:
+    """``"host:port,[::1]:port"`` as pairs; raises ConfigurationError that names the part which is wrong."""
+    text = hosts.decode("ascii", "replace") if isinstance(hosts, bytes) else hosts
+    if not isinstance(text, str):
+        raise TypeError(f"bootstrap servers must be a str like 'localhost:9092', not {hosts!r}")
+    pairs = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        host, colon, port = part.rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise err.ConfigurationError(
+                f"{part!r} is not a broker's address: write host:port, as in 'localhost:9092' (Kafka's usual port)"
+            )
+        pairs.append((host, int(port)))
+    if not pairs:
+        raise err.ConfigurationError(f"no broker's address in {hosts!r}: write host:port[,host:port...]")
+    return pairs
+
+
+class Cluster:
+    """Metadata and connections; one per consumer. Thread-safe.
+
+    A connection to any broker that answers is kept for metadata and look-ups. A thread takes it for one request. A
+    thread that asks meanwhile makes its own: nobody waits for a broker that is silent to somebody else. What may take
+    long (joins, fetches) gets a connection of its own by :meth:`connect`.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[tuple[str, int]],
+        handler: Handler,
+        settings: ConnectionSettings | None = None,
+        *,
+        metadata_max_age_ms: int = 30000,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1000,
+    ) -> None:
+        self.bootstrap = list(bootstrap)
+        self.handler = handler
+        self.settings = settings or ConnectionSettings()
+        self.metadata_max_age = metadata_max_age_ms / 1000.0
+        self.snapshot = ClusterSnapshot()
+        self.refreshed_at = float("-inf")
+        self._backoff_seconds = (retry_backoff_ms / 1000.0, retry_backoff_max_ms / 1000.0)
+        self._lock = handler.RLock()
+        self._kept: Connection | None = None
+        self._answers = Answers()
+        self._flight: Flight | None = None
+        self._connections = OpenConnections(handler)
+        self._closed = False
+        #: True as soon as one of the addresses has turned out to be a broker's.
+        self.reached = False
+        forks.watch(self)
+
+    def disown(self) -> None:
+        """In the child of a fork: connections of its own from here on, as the sockets here are the parent's."""
+        self._lock = self.handler.RLock()  # a thread that does not exist here may hold the other one
+        self._connections = OpenConnections(self.handler)
+        self._kept = self._flight = None
+
+    def allow_answers_of(self, size: int) -> None:
+        """Connections that are opened from now on receive answers of ``size`` bytes, if they did not before."""
+        if self.settings.max_frame_bytes < size:
+            self.settings = replace(self.settings, max_frame_bytes=size)
+
+    @property
+    def address(self) -> str:
+        """Where the cluster was to be found, for messages: ``host:port,...`` as the user gave it."""
+        return ",".join(f"{host}:{port}" for host, port in self.bootstrap)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))} (hosts={self.address})>"
+
+    def clone(self, handler: Handler | None = None) -> Cluster:
+        """An independent view of the same brokers: what a consumer opens is its own to close."""
+        base, cap = self._backoff_seconds
+        twin = Cluster(
+            self.bootstrap,
+            handler or self.handler,
+            self.settings,
+            metadata_max_age_ms=int(self.metadata_max_age * 1000),
+            retry_backoff_ms=int(base * 1000),
+            retry_backoff_max_ms=int(cap * 1000),
+        )
+        twin.snapshot, twin.reached = self.snapshot, self.reached
+        return twin
+
+    # -- connections ----------------------------------------------------------------------------------
+
+    def connect(
+        self, node_id: int, buffers: BufferFactory | None = None, timeout_ms: float | None = None
+    ) -> Connection:
+        """A new, connected connection to a broker by its id; the caller closes it.
+
+        ``buffers``: where it receives. ``timeout_ms``: how long connecting may take, if that is less than usual.
+        """
+        broker = self.snapshot.brokers.get(node_id)
+        if broker is None:
+            broker = self.refresh(()).brokers.get(node_id)
+        if broker is None:
+            raise err.NoBrokersAvailableError(f"broker {node_id} is not in the cluster's metadata any more")
+        return self._open(broker.host, broker.port, node_id, buffers, timeout_ms)
+
+    def _open(
+        self,
+        host: str,
+        port: int,
+        node_id: int | None = None,
+        buffers: BufferFactory | None = None,
+        timeout_ms: float | None = None,
+    ) -> Connection:
+        if self._closed:
+            raise err.SocketDisconnectedError("the consumer's connections are closed")
+        settings = self.settings if buffers is None else replace(self.settings, buffer_factory=buffers)
+        connection = Connection(host, port, self.handler, settings, node_id)
+        self._connections.add(connection)
+        try:
+            connection.connect(timeout_ms if timeout_ms is None else min(timeout_ms, settings.connect_timeout_ms))
+        except BaseException:
+            connection.close()
+            raise
+        self.reached = True
+        if self._is_closed():
+            connection.close()
+            raise err.SocketDisconnectedError("the consumer's connections are closed")
+        return connection
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Close every connection that was opened here; any thread, idempotent. Waiters get SocketDisconnectedError."""
+        self._closed = True
+        self._connections.close()
+
+    def reopen(self) -> None:
+        """Allow connections again after :meth:`close`."""
+        self._closed = False
+        self._kept = None
+        self.refreshed_at = float("-inf")
+
+    # -- requests that any broker can answer -----------------------------------------------------------
+
+    def request(self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None = None) -> dict[str, Any]:
+        """Ask any broker; tries each known one once. Raises the first fatal error, or NoBrokersAvailableError."""
+        kept = self._take_kept()
+        if kept is not None:
+            # Metadata and look-ups are answered at once. A connection that has died without a word would cost a whole
+            # time-out, while a leader or a coordinator is looked for; a new one is soon made.
+            longest = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
+            try:
+                return self._ask(kept, api, body, min(longest, _KEPT_CONNECTION_MS))
+            except (err.SocketDisconnectedError, err.RequestTimedOut, err.ProtocolError) as error:
+                log.debug("kept connection to %s failed: %s", kept.address, error)
+        return self._ask_anyone(api, body, timeout_ms)
+
+    def _take_kept(self) -> Connection | None:
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is not None and not kept.connected:
+            kept.close()
+            return None
+        return kept
+
+    def _ask(
+        self, connection: Connection, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None
+    ) -> dict[str, Any]:
+        """Ask over a connection that nobody else uses, and keep it for the next request if it is still good."""
+        try:
+            answer = connection.request(api, body, timeout_ms)
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            surplus, self._kept = self._kept, connection
+        if surplus is not None:
+            surplus.close()
+        return answer
+
+    def _ask_anyone(self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None) -> dict[str, Any]:
+        failures: list[err.KafkaException] = []
+        for host, port, node_id in self._candidates():
+            try:
+                return self._ask(self._open(host, port, node_id), api, body, timeout_ms)
+            except err.FATAL_LOCAL_ERRORS:
+                raise
+            except err.KafkaException as error:
+                if self._closed:
+                    raise
+                failures.append(error)
+        texts = "; ".join(dict.fromkeys(map(str, failures)))
+        nobody = err.NoBrokersAvailableError(f"no broker could be reached: {texts}")
+        nobody.definite = all(_is_definite(error) for error in failures)
+        nobody.refused = all(isinstance(e, err.NoBrokersAvailableError) and e.refused for e in failures)
+        raise nobody
+
+    def _candidates(self) -> list[tuple[str, int, int | None]]:
+        known: list[tuple[str, int, int | None]] = [(b.host, b.port, b.node_id) for b in self.snapshot.brokers.values()]
+        # A random start spreads a fleet's metadata requests over the brokers.
+        start = int(self.handler.random() * len(known)) if known else 0
+        known = known[start:] + known[:start]
+        addresses = {(host, port) for host, port, _ in known}
+        return known + [(host, port, None) for host, port in self.bootstrap if (host, port) not in addresses]
+
+    # -- metadata -------------------------------------------------------------------------------------
+
+    def refresh(self, topics: Iterable[str] | None = None, *, auto_create: bool = False) -> ClusterSnapshot:
+        """Ask for the metadata of ``topics`` (None: all; empty: only the brokers) and merge it in. One round."""
+        wanted = None if topics is None else [{"name": name} for name in sorted(set(topics))]
+        body = {"topics": wanted, "allow_auto_topic_creation": auto_create}
+        with self._lock:
+            number = self._answers.begin()
+        answer = self.request(schemas.METADATA, body)
+        with self._lock:
+            self.snapshot = self._answers.merge(self.snapshot, number, answer, all_topics=wanted is None)
+            self.refreshed_at = self.handler.now()
+            return self.snapshot
+
+    def refresh_if_same(
+        self, seen: ClusterSnapshot, topics: Iterable[str] | None, timeout: float | None = None
+    ) -> ClusterSnapshot:
+        """Refresh unless somebody else has done so since the caller looked: fetchers find out together.
+
+        One of them asks. The others wait for its answer or its error, each for at most ``timeout`` seconds (None: a
+        request's time-out), and raise RequestTimedOut then. No lock is held meanwhile.
+        """
+        wanted = None if topics is None else frozenset(topics)
+        seconds = self.settings.request_timeout_ms / 1000.0 if timeout is None else timeout
+        deadline = Deadline(self.handler.now(), seconds)
+        while True:
+            with self._lock:
+                if self.snapshot is not seen:
+                    return self.snapshot
+                others = self._flight
+                if others is None or not others.covers(wanted):
+                    mine = self._flight = Flight(self.handler, wanted)
+                    break
+            others.wait(deadline.remaining(self.handler.now()) or 0.0)
+        return self._fly(mine, wanted)
+
+    def _fly(self, flight: Flight, topics: frozenset[str] | None) -> ClusterSnapshot:
+        error: Exception | None = None
+        try:
+            return self.refresh(topics)
+        except Exception as problem:
+            error = problem
+            raise
+        finally:
+            with self._lock:
+                if self._flight is flight:
+                    self._flight = None
+            flight.land(error)
+
+    def refresh_until(self, topics: Iterable[str] | None, timeout: float) -> ClusterSnapshot:
+        """:meth:`refresh` with back-off for at most ``timeout`` seconds while brokers are unreachable."""
+        now = self.handler.now
+        deadline, backoff = Deadline(now(), timeout), Backoff(*self._backoff_seconds, self.handler.random)
+        while True:
+            try:
+                return self.refresh(topics)
+            except PASSING:
+                if deadline.expired(now()) or self._closed:
+                    raise
+                self.handler.sleep(min(backoff.fail(now()), deadline.remaining(now()) or 0.0))
+
+    def find_coordinator(self, group_id: str) -> BrokerInfo:
+        """Which broker runs the group; one attempt, raises the typed error of the answer."""
+        body = {"key": group_id, "key_type": 0, "coordinator_keys": [group_id]}
+        answer = self.request(schemas.FIND_COORDINATOR, body)
+        found = answer["coordinators"][0] if answer.get("coordinators") else answer
+        if found["error_code"] == err.GroupAuthorizationFailed.ERROR_CODE:
+            raise diagnose.not_authorized(self.address, self.settings.security, "group", group_id)
+        if found["error_code"]:
+            raise err.error_for_code(found["error_code"], found.get("error_message"))
+        broker = BrokerInfo(found["node_id"], found["host"], found["port"])
+        with self._lock:
+            if broker.node_id not in self.snapshot.brokers:
+                brokers = {**self.snapshot.brokers, broker.node_id: broker}
+                self.snapshot = replace(self.snapshot, brokers=MappingProxyType(brokers))
+        return broker
+
+
+def _is_definite(error: err.KafkaException) -> bool:
+    hung_up = isinstance(error, err.SocketDisconnectedError)
+    return hung_up or (isinstance(error, err.NoBrokersAvailableError) and error.definite)

@@ -1,0 +1,94 @@
+"""Connections to brokers that are lent out and come back: for work that has no worker of its own.
+
+A Spark executor runs many short tasks in one process. Each borrows a connection to its partition's leader and gives it
+back, so that a task costs no dial and no login, and the metadata is asked for once per process, not once per task.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Callable, Hashable
+
+from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.net.connection import Connection
+
+# More than this many idle connections to one broker are of no use to anybody.
+_MOST_IDLE = 4
+
+
+class ConnectionPool:
+    """Idle connections of one cluster by broker. Thread-safe; a lent connection belongs to one thread."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._lock = cluster.handler.Lock()
+        self._idle: dict[int, list[Connection]] = {}
+        self._closed = False
+
+    def borrow(self, node_id: int, timeout_ms: float | None = None) -> Connection:
+        """An idle connection to the broker, or a new one; raises what connecting raises.
+
+        ``timeout_ms``: how long connecting may take, if that is less than usual.
+        """
+        broker = self.cluster.snapshot.brokers.get(node_id)
+        while True:
+            with self._lock:
+                idle = self._idle.get(node_id)
+                connection = idle.pop() if idle else None
+            if connection is None:
+                return self.cluster.connect(node_id, timeout_ms=timeout_ms)
+            moved = broker is not None and (connection.host, connection.port) != (broker.host.strip("[]"), broker.port)
+            if connection.connected and not moved:
+                return connection
+            connection.close()
+
+    def give_back(self, connection: Connection) -> None:
+        """Take a connection back on which no answer is outstanding; one that broke is closed."""
+        node_id = connection.node_id
+        with self._lock:
+            idle = self._idle.setdefault(-1 if node_id is None else node_id, [])
+            if connection.connected and not self._closed and node_id is not None and len(idle) < _MOST_IDLE:
+                idle.append(connection)
+                return
+        connection.close()
+
+    def close_idle(self) -> None:
+        """Close what is not lent out; the cluster stays usable."""
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        for connections in idle.values():
+            for connection in connections:
+                connection.close()
+
+    def close(self) -> None:
+        """Close all connections, the lent ones too. Idempotent."""
+        self._closed = True
+        self.close_idle()
+        self.cluster.close()
+
+
+# Without a lock, which a fork could leave held for ever in the child: each use is one step of a dict.
+_shared: dict[tuple[int, Hashable], ConnectionPool] = {}
+
+
+def shared_pool(key: Hashable, make: Callable[[], Cluster]) -> ConnectionPool:
+    """This process's pool for ``key``, made at the first call.
+
+    A forked child gets pools of its own: what the parent had is forgotten here, not closed, because the parent goes on
+    using those sockets.
+    """
+    mine = os.getpid()
+    for foreign in [entry for entry in list(_shared) if entry[0] != mine]:
+        _shared.pop(foreign, None)
+    pool = _shared.get((mine, key))
+    # A pool that another thread has made meanwhile counts; ours is empty then, and has nothing to close.
+    return pool if pool is not None else _shared.setdefault((mine, key), ConnectionPool(make()))
+
+
+def close_shared_pools() -> None:
+    """Close this process's shared pools; the next :func:`shared_pool` makes new ones."""
+    mine = os.getpid()
+    for entry in list(_shared):
+        pool = _shared.pop(entry, None) if entry[0] == mine else None
+        if pool is not None:
+            pool.close()

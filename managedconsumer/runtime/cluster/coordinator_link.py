@@ -1,0 +1,175 @@
+"""The way to a group's coordinator: who it is, and one connection for each kind of request to it.
+
+A broker answers the requests of one connection in order, and a JoinGroup may take minutes. So joins, heartbeats and
+commits each have connections of their own; none of them ever waits for another. A thread takes a connection for one
+request. Another one that asks for the same purpose meanwhile makes a second, which is closed afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.structs import BrokerInfo
+from managedconsumer.wire.protocol.schemas import Api
+
+log = logging.getLogger(__name__)
+
+#: What a request can die of on its way; another try over a fresh connection may succeed.
+CONNECTION_ERRORS = (
+    err.SocketDisconnectedError,
+    err.RequestTimedOut,
+    err.NoBrokersAvailableError,
+    err.ProtocolError,
+    err.TokenUnavailableError,
+)
+
+
+class CoordinatorLink:
+    """Connections to one group's coordinator by purpose. Thread-safe."""
+
+    def __init__(self, cluster: Cluster, group_id: str) -> None:
+        self._cluster = cluster
+        self._group_id = group_id
+        self._lock = cluster.handler.Lock()
+        self._broker: BrokerInfo | None = None
+        # By purpose: a connection that nobody uses, and those that carry a request.
+        self._idle: dict[str, Connection] = {}
+        self._lent: dict[str, list[Connection]] = {}
+        self._closed = False
+        #: Grows with every :meth:`lost`: what was asked in an earlier era says nothing about the present coordinator.
+        self.era = 0
+
+    @property
+    def broker(self) -> BrokerInfo | None:
+        """The coordinator as last found, or None while it is unknown."""
+        return self._broker
+
+    def request(
+        self,
+        purpose: str,
+        api: Api,
+        body: Mapping[str, Any],
+        timeout_ms: int,
+        max_version: int | None = None,
+        idle_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Ask the coordinator, in no version above ``max_version``; finds and connects first if needed. One attempt.
+
+        A connection over which nothing has come for ``idle_s`` seconds is replaced first: a firewall or a proxy may
+        have forgotten it, which nobody notices before the time-out. Raises what went wrong: a typed error of the
+        coordinator look-up, a connection error, RequestTimedOut. After a connection error the coordinator counts as
+        unknown.
+        """
+        era, now = self.era, self._cluster.handler.now
+        connection: Connection | None = None
+        try:
+            connection = self._take(purpose, era, None if idle_s is None else now() - idle_s)
+            version = connection.version(api) if max_version is None else min(connection.version(api), max_version)
+            answer = connection.request(api, body, timeout_ms, version)
+        except CONNECTION_ERRORS as error:
+            interrupted = connection is not None and not self._give_back(purpose, connection)
+            if not interrupted:
+                self.lost(str(error), era)
+            raise
+        except BaseException:  # an answer may be under way that nobody will read
+            if connection is not None:
+                connection.close()
+                self._give_back(purpose, connection)
+            raise
+        self._give_back(purpose, connection)
+        return answer
+
+    def supports(self, purpose: str, api: Api) -> bool:
+        """True when the coordinator's broker offers ``api``; connects where needed."""
+        connection = self._take(purpose, self.era)
+        self._give_back(purpose, connection)
+        return api.key in connection.broker_ranges
+
+    def _take(self, purpose: str, era: int, used_since: float | None = None) -> Connection:
+        """A connection for one request; :meth:`_give_back` has to follow."""
+        if self._closed:
+            raise self._lost_meanwhile()
+        broker = self._broker or self._find()
+        with self._lock:
+            idle = self._idle.pop(purpose, None)
+            trusted = idle is not None and (used_since is None or idle.heard_at >= used_since)
+            if idle is not None and idle.connected and idle.node_id == broker.node_id and trusted:
+                self._lent.setdefault(purpose, []).append(idle)
+                return idle
+        if idle is not None:
+            idle.close()
+        fresh = self._cluster.connect(broker.node_id)
+        with self._lock:
+            if not self._closed and era == self.era:
+                self._lent.setdefault(purpose, []).append(fresh)
+                return fresh
+        fresh.close()
+        raise self._lost_meanwhile()
+
+    def _give_back(self, purpose: str, connection: Connection) -> bool:
+        """The request is over. False when the connection was interrupted, or all of them were lost, meanwhile."""
+        with self._lock:
+            lent = self._lent.get(purpose, [])
+            ours = connection in lent
+            if ours:
+                lent.remove(connection)
+                if connection.connected and purpose not in self._idle:
+                    self._idle[purpose] = connection
+                    return True
+        connection.close()
+        return ours
+
+    def _take_all(self) -> list[Connection]:
+        """All connections, which the caller closes without the lock; it is held here."""
+        found = [*self._idle.values(), *(connection for lent in self._lent.values() for connection in lent)]
+        self._idle, self._lent = {}, {}
+        return found
+
+    def _lost_meanwhile(self) -> err.KafkaException:
+        what = "the member is closing" if self._closed else "the coordinator was lost meanwhile"
+        return err.SocketDisconnectedError(f"group {self._group_id!r}: {what}")
+
+    def _find(self) -> BrokerInfo:
+        broker = self._cluster.find_coordinator(self._group_id)
+        if self._broker != broker:
+            log.info("group %s: the coordinator is broker %d (%s)", self._group_id, broker.node_id, broker.address)
+        self._broker = broker
+        return broker
+
+    def lost(self, reason: str, era: int | None = None) -> None:
+        """The coordinator has to be looked up again before the next request; no present connection is used again.
+
+        What is wrong with one connection (a silent network, a broker that is gone) is wrong with the others, which
+        might find out minutes later. A request that waits on one of them gets SocketDisconnectedError. With ``era``, as
+        it was when the failed request was sent: nothing happens if the coordinator has been lost since.
+        """
+        with self._lock:
+            if era is not None and era != self.era:
+                return
+            self.era += 1
+            broker, self._broker = self._broker, None
+            connections = self._take_all()
+        for connection in connections:
+            connection.close()
+        if broker is not None and not self._closed:
+            log.info("group %s: coordinator %s is lost: %s", self._group_id, broker.address, reason)
+
+    def interrupt(self, purpose: str) -> None:
+        """Make a waiting request of ``purpose`` fail at once; any thread. That says nothing about the coordinator."""
+        with self._lock:
+            idle = self._idle.pop(purpose, None)
+            connections = self._lent.pop(purpose, []) + ([] if idle is None else [idle])
+        for connection in connections:
+            connection.close()
+
+    def close(self) -> None:
+        """Close all connections; waiting requests fail at once. Idempotent."""
+        with self._lock:
+            self._closed = True
+            connections = self._take_all()
+        for connection in connections:
+            connection.close()

@@ -1,0 +1,108 @@
+"""What answers to Metadata requests say of the cluster, and how several threads that want one share it."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo
+
+_NO_TOPIC_ID = bytes(16)
+
+
+class Answers:
+    """Merges answers to Metadata requests. They may come in another order than the requests were sent in: what a later
+    request has told of a topic stays. Not thread-safe: the caller locks.
+    """
+
+    def __init__(self) -> None:
+        self._requests = 0
+        # The latest request that has told of the brokers, of all topics, of each topic.
+        self._brokers = self._all = 0
+        self._topics: dict[str, int] = {}
+
+    def begin(self) -> int:
+        """The number of a request that is about to be sent."""
+        self._requests += 1
+        return self._requests
+
+    def merge(
+        self, old: ClusterSnapshot, request: int, answer: Mapping[str, Any], *, all_topics: bool
+    ) -> ClusterSnapshot:
+        """``old`` with the answer to ``request`` merged in; ``all_topics``: what it does not name is gone."""
+        brokers: Mapping[int, BrokerInfo] = old.brokers
+        if request >= self._brokers and answer["brokers"]:
+            self._brokers = request
+            brokers = MappingProxyType(
+                {b["node_id"]: BrokerInfo(b["node_id"], b["host"], b["port"], b.get("rack")) for b in answer["brokers"]}
+            )
+        topics = {name: topic for name, topic in old.topics.items() if not all_topics or self._told(name) > request}
+        for entry in answer["topics"]:
+            name = entry["name"]
+            if name is not None and self._told(name) <= request:
+                topics[name] = _topic(entry)
+                self._topics[name] = request
+        if all_topics:
+            self._all = max(self._all, request)
+            self._topics = {name: told for name, told in self._topics.items() if name in topics}
+        return ClusterSnapshot(
+            brokers, MappingProxyType(topics), answer.get("controller_id", -1), answer.get("cluster_id")
+        )
+
+    def _told(self, name: str) -> int:
+        return max(self._all, self._topics.get(name, 0))
+
+
+def _topic(entry: Mapping[str, Any]) -> TopicInfo:
+    name = entry["name"]
+    partitions = {
+        p["partition_index"]: PartitionInfo(
+            name,
+            p["partition_index"],
+            p["leader_id"],
+            p.get("leader_epoch", -1),
+            tuple(p["replica_nodes"]),
+            tuple(p["isr_nodes"]),
+            p["error_code"],
+        )
+        for p in entry["partitions"]
+    }
+    topic_id = entry.get("topic_id") or _NO_TOPIC_ID
+    return TopicInfo(
+        name,
+        None if topic_id == _NO_TOPIC_ID else bytes(topic_id),
+        MappingProxyType(partitions),
+        entry["error_code"],
+        bool(entry.get("is_internal", False)),
+    )
+
+
+class Flight:
+    """One look for newer metadata: one thread asks, others that want the same wait for what comes of it."""
+
+    def __init__(self, handler: Handler, topics: frozenset[str] | None) -> None:
+        """``topics``: what is asked for (None: all)."""
+        self._handler = handler
+        self._topics = topics
+        self._landed = handler.Event()
+        self._error: Exception | None = None
+
+    def covers(self, topics: frozenset[str] | None) -> bool:
+        """True when the answer tells of ``topics`` (None: all), too."""
+        return self._topics is None or (topics is not None and topics <= self._topics)
+
+    def land(self, error: Exception | None) -> None:
+        """It is over; ``error`` is what the asking thread has got instead of an answer."""
+        self._error = error
+        self._landed.set()
+
+    def wait(self, seconds: float) -> None:
+        """Until it is over. Raises its error, and RequestTimedOut after ``seconds``."""
+        if not self._landed.wait(seconds):
+            raise err.RequestTimedOut(
+                f"another thread has asked for the metadata, and has had no answer within {seconds:g} s"
+            )
+        if self._error is not None:
+            raise self._error.with_traceback(None)  # each waiting thread begins its own

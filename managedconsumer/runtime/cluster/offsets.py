@@ -1,0 +1,247 @@
+"""Offsets over the wire: where logs begin and end (from the leaders), what the group has committed (coordinator)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Callable, Iterable, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Backoff, Deadline
+from managedconsumer.coordinator import commits
+from managedconsumer.coordinator.commits import CommittedOffset, Verdict
+from managedconsumer.coordinator.committing import Committing, Expelled, Result
+from managedconsumer.fetch import epochs, resets
+from managedconsumer.fetch.epochs import EpochEnd
+from managedconsumer.fetch.resets import OffsetAnswer
+from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
+from managedconsumer.runtime.cluster.coordinator_link import CONNECTION_ERRORS, CoordinatorLink
+from managedconsumer.runtime.net import diagnose
+from managedconsumer.runtime.waiting.together import Together
+from managedconsumer.structs import ClusterSnapshot, Generation, TopicPartition
+from managedconsumer.wire.protocol import schemas
+
+log = logging.getLogger(__name__)
+
+COMMIT = "commit"
+# How long (seconds) the coordinator may take to say what is committed.
+_REQUEST_S = 10.0
+# How long (seconds) a leader may take to say where an epoch ends: the caller is in a rebalance.
+_EPOCH_PATIENCE = 5.0
+
+Interrupted = Callable[[], bool]
+UseAnswers = Callable[[Mapping[TopicPartition, OffsetAnswer]], object]
+
+
+def _failed(code: int, text: str) -> OffsetAnswer:
+    return OffsetAnswer(-1, -1, -1, err.error_for_code(code, text))
+
+
+class OffsetClient:
+    """Offset requests of one consumer. Thread-safe; every call blocks for at most the time it is given."""
+
+    def __init__(self, cluster: Cluster, link: CoordinatorLink | None, group_id: str | None, isolation: int) -> None:
+        self._cluster = cluster
+        self._link = link
+        self._group_id = group_id
+        self._isolation = isolation
+        self._now = cluster.handler.now
+        self._leaders = ConnectionPool(cluster)
+
+    # -- the logs' ends -------------------------------------------------------------------------------
+
+    def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        timeout: float,
+        interrupted: Interrupted = lambda: False,
+        *,
+        use: UseAnswers = lambda _answers: None,
+        slowest: float = 0.0,
+        once: Interrupted = lambda: False,
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        """The first offset at or after each timestamp (ms), or the log's start (-2) or end (-1).
+
+        All leaders are asked at the same time. Retries what may pass (new leaders, lost connections) until ``timeout``
+        seconds are over; then the last error of each partition is in its answer. ``use`` is given each leader's answers
+        as they come, in whichever worker they come to, also after ``interrupted`` has ended the wait. ``slowest``: a
+        leader gets at least so many seconds, however little time is left. ``once``: True when no attempt is wanted
+        after the one that is under way.
+        """
+        backoff, deadline = Backoff(0.05, 1.0, self._cluster.handler.random), Deadline(self._now(), timeout)
+        done: dict[TopicPartition, OffsetAnswer] = {}
+        todo = dict(wanted)
+        while todo:
+            snapshot = self._cluster.snapshot
+            seconds = max(slowest, deadline.remaining(self._now()) or 0.0)
+            for tp, answer in self._list_once(todo, seconds, interrupted, use).items():
+                done[tp] = answer
+                if not answer.may_change:
+                    del todo[tp]
+            if not todo or deadline.expired(self._now()) or interrupted() or once():
+                break
+            self._cluster.handler.sleep(min(backoff.fail(self._now()), deadline.remaining(self._now()) or 0.0))
+            look = Together(self._cluster.handler, "metadata")
+            look.start(self._refresh, snapshot, {tp.topic for tp in todo})
+            look.wait(deadline.remaining(self._now()) or 0.0, interrupted)
+            if deadline.expired(self._now()):
+                break
+        return done
+
+    def _refresh(self, seen: ClusterSnapshot, topics: set[str]) -> None:
+        try:
+            self._cluster.refresh_if_same(seen, topics)
+        except CONNECTION_ERRORS as error:
+            log.debug("metadata refresh failed: %s", error)
+
+    def _list_once(
+        self, wanted: Mapping[TopicPartition, int], seconds: float, interrupted: Interrupted, use: UseAnswers
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        """One attempt; each leader gets ``seconds``, to connect and to answer."""
+        grouped, homeless = resets.by_leader(wanted, self._cluster.snapshot)
+        answers = {tp: _failed(5, f"{tp} has no leader") for tp in homeless}
+        found: list[dict[TopicPartition, OffsetAnswer]] = []
+
+        def ask(node: int, part: Mapping[TopicPartition, int]) -> None:
+            body = resets.list_offsets_body(part, self._isolation, 30000)
+            try:
+                answer = self._ask_leader(node, schemas.LIST_OFFSETS, body, 1000.0 * seconds)
+                told = resets.read_list_offsets(answer, part)
+            except err.FATAL_LOCAL_ERRORS:
+                raise
+            except CONNECTION_ERRORS as error:
+                told = dict.fromkeys(part, _failed(7, str(error)))
+            found.append(told)
+            use(told)
+
+        asking = Together(self._cluster.handler, "offsets")
+        for node, part in grouped.items():
+            answers.update(dict.fromkeys(part, _failed(7, f"broker {node} has not answered")))
+            asking.start(ask, node, part)
+        asking.wait(seconds, interrupted)
+        for told in found:
+            answers.update(told)
+        return answers
+
+    def epoch_ends(
+        self, wanted: Mapping[TopicPartition, int], interrupted: Interrupted = lambda: False
+    ) -> dict[TopicPartition, EpochEnd]:
+        """Where leader epochs end in the leaders' logs, of those that answer soon: the next fetch asks again.
+
+        All leaders are asked at the same time; ``interrupted`` ends the wait.
+        """
+        snapshot = self._cluster.snapshot
+        found: list[dict[TopicPartition, EpochEnd]] = []
+
+        def ask(node: int, part: Mapping[TopicPartition, int]) -> None:
+            body = epochs.epoch_ends_body(part, snapshot)
+            try:
+                answer = self._ask_leader(node, schemas.OFFSET_FOR_LEADER_EPOCH, body, 1000.0 * _EPOCH_PATIENCE)
+                found.append(epochs.read_epoch_ends(answer, part))
+            except err.KafkaException as error:  # too old for it, or gone
+                log.debug("leader epochs could not be compared: %s", error)
+
+        asking = Together(self._cluster.handler, "epochs")
+        for node, part in resets.by_leader(wanted, snapshot)[0].items():
+            asking.start(ask, node, part)
+        asking.wait(_EPOCH_PATIENCE, interrupted)
+        return {tp: end for told in found for tp, end in told.items()}
+
+    def _ask_leader(self, node: int, api: schemas.Api, body: Mapping[str, Any], timeout_ms: float) -> dict[str, Any]:
+        """Connect if needed, and ask: both within ``timeout_ms``, and no longer than any request."""
+        timeout_ms = min(timeout_ms, self._cluster.settings.request_timeout_ms)
+        until = self._now() + timeout_ms / 1000.0
+        connection = self._leaders.borrow(node, timeout_ms)
+        try:
+            return connection.request(api, body, max(1.0, 1000.0 * (until - self._now())))
+        except CONNECTION_ERRORS:
+            connection.close()
+            raise
+        finally:
+            self._leaders.give_back(connection)
+
+    # -- the group's offsets --------------------------------------------------------------------------
+
+    def committed(
+        self,
+        partitions: Iterable[TopicPartition],
+        timeout: float,
+        interrupted: Interrupted = lambda: False,
+        waiting: Callable[[err.KafkaException], object] = lambda _problem: None,
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """What the group has committed (offset -1: nothing). Retries for ``timeout`` seconds, then raises.
+
+        ``waiting`` is told, before each further attempt, what the last one has failed of.
+        """
+        wanted = list(partitions)
+        backoff, deadline = Backoff(0.05, 1.0, self._cluster.handler.random), Deadline(self._now(), timeout)
+        body = commits.fetch_body(self._group_id or "", wanted, require_stable=True)
+        while wanted:
+            problem: err.KafkaException | None
+            try:
+                error, found = commits.read_fetch(self._ask_coordinator(schemas.OFFSET_FETCH, body), wanted)
+                codes = [entry.error_code for entry in found.values() if entry.error_code]
+                problem = commits.worst([error] if error is not None else map(err.error_for_code, codes))
+            except err.KafkaException as error:
+                problem = error
+            if problem is None:
+                return found
+            if isinstance(problem, err.GroupAuthorizationFailed):
+                raise diagnose.not_authorized(
+                    self._cluster.address, self._cluster.settings.security, "group", self._group_id or ""
+                )
+            verdict = commits.classify(problem)
+            if verdict is Verdict.FATAL or deadline.expired(self._now()) or interrupted():
+                raise problem
+            if verdict is Verdict.FIND_COORDINATOR and self._link is not None:
+                self._link.lost(str(problem))
+            waiting(problem)
+            self._cluster.handler.sleep(min(backoff.fail(self._now()), deadline.remaining(self._now()) or 0.0))
+        return {}
+
+    def carry_out(
+        self,
+        commit: Committing,
+        pause: Callable[[float], Any] | None = None,
+        expelled: Callable[[err.KafkaException, Generation], Any] = lambda _error, _generation: None,
+        measured: Callable[[float, bool], Any] = lambda _seconds, _well: None,
+    ) -> Result:
+        """Send what ``commit`` asks for until it is over. Raises nothing that an OffsetCommit can meet.
+
+        ``pause``: waits for so many seconds, or less; False: give up. ``expelled``: told of a commit that was refused
+        as the member is out of ``generation``. ``measured``: told of each request, how long it took (seconds) and
+        whether all of it was committed.
+        """
+        wait = pause or self._cluster.handler.sleep
+        while not commit.over:
+            began = self._now()
+            request = commit.next_request(began)
+            if request is None:
+                at = commit.next_deadline(began)
+                if at is not None and at > began and wait(at - began) is False:
+                    commit.give_up()
+                continue
+            try:
+                answer = self._ask_coordinator(request.api, request.body, request.timeout)
+            except err.KafkaException as error:
+                events = commit.failed(request, error, self._now())
+            else:
+                events = commit.receive(request, answer, self._now())
+            measured(self._now() - began, not commit.result.left and not commit.result.refused)
+            for event in events:
+                if isinstance(event, Expelled):
+                    expelled(event.error, event.generation)
+                elif self._link is not None:
+                    self._link.lost(event.reason)
+        return commit.result
+
+    def _ask_coordinator(
+        self, api: schemas.Api, body: Mapping[str, Any], seconds: float = _REQUEST_S
+    ) -> dict[str, Any]:
+        if self._link is None:
+            raise err.IllegalStateError("consumer_group is not set: this consumer has no offsets to commit or fetch")
+        return self._link.request(COMMIT, api, body, int(seconds * 1000), commits.TOPIC_ID_VERSION - 1)
+
+    def close(self) -> None:
+        """Close the connections to the leaders."""
+        self._leaders.close_idle()

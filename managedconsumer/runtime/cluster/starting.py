@@ -1,0 +1,91 @@
+"""How long ``start()`` waits through trouble that passes (a cluster that restarts), and what the log says meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from typing import Callable, TypeVar
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Backoff
+from managedconsumer.runtime.cluster.cluster import PASSING, Cluster
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# How often (seconds) the log says that start() is still waiting.
+_TELL_EVERY = 5.0
+# The pauses between two attempts (seconds): the first, and the longest.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+
+
+def pykafka_seconds(max_retries: int, backoff_ms: int) -> float:
+    """What pykafka's pauses between ``max_retries`` attempts add up to: 0, 1, 2, ... times ``backoff_ms``."""
+    return max_retries * (max_retries - 1) / 2 * backoff_ms / 1000.0
+
+
+def stopped_while_starting() -> err.ConsumerStoppedException:
+    """What ``start()`` raises when another thread has called ``stop()``."""
+    return err.ConsumerStoppedException("the consumer was stopped while it was starting")
+
+
+class StartPatience:
+    """The patience of one ``start()``; used by the thread that starts.
+
+    Trouble that lasts for ``seconds`` without a success in between ends it.
+    """
+
+    def __init__(self, name: str, cluster: Cluster, seconds: float) -> None:
+        self._name = name
+        self._cluster = cluster
+        self._seconds = seconds
+        self._since: float | None = None
+        self._tell_at = 0.0
+
+    def outlasted(self, problem: BaseException | None, *, told: bool = False) -> bool:
+        """True when trouble has lasted too long. ``problem`` is what goes wrong now, None when nothing does.
+
+        The log says it at once (unless ``told``: somebody else has said it), and then every few seconds.
+        """
+        if problem is None:
+            self._since = None
+            return False
+        now = self._cluster.handler.now()
+        if self._since is None:
+            self._since = now
+            self._tell_at = now + _TELL_EVERY if told else now
+        waited = now - self._since
+        if waited >= self._seconds:
+            return True
+        if now >= self._tell_at:
+            self._tell_at = now + _TELL_EVERY
+            log.warning(
+                "%s: start() has waited for %.0f s and waits for up to %.0f s: %s",
+                self._name,
+                waited,
+                self._seconds,
+                problem,
+            )
+        return False
+
+    def call(self, ask: Callable[[], T], stopped: Callable[[], bool]) -> T:
+        """What ``ask`` returns, as soon as it raises nothing that passes.
+
+        Until a broker has been reached, an address that answers clearly (nothing listens there, the name does not
+        exist) is probably a mistake: that is raised at once. Raises ConsumerStoppedException once ``stopped`` says so.
+        """
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, self._cluster.handler.random)
+        while True:
+            try:
+                result = ask()
+            except PASSING as error:
+                if self._is_a_wrong_address(error) or self.outlasted(error):
+                    raise
+            else:
+                self._since = None
+                return result
+            if stopped():
+                raise stopped_while_starting()
+            self._cluster.handler.sleep(backoff.fail(self._cluster.handler.now()))
+
+    def _is_a_wrong_address(self, error: BaseException) -> bool:
+        return not self._cluster.reached and isinstance(error, err.NoBrokersAvailableError) and error.definite

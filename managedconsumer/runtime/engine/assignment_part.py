@@ -1,0 +1,231 @@
+"""The part of the engine that gives and takes partitions: holds, hand-overs, seeks, resets."""
+
+from __future__ import annotations
+
+import logging
+from types import MappingProxyType
+from typing import Collection, Iterable, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
+from managedconsumer.fetch.buffer import PartitionQueue
+from managedconsumer.partition_state import checked_offset
+from managedconsumer.runtime.engine.state import EngineState
+from managedconsumer.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+# What the user can do about a position that ``auto_offset_reset="none"`` does not look up.
+_SAY_WHERE = (
+    "auto_offset_reset is 'none': seek() to an offset that exists, or call reset_offsets({partition: -2}) (-1 for the "
+    "end), or choose 'earliest' or 'latest'"
+)
+_UNKNOWN: Mapping[TopicPartition, int] = MappingProxyType({})
+
+
+class AssignmentPart(EngineState):
+    """Base of :class:`managedconsumer.runtime.engine.engine.Engine`; every method takes the engine's lock."""
+
+    def ask_user(self, tp: TopicPartition, error: err.KafkaException) -> None:
+        """Only the user can say where ``tp`` goes on: calls that consume raise ``error`` until it has been said.
+
+        A seek or a reset says it. While the partition is held (its assigned-callback may seek) or paused nothing is
+        raised; the others go on then.
+        """
+        with self.lock:
+            queue = self.buffer.queues.get(tp)
+            if queue is None or self.closing:
+                return
+            if queue.undecided is None:
+                log.error("%s", error)
+            queue.undecided, queue.fetch_offset = error, -1
+            self._undecided[tp] = queue
+            self.wake_consumers()
+
+    def undecided(self) -> err.KafkaException | None:
+        """What the user has to decide now, None: nothing; the lock is held."""
+        for tp, queue in list(self._undecided.items()):
+            if self.buffer.queues.get(tp) is not queue or queue.undecided is None:
+                del self._undecided[tp]
+            elif not queue.state.held and not queue.state.paused:
+                return queue.undecided
+        return None
+
+    def _decided(self, tp: TopicPartition) -> None:
+        """The position of ``tp`` is set, or will be looked up; the lock is held."""
+        queue = self._undecided.pop(tp, None)
+        if queue is not None:
+            queue.undecided = None
+
+    def hold(self, tps: Collection[TopicPartition]) -> None:
+        """Stop handing out (and fetching) these partitions; what is buffered is kept."""
+        with self.lock:
+            self.collector.shelve()
+            self.subscription.hold(tps)
+
+    def release(self, tps: Iterable[TopicPartition]) -> None:
+        """Undo :meth:`hold`."""
+        with self.lock:
+            self.subscription.release(tps)
+            self.fetchers.ensure_workers()
+            self.lock.notify_all()
+            self.not_full.notify_all()
+
+    def drain(self, tps: Collection[TopicPartition], seconds: float) -> bool:
+        """Wait until no other thread has a message of ``tps`` in hand; False when ``seconds`` were not enough."""
+        me = self.caller()
+        deadline = Deadline(self.handler.now(), seconds)
+        with self.lock:
+            self._leave_dead_hands()
+            self._draining += 1
+            try:
+                while self.collector.in_hand(tps, but=me) and not self.closing and not self.stop_wanted:
+                    if deadline.expired(self.handler.now()):
+                        return False
+                    self.lock.wait(deadline.remaining(self.handler.now()))
+            finally:
+                self._draining -= 1
+        return True
+
+    def take_over(self, tps: Collection[TopicPartition], *, retain: bool, manual: bool = False) -> list[TopicPartition]:
+        """Make ``tps`` the assignment; returns those that are new, still on hold and without a position."""
+        with self.lock:
+            self.collector.shelve()
+            if manual:
+                self.subscription.assign_from_user(tps)
+            else:
+                self.subscription.assign_from_subscribed(tps, retain=retain)
+            after = self.subscription.assignment
+            gone = [queue.tp for queue in self.buffer if after.get(queue.tp) is not queue.state]
+            self.collector.take_away(set(gone))
+            self.buffer.drop(gone)
+            new = [tp for tp in tps if tp not in self.buffer.queues]
+            for tp in new:
+                self.buffer.add(tp, after[tp], self.partition_object(tp))
+            self.subscription.hold(new)
+            return new
+
+    def drop(self, tps: Collection[TopicPartition]) -> None:
+        """Give partitions up for good: nothing of them reaches the user any more."""
+        with self.lock:
+            gone = set(tps) & self.subscription.assignment.keys()
+            if not gone:
+                return
+            self.collector.take_away(gone)
+            self.buffer.drop(gone)
+            keep = [tp for tp in self.subscription.assignment if tp not in gone]
+            held = [tp for tp in keep if self.subscription.assignment[tp].held]
+            if self.subscription.partitions_auto_assigned():
+                self.subscription.assign_from_subscribed(keep, retain=True)
+            else:
+                self.subscription.assign_from_user(keep)
+            self.subscription.hold(held)  # a retaining assignment has let go of them
+            self.lock.notify_all()
+
+    def seek(self, offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int] = _UNKNOWN) -> None:
+        """Set positions (*next* offsets); what was fetched of these partitions is dropped.
+
+        ``epochs``: leader epochs of the records before them, where they are known.
+        """
+        with self.lock:
+            for tp, offset in offsets.items():  # all or nothing
+                self.subscription.partition_state(tp)
+                checked_offset(offset, f"{tp.topic}-{tp.partition}: ")
+            self.collector.forget(set(offsets))
+            for tp, offset in offsets.items():
+                self._decided(tp)
+                self.subscription.seek(tp, offset, epochs.get(tp, -1))
+                self.buffer.restart(tp)
+            self.lock.notify_all()
+            self.not_full.notify_all()
+
+    def reset(self, strategies: Mapping[TopicPartition, int]) -> None:
+        """Let positions be looked up by OffsetResetStrategy."""
+        with self.lock:
+            self.collector.forget(set(strategies))
+            for tp, strategy in strategies.items():
+                self._decided(tp)
+                self.subscription.need_offset_reset(tp, strategy)
+                self.buffer.restart(tp)
+        self.positions.wake()
+
+    def nothing_committed(self, tps: Iterable[TopicPartition], group: str | None) -> None:
+        """``auto_offset_reset="none"``, and there is no offset to begin at: the user has to give one."""
+        whose = "there is no consumer_group" if group is None else f"group {group!r} has committed no offset"
+        for tp in tps:
+            text = f"{tp.topic}-{tp.partition}: {whose}, and {_SAY_WHERE}"
+            self.ask_user(tp, err.NoOffsetForPartitionError(text))
+
+    def offset_out_of_range(self, queue: PartitionQueue) -> None:
+        """The broker does not have the offset that a fetch asked for; the lock is held."""
+        self.collector.settle_lane()
+        if queue.chunks or queue.state.position != queue.fetch_offset:
+            return  # deliver first what was fetched before it
+        if not self.subscription.has_default_offset_reset_policy():
+            gone = f"offset {queue.state.position} of {queue.tp.topic}-{queue.tp.partition} is not in the log"
+            self.ask_user(queue.tp, err.OffsetOutOfRangeError(f"{gone}, and {_SAY_WHERE}"))
+            return
+        log.warning(
+            "%s-%d: offset %s is not in the log (any more); resetting to %s",
+            *queue.tp,
+            queue.state.position,
+            self.options.auto_offset_reset,
+        )
+        # An open chunk must not set the position to its own end later on.
+        self.collector.forget({queue.tp})
+        self.subscription.need_offset_reset(queue.tp)
+        queue.restart()
+        self.positions.wake()
+
+    def topic_recreated(self, queue: PartitionQueue, topic_id: bytes | None) -> None:
+        """The topic was deleted and made again: old offsets mean nothing in it; the lock is held."""
+        old, position = queue.topic_id, queue.state.position
+        queue.topic_id = topic_id
+        queue.state.committed = None
+        if position is None:
+            return
+        what = f"topic {queue.tp.topic!r} was deleted and created again (its id changed)"
+        if not self.subscription.has_default_offset_reset_policy():
+            self.collector.forget({queue.tp})
+            queue.restart()
+            gone = f"{what}: offset {position} of partition {queue.tp.partition} means nothing any more"
+            self.ask_user(queue.tp, err.OffsetOutOfRangeError(f"{gone}, and {_SAY_WHERE}"))
+            return
+        log.warning(
+            "%s: partition %d starts at %s instead of offset %d; old id %s, new id %s",
+            what,
+            queue.tp.partition,
+            self.options.auto_offset_reset,
+            position,
+            (old or b"").hex(),
+            (topic_id or b"").hex(),
+        )
+        self.collector.forget({queue.tp})
+        self.subscription.need_offset_reset(queue.tp)
+        queue.restart()
+        self.positions.wake()
+
+    def log_truncated(self, queue: PartitionQueue, end_offset: int, epoch: int) -> None:
+        """The leader's log is another one from ``end_offset`` on than the one we have read; the lock is held.
+
+        What is queued beyond is dropped. What was handed out beyond cannot be taken back: that is said, and reading
+        goes on at the first offset that differs (KIP-320).
+        """
+        self.collector.settle_lane()
+        tp, position = queue.tp, queue.state.position
+        if position is None:
+            return
+        self.collector.forget({tp})
+        if end_offset < position:
+            if not self.subscription.has_default_offset_reset_policy():
+                queue.restart()
+                self.ask_user(tp, err.LogTruncationError(tp.topic, tp.partition, position, end_offset))
+                return
+            log.warning("%s Reading continues at %d", err.LogTruncationError(*tp, position, end_offset), end_offset)
+            self.subscription.seek(tp, end_offset, epoch)
+        else:
+            log.info("%s-%d: the log has changed from offset %d on; nothing of it was handed out", *tp, end_offset)
+        queue.restart()
+        queue.last_epoch = epoch
+        self.lock.notify_all()
+        self.not_full.notify_all()

@@ -1,0 +1,226 @@
+"""Delivering rebalance callbacks: in which thread, with what patience, and where their exceptions go."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Collection
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
+from managedconsumer.runtime.engine.engine import Engine
+from managedconsumer.runtime.engine.user_code import blame, shown
+from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+log = logging.getLogger(__name__)
+
+_SLICE = 0.05
+# How often (seconds) a greenlet that runs a coroutine lets the other greenlets run.
+_GREEN_TURN = 0.002
+
+
+class CallbackNotDelivered(err.KafkaException):
+    """The consuming thread did not come for its callback in time: the member has to give its place up."""
+
+
+class UserTask:
+    """One callback on its way to the thread that consumes."""
+
+    def __init__(
+        self,
+        call: Callable[[], Any],
+        handler: Handler,
+        valid: Callable[[], bool] = lambda: True,
+        on_begin: Callable[[], None] = lambda: None,
+        where: str = "raised by a callback",
+    ) -> None:
+        """``valid`` is asked when it begins: its moment may have passed while the thread was on its way.
+
+        ``where`` goes with an exception of the callback.
+        """
+        self._where = where
+        self._on_begin = on_begin
+        self._call = call
+        self._handler = handler
+        self._valid = valid
+        self.done = handler.Event()
+        self.taken_back = self.started = self.begun = False
+
+    def run(self) -> None:
+        """Run it here; a coroutine runs in a new event loop. Raises what the user's code raises."""
+        try:
+            if not self._begin():
+                return
+            result = self._call()
+            if isinstance(result, Awaitable):
+                _run_awaitable(result, self._handler)
+        except Exception as error:
+            blame(error, self._where)
+            raise
+        finally:
+            self.done.set()
+
+    def _begin(self) -> bool:
+        # In this order: the thread that takes it back looks at ``started`` afterwards.
+        self.started = True
+        self.begun = not self.taken_back and self._valid()
+        if self.begun:
+            self._on_begin()
+        return self.begun
+
+    async def run_async(self) -> None:
+        """Run it on the event loop that consumes, which stays live while a coroutine waits."""
+        try:
+            if not self._begin():
+                return
+            result = self._call()
+            if isinstance(result, Awaitable):
+                await result
+        except Exception as error:
+            blame(error, self._where)
+            raise
+        finally:
+            self.done.set()
+
+
+async def _await(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def _loop_runs_here() -> bool:
+    import asyncio  # in the functions: importing it takes long, and few need it
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _run_awaitable(result: Awaitable[Any], handler: Handler) -> None:
+    """Wait for a coroutine in this thread, which has no loop for it."""
+    if handler.name == "gevent":
+        _run_in_greenlet(result, handler)
+    elif not _loop_runs_here():
+        import asyncio
+
+        asyncio.run(_await(result))
+    else:  # called from inside a loop that waits for us: a loop can only run in another thread then
+        from concurrent.futures import Future
+
+        outcome: Future[Any] = Future()
+        threading.Thread(target=_fill, args=(outcome, result), name="managedconsumer.callback", daemon=True).start()
+        outcome.result()
+
+
+def _fill(outcome: Future[Any], result: Awaitable[Any]) -> None:
+    import asyncio
+
+    try:
+        outcome.set_result(asyncio.run(_await(result)))
+    except BaseException as error:  # noqa: BLE001 - raised where the outcome is read
+        outcome.set_exception(error)
+
+
+def _run_in_greenlet(result: Awaitable[Any], handler: Handler) -> None:
+    """An event loop that never blocks the hub: it looks, and then lets the other greenlets run."""
+    import asyncio
+
+    loop = asyncio.new_event_loop()
+    try:
+        task = loop.create_task(_await(result))
+        while not task.done():
+            if not _loop_runs_here():  # another greenlet's coroutine may be in the middle of a call of ours
+                loop.call_soon(loop.stop)
+                loop.run_forever()
+            if not task.done():
+                handler.sleep(_GREEN_TURN)
+        task.result()
+    finally:
+        loop.close()
+
+
+def _where(method: str, tps: Collection[TopicPartition]) -> str:
+    return f"raised by the listener's {method}({shown(tps)})"
+
+
+class ListenerCalls:
+    """Calls a listener's methods in the thread that consumes; the membership worker hands over and waits."""
+
+    def __init__(self, listener: Any, engine: Engine, patience_ms: int) -> None:
+        self._listener = listener
+        self._engine = engine
+        self._patience = patience_ms / 1000.0
+
+    @property
+    def listens(self) -> bool:
+        """True when there is a listener."""
+        return self._listener is not None
+
+    def call(
+        self,
+        method: str,
+        tps: Collection[TopicPartition],
+        valid: Callable[[], bool],
+        on_begin: Callable[[], None],
+        *,
+        for_ever: bool = False,
+    ) -> bool:
+        """Hand ``method(tps)`` to the consuming thread and wait for it; gives up when ``valid()`` turns false.
+
+        True when it ran; ``on_begin`` is called right before, in the same thread: from then on it counts as done.
+        Raises CallbackNotDelivered when nobody came within the rebalance timeout; ``for_ever`` waits as long as the
+        consumer lives.
+        """
+        if self._listener is None:
+            on_begin()
+            return True
+        engine = self._engine
+        task = UserTask(lambda: self._invoke(method, tps), engine.handler, valid, on_begin, _where(method, tps))
+        engine.run_in_user_thread(task)
+        deadline = Deadline(engine.handler.now(), None if for_ever else self._patience)
+        while not task.done.wait(_SLICE):
+            late = deadline.expired(engine.handler.now())
+            over = engine.closing or engine.stopping or engine.error is not None or not valid()
+            # Once it has started, the user's code takes its time, and heartbeats go on.
+            if over:
+                task.taken_back = True
+                # Not waiting and not started: a stop has emptied the queue.
+                if engine.cancel_task(task) or not task.started:
+                    return False
+            elif late and engine.cancel_task(task):
+                raise CallbackNotDelivered(
+                    f"no thread called consume() within rebalance_timeout_ms={int(self._patience * 1000)} "
+                    f"to run {method}"
+                )
+        return task.begun
+
+    def call_here(self, method: str, tps: Collection[TopicPartition]) -> None:
+        """Call ``method(tps)`` in this thread (a coroutine on the loop that consumes, if one does); raises like it."""
+        if self._listener is None:
+            return
+        loop = self._engine.loop
+        task = UserTask(lambda: self._invoke(method, tps), self._engine.handler, where=_where(method, tps))
+        if loop is None or not loop.is_running() or _loop_runs_here():
+            task.run()
+            return
+        import asyncio
+
+        outcome = asyncio.run_coroutine_threadsafe(task.run_async(), loop)
+        while not outcome.done() and loop.is_running():
+            task.done.wait(_SLICE)
+        if outcome.done():
+            outcome.result()
+        elif not task.begun:  # the loop ended instead
+            task.run()
+
+    def _invoke(self, method: str, tps: Collection[TopicPartition]) -> Any:
+        log.debug("%s(%s)", method, sorted(tps))
+        call = getattr(self._listener, method, None)
+        if call is None:  # a listener of the time before KIP-429 has no on_partitions_lost
+            call = self._listener.on_partitions_revoked
+        return call(list(tps))

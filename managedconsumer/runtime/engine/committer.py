@@ -1,0 +1,350 @@
+"""Commits: what may be committed, and what a consumer's calls and its commit worker make of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
+from managedconsumer.coordinator import committing
+from managedconsumer.coordinator.committing import Committing, Offsets, Patience, Result, Wanted
+from managedconsumer.runtime.cluster.offsets import COMMIT
+from managedconsumer.runtime.engine.commit_worker import CommitWorker
+from managedconsumer.runtime.engine.pending import Commit, Explicit, Finished, give_up, stopped
+from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.subscription_state import PartitionNotAssignedError
+
+if TYPE_CHECKING:
+    from managedconsumer.runtime.engine.engine import Engine
+
+log = logging.getLogger(__name__)
+
+# What an explicit commit is granted beyond its patience (seconds): for the look-up of a coordinator that is silent.
+_GRACE = 10.0
+# A missed wake-up can cost a waiting thread at most this much (seconds).
+_LONGEST_NAP = 1.0
+# A commit in a callback of stop() is granted at least this long (seconds).
+_LEAST_IN_STOP = 0.2
+
+
+def _same(now: Any, then: Any) -> bool:
+    """True if a partition is ours and has been all the time. Both are its state object, None while it is not ours."""
+    return now is not None and now is then
+
+
+@dataclass(frozen=True)
+class MemberIdentity:
+    """As which member of its group a consumer commits, and who hears what about it."""
+
+    generation: Callable[[], Generation]
+    #: False while a rebalance has a new generation for us and we do not know yet what is ours in it.
+    settled: Callable[[], bool]
+    #: Told that the coordinator does not count us as a member of that generation any more.
+    expelled: Callable[[BaseException, Generation], None]
+    #: Called after each change of the metadata.
+    metadata_changed: Callable[[], None] = lambda: None
+    instance_id: str | None = None
+
+
+class Committer:
+    """Commits of one consumer. Thread-safe; its state is guarded by the engine's lock.
+
+    Automatic commits (at intervals, at a rebalance, at the stop) cover *finished* messages only; an explicit one covers
+    what the calling thread has in hand too. What other threads have in hand is never covered.
+
+    All of them are carried out by one worker, one after the other, so an older look-up never overtakes a newer one, and
+    nobody who waits for a commit holds a lock meanwhile. Explicit ones that wait in a row become one request.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._worker = CommitWorker(engine, self._work)
+        # A group's member commits nothing without a valid generation. (Kafka takes commits without a generation from
+        # anybody while the group is empty, a zombie's too.) None: this consumer is no member.
+        self._member: MemberIdentity | None = None
+        self._on_commit: Callable[[float, bool], None] = lambda _seconds, _well: None
+
+    def join_group(self, member: MemberIdentity) -> None:
+        """From here on all commits are those of ``member``."""
+        self._member = member
+
+    def watch(self, on_commit: Callable[[float, bool], None]) -> None:
+        """Tell ``on_commit`` of every request: how long it took (seconds) and whether all of it was committed."""
+        self._on_commit = on_commit
+
+    # -- what may be committed ------------------------------------------------------------------------
+
+    def _metadata(self) -> str:
+        # pykafka's own metadata, which monitoring scripts read.
+        member_id = "" if self._member is None else self._member.generation().member_id
+        return json.dumps({"consumer_id": member_id, "hostname": socket.gethostname()})
+
+    def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is finished and not committed yet."""
+        engine, metadata = self._engine, self._metadata()
+        with engine.lock:
+            engine.collector.settle_lane()
+            return engine.subscription.committable_offsets(metadata)
+
+    def held(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """All positions, the calling thread's message in hand included, other threads' excluded."""
+        engine, metadata = self._engine, self._metadata()
+        me = engine.caller()
+        result = {}
+        with engine.lock:
+            engine.collector.settle_lane()
+            for tp, state in engine.subscription.assignment.items():
+                if state.position is not None:
+                    elsewhere = engine.collector.lowest_in_hand(tp, but=me)
+                    offset = state.position if elsewhere is None else min(state.position, elsewhere)
+                    # Another thread may have committed what it still has in hand: that is not taken back.
+                    offset = max(offset, state.finished or 0)
+                    result[tp] = OffsetAndMetadata(offset, metadata, state.epoch_before(offset))
+        return result
+
+    def _states(self, offsets: Offsets) -> dict[TopicPartition, Any]:
+        with self._engine.lock:
+            return {tp: self._engine.subscription.assignment.get(tp) for tp in offsets}
+
+    def _standing(self) -> tuple[Generation, err.KafkaException | None]:
+        """The generation to commit under, and why nothing must be committed at present; None: it may.
+
+        Asked before the offsets are looked up: what is held when a new generation is settled is the share in it.
+        """
+        member = self._member
+        if member is None:
+            return NO_GENERATION, None
+        generation = member.generation()
+        if not generation.joined:
+            return generation, err.UnknownMemberId("this consumer is not a member of the group at present")
+        if not member.settled():
+            problem = err.RebalanceInProgress("a rebalance is going on and the new assignment is not known yet")
+            return generation, problem
+        return generation, None
+
+    def _note(self, offsets: Offsets, states: Mapping[TopicPartition, Any], *, finish: bool = False) -> None:
+        """They are committed; ``finish``: by the user, for whom they are finished then, the one in hand included."""
+        with self._engine.lock:
+            for tp, entry in offsets.items():
+                state = states.get(tp)
+                if state is not None:
+                    state.committed = entry.offset
+                    if finish:
+                        state.finish(entry.offset)
+
+    # -- explicit -------------------------------------------------------------------------------------
+
+    def commit(self, offsets: Offsets | None, patience: Patience) -> None:
+        """:meth:`submit`, and wait for it. Raises what :func:`committing.failure` says when it did not happen."""
+        patience = self.within_stop(patience)
+        commit = self.submit(offsets, patience)
+        self.wait_for(commit, patience)
+        commit.result()
+
+    def wait_for(self, commit: Commit, patience: Patience) -> None:
+        """Wait until ``commit`` is done, or its time is over: then it is given up.
+
+        Returns early, with the commit still under way, when a signal handler wants the consumer stopped.
+        """
+        engine = self._engine
+        longest = None if patience.seconds is None else patience.seconds + (0.0 if patience.strict else _GRACE)
+        deadline = Deadline(engine.handler.now(), longest)
+        with engine.commits:
+            while not commit.done() and not engine.stop_wanted and not deadline.expired(engine.handler.now()):
+                left = deadline.remaining(engine.handler.now())
+                engine.commits.wait(_LONGEST_NAP if left is None else min(left, _LONGEST_NAP))
+        if not engine.stop_wanted:
+            self.end_wait(commit)
+
+    def end_wait(self, commit: Commit) -> None:
+        """Nobody waits for ``commit`` any longer."""
+        late = err.RequestTimedOut("there was no answer in time")
+        give_up([commit], self._engine.group_id, late, "may not have been committed", again=True)
+
+    def within_stop(self, patience: Patience) -> Patience:
+        """In a callback of ``stop()`` a commit has what is left of the stop's time."""
+        engine = self._engine
+        if not engine.stopping:
+            return patience
+        left = max(_LEAST_IN_STOP, engine.stop_by - engine.handler.now())
+        return replace(patience, seconds=left if patience.seconds is None else min(left, patience.seconds), strict=True)
+
+    def submit(self, offsets: Offsets | None, patience: Patience) -> Commit:
+        """Let the worker commit ``offsets`` (None: :meth:`held`, as it is now). Does not block.
+
+        What was taken away while the calling thread had it in hand is not committed, and is told by the result. Raises
+        ConsumerStoppedException when a stop was faster.
+        """
+        engine = self._engine
+        with engine.lock:
+            if engine.closing:  # what was in hand is forgotten
+                raise err.ConsumerStoppedException("the consumer was stopped; nothing was committed")
+            taken = engine.collector.taken_away(engine.caller())
+            chosen = dict(self._not_behind(self.held()) if offsets is None else offsets)
+            lost = {tp: taken[tp] for tp in taken if offsets is None or tp in offsets}
+            chosen.update({tp: OffsetAndMetadata(offset) for tp, offset in lost.items()})
+            errors = {tp: self._taken(tp) for tp in lost}
+            states, of_hand = self._states(chosen), offsets is None
+            commit = Explicit(engine.commits, engine.handler.now, chosen, states, errors, patience, of_hand=of_hand)
+            if chosen:
+                self._worker.append(commit)
+            else:
+                commit.finish(None)
+        return commit
+
+    def _not_behind(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """``offsets``, but nothing behind what other threads' commits of what they have in hand are on the way to."""
+        for commit in self._worker.under_way():
+            if isinstance(commit, Explicit) and commit.of_hand:
+                for tp, entry in commit.offsets.items():
+                    same = self._engine.subscription.assignment.get(tp) is commit.states[tp]
+                    if tp in offsets and same and entry.offset > offsets[tp].offset:
+                        offsets[tp] = entry
+        return offsets
+
+    @staticmethod
+    def _taken(tp: TopicPartition) -> err.KafkaException:
+        return PartitionNotAssignedError(f"a rebalance has taken {tp.topic}-{tp.partition} away")
+
+    def _work(self, batch: list[Commit]) -> None:
+        """What the worker does: one automatic commit, or all explicit ones that waited in a row as one request."""
+        explicit = [commit for commit in batch if isinstance(commit, Explicit)]
+        if explicit:
+            self._commit_explicit(explicit)
+        for commit in batch:
+            if isinstance(commit, Finished):
+                self._commit_finished(commit)
+
+    def _look_explicit(self, batch: list[Explicit]) -> Wanted:
+        """What is still ours of all that was asked for; of one partition's offsets the newest.
+
+        A commit under a new generation is taken for partitions of other members too: it would put them back.
+        """
+        generation, hindrance = self._standing()
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        with self._engine.lock:
+            now = self._engine.subscription.assignment
+            for commit in batch:
+                for tp, entry in commit.offsets.items():
+                    if self._member and hindrance is None and not _same(now.get(tp), commit.states[tp]):
+                        commit.lost.setdefault(tp, self._taken(tp))
+                    if tp not in commit.lost:
+                        offsets[tp] = entry
+        return Wanted(generation, offsets, hindrance=hindrance)
+
+    def _commit_explicit(self, batch: list[Explicit]) -> None:
+        engine = self._engine
+        longest = max(batch, key=lambda commit: commit.patience.seconds or 0.0).patience
+        result = self._carry_out(batch, lambda: self._look_explicit([c for c in batch if not c.done()]), longest)
+        for commit in batch:
+            mine = Result(
+                {tp: e for tp, e in result.committed.items() if tp not in commit.lost},
+                {**result.refused, **commit.lost},
+                result.left,
+                result.problem,
+            )
+            done = {tp: result.committed[tp] for tp in commit.offsets if tp in mine.committed}
+            self._note(done, commit.states, finish=True)
+            commit.finish(committing.failure(engine.group_id or "", commit.offsets, mine))
+
+    def _carry_out(self, batch: Sequence[Commit], look: Callable[[], Wanted], patience: Patience) -> Result:
+        engine = self._engine
+        instance_id = None if self._member is None else self._member.instance_id
+        decision = Committing(
+            engine.group_id or "",
+            look,
+            patience,
+            engine.handler.now(),
+            engine.handler.random,
+            instance_id=instance_id,
+        )
+        return engine.offsets.carry_out(
+            decision, lambda seconds: self._worker.pause(batch, seconds), self._expelled, self._on_commit
+        )
+
+    def _expelled(self, error: BaseException, generation: Generation) -> None:
+        member = self._member
+        if member is not None and member.generation() == generation:
+            member.expelled(error, generation)
+
+    # -- automatic ------------------------------------------------------------------------------------
+
+    def commit_finished(self, seconds: float, why: str) -> bool:
+        """Commit what is finished, for at most ``seconds``; False (and a line in the log) if it did not happen.
+
+        Never raises: a rebalance or a stop goes on without, and the next owner reads those messages again. What was
+        asked for before is committed before.
+        """
+        engine = self._engine
+        with engine.lock:
+            if not self._worker.pending() and not self.finished():
+                return True
+            commit = Finished(engine.commits, engine.handler.now, seconds, why)
+            self._worker.append(commit)
+        if not commit.wait(seconds):
+            self._end_finished(commit, err.RequestTimedOut(f"it was not through within {seconds:.1f} s"))
+        return commit.error is None
+
+    def _end_finished(self, commit: Finished, error: err.KafkaException | None) -> None:
+        with self._engine.lock:
+            news = not commit.done()
+            commit.finish(error)
+        if news and error is not None:
+            log.warning("group %s: auto-commit (%s) did not happen: %s", self._engine.group_id, commit.why, error)
+
+    def _commit_finished(self, commit: Finished) -> None:
+        engine = self._engine
+        seen: dict[TopicPartition, Any] = {}
+
+        def look() -> Wanted:
+            generation, hindrance = self._standing()
+            with engine.lock:
+                offsets = {} if commit.done() else self.finished()
+                seen.update(self._states(offsets))
+            return Wanted(generation, offsets, hindrance=hindrance)
+
+        result = self._carry_out([commit], look, Patience(max(0.0, commit.until - engine.handler.now())))
+        self._note(result.committed, seen)
+        if result.error is None and result.committed:
+            log.debug("group %s: committed %d partitions (%s)", engine.group_id, len(result.committed), commit.why)
+        self._end_finished(commit, result.error)
+
+    # -- the life of the worker -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Commit at intervals from here on."""
+        self._worker.start(self._engine.options.auto_commit_interval_ms / 1000.0)
+
+    def drain(self, seconds: float, *, auto: bool) -> None:
+        """Before a stop: commit what was asked for and, with ``auto``, what is finished, for at most ``seconds``.
+
+        What is not committed in time is told: by its ``Commit``, and by a line in the log.
+        """
+        engine = self._engine
+        until = engine.handler.now() + seconds
+        if auto:
+            self.commit_finished(seconds, "stop")
+        waiting = self._worker.pending()
+        for commit in waiting:
+            commit.wait(max(0.0, until - engine.handler.now()))
+        late = [commit for commit in waiting if not commit.done()]
+        if late:
+            log.warning("group %s: %d commits were not through when the consumer stopped", engine.group_id, len(late))
+        give_up(late, engine.group_id, stopped())
+
+    def join(self, timeout: float) -> None:
+        """Wait for the worker to end; the engine has been told to close. ``timeout`` in seconds."""
+        self._worker.join(timeout)
+
+    def fenced(self, error: BaseException | None) -> None:
+        """The membership is lost: commits that wait for the coordinator have nothing to wait for. Must not block."""
+        link = self._engine.link
+        lost = [commit for commit in self._worker.pending() if isinstance(commit, Explicit)]
+        cause = error if isinstance(error, err.KafkaException) else err.UnknownMemberId()
+        give_up(lost, self._engine.group_id, cause, "were not committed, as the membership is lost")
+        if self._worker.busy_elsewhere() and link is not None:
+            link.interrupt(COMMIT)

@@ -1,0 +1,168 @@
+"""The part of the engine that consuming threads and tasks call: it gives them messages and runs callbacks in them."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence, TypeVar
+
+from managedconsumer.clock import Deadline
+from managedconsumer.runtime.engine.assignment_part import AssignmentPart
+from managedconsumer.runtime.engine.state import Task
+from managedconsumer.runtime.waiting.patience import Patience
+from managedconsumer.structs import TopicPartition
+from managedconsumer.wire.records import Message
+
+T = TypeVar("T")
+
+
+# A missed wake-up can cost a blocked consumer at most this much (seconds).
+_LONGEST_NAP = 1.0
+
+
+class ConsumingPart(AssignmentPart):
+    """Base of :class:`managedconsumer.runtime.engine.engine.Engine`. Thread-safe, but where a method says otherwise."""
+
+    _patience: Patience | None
+
+    # -- messages -------------------------------------------------------------------------------------
+
+    def next_message(self, timeout: float | None) -> Message | None:
+        """The next message; None after ``timeout`` seconds without one (None: wait for ever, 0: do not wait)."""
+        return self._wait_for(self.collector.take, timeout)
+
+    def next_batch(self, limit: int, timeout: float | None) -> list[Message]:
+        """What is there, up to ``limit`` messages, as soon as there is one; empty after ``timeout`` seconds."""
+        return self._wait_for(lambda who: self.collector.take_many(who, limit), timeout) or []
+
+    def next_columns(self, columns: Sequence[str], timeout: float | None) -> Any:
+        """What is there of one partition as Arrow columns; None after ``timeout`` seconds."""
+        found = self._wait_for(lambda who: self.collector.take_columns(who, columns), timeout)
+        return None if found is None else found[0]
+
+    def attempt(self, take: Callable[[int], T | None], who: int) -> tuple[T | None, Task | None]:
+        """One look without waiting: what ``take`` gives, or a callback to run first, outside the lock.
+
+        Raises what ended the consumer. Neither: nothing is there, or a stop is wanted.
+        """
+        with self.lock:
+            self.visits += 1
+            if not self.collector.has_hand(who):
+                self._leave_dead_hands()
+            if self._interrupts():
+                self._on_return(who)
+                if not self.stop_wanted:
+                    self.raise_if_over()
+                return None, None
+            if self._tasks:
+                self._on_return(who)
+                return None, self._tasks.popleft()
+            if self._undecided and (open_question := self.undecided()) is not None:
+                self._on_return(who)
+                raise open_question.with_traceback(None)  # or it would grow with every call
+            return self._take(take, who), None
+
+    def _interrupts(self) -> bool:
+        over = self.closing or self.stopping or self.stop_wanted or self.ending
+        return over or self.error is not None or bool(self._raise_once)
+
+    def has_news(self) -> bool:
+        """True when there may be something for :meth:`attempt`; the lock is held."""
+        return self._interrupts() or bool(self._tasks) or self.buffer.ready() or self.undecided() is not None
+
+    def come_back(self, who: int) -> None:
+        """``who`` does not want another message: what it has in hand is finished."""
+        with self.lock:
+            self.visits += 1
+            self._on_return(who)
+
+    def _wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
+        """Call ``take`` until it gives something; runs the consuming thread's callbacks first, outside the lock."""
+        who = self.handler.ident()
+        deadline: Deadline | None = None
+        while True:
+            if self._patience is not None:
+                self._patience.give_turn()
+            taken = task = None
+            self.inside.add(who)
+            try:
+                with self.lock:
+                    taken, task = self.attempt(take, who)
+                    if taken or self.stop_wanted or self.ending:
+                        return taken
+                    if task is None:
+                        deadline = deadline or Deadline(self.handler.now(), timeout)
+                        if deadline.expired(self.handler.now()):
+                            return None
+                        remaining = deadline.remaining(self.handler.now())
+                        self.lock.wait(_LONGEST_NAP if remaining is None else min(remaining, _LONGEST_NAP))
+            except BaseException:
+                if taken:
+                    with self.lock:
+                        self.collector.take_back(who)
+                raise
+            finally:
+                self.inside.discard(who)
+            if task is not None:
+                self._run_task(task, who)
+            else:
+                self.check_process()
+
+    def _run_task(self, task: Task, who: int) -> None:
+        """A callback that calls ``stop()`` gets what a signal handler gets: the stop follows when it has come back."""
+        self.inside.add(who)
+        try:
+            task.run()
+        finally:
+            self.inside.discard(who)
+
+    def _take(self, take: Callable[[int], T | None], who: int) -> T | None:
+        queued, had = self.buffer.pops, bool(self._draining) and self.collector.has_hand(who)
+        taken = None
+        try:
+            taken = take(who) if self._patience is None else self._patience.call(take, who)
+            self._tell_of_taking(queued, had)
+        except BaseException:
+            if taken is not None:
+                self.collector.take_back(who)
+            self._tell_of_taking(queued, had)
+            raise
+        return taken
+
+    def _tell_of_taking(self, queued: int, had: bool) -> None:
+        if self.buffer.pops != queued:
+            self.not_full.notify_all()
+        # Only where something was given back: otherwise threads that wait here would wake each other all the time.
+        if had:
+            self.lock.notify_all()
+
+    def _on_return(self, who: int) -> None:
+        """The thread came back without getting a message: what it had is finished."""
+        self.collector.finish(who)
+        self.lock.notify_all()
+
+    def run_in_user_thread(self, task: Task) -> None:
+        """Queue ``task`` for the thread that consumes."""
+        with self.lock:
+            self._tasks.append(task)
+            self.wake_consumers()
+
+    def cancel_task(self, task: Task) -> bool:
+        """Forget ``task`` if no thread has come for it; False when one has."""
+        with self.lock:
+            if task not in self._tasks:
+                return False
+            self._tasks.remove(task)
+            return True
+
+    def push_back(self, messages: Sequence[Message], who: int | None = None) -> None:
+        """``who`` (None: the calling thread) could not use ``messages``.
+
+        They are handed out again, and the position stays before them.
+        """
+        with self.lock:
+            self.collector.push_back(self.handler.ident() if who is None else who, messages)
+            self.lock.notify_all()
+
+    def skip_corrupt(self, tp: TopicPartition, offset: int) -> None:
+        """Go on behind a batch that cannot be read, at which the error named ``offset``."""
+        with self.lock:
+            self.collector.skip_corrupt(tp, offset)

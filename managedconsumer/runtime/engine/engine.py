@@ -1,0 +1,153 @@
+"""The running consumer below both facades: subscription, buffer, collector, workers, and one lock around them.
+
+Threads: the user's (``next_message``), the fetch workers, a position worker (resets, metadata age) and, where offsets
+are committed automatically, a commit worker. Everything that is decided is decided under ``lock`` by pure objects; no
+I/O and no user code runs under it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable
+
+from managedconsumer.config import ConsumerOptions
+from managedconsumer.coordinator.history import History
+from managedconsumer.fetch.plan import FetchLimits
+from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.cluster.offsets import OffsetClient
+from managedconsumer.runtime.engine.consuming_part import ConsumingPart
+from managedconsumer.runtime.engine.fetch_pool import FetchPool
+from managedconsumer.runtime.engine.positions import PositionWorker
+from managedconsumer.runtime.waiting import forks
+from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.runtime.waiting.news import News
+from managedconsumer.runtime.waiting.patience import Patience
+from managedconsumer.structs import TopicPartition
+from managedconsumer.wire.records import Lane
+from managedconsumer.wire.records._lane_py import Lane as PythonLane
+
+
+def _lane(handler: Handler, options: ConsumerOptions) -> Any:
+    # The fast path never yields to other greenlets, so there is none where a deserializer may be slow.
+    if not handler.native and options.deserializer is not None:
+        return None
+    make = PythonLane if options.use_rdkafka else Lane  # librdkafka's messages become ours in Python
+    here = handler.here
+    return make(None if here else handler.current, here)
+
+
+class Engine(ConsumingPart):
+    """One consumer's machinery. Thread-safe; :meth:`close` may be called from anywhere, also from a signal handler."""
+
+    fetchers: FetchPool
+    positions: PositionWorker
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: ConsumerOptions,
+        group_id: str | None,
+        partition_object: Callable[[TopicPartition], Any] = lambda tp: tp,
+    ) -> None:
+        """``partition_object`` makes what messages and users get for a partition."""
+        super().__init__(cluster, options, group_id, _lane(cluster.handler, options), partition_object)
+        #: What happened to the membership, for the log, ``events()`` and the recorder.
+        self.history = History(group_id or "", self.handler.now, self.handler.wall_time)
+        self._patience = None if self.handler.native else Patience(self.handler)
+        self.news = News(self)
+        forks.watch(self)
+        self._build()
+
+    def _build(self) -> None:
+        options = self.options
+        limits = FetchLimits(
+            min_bytes=options.fetch_min_bytes,
+            max_wait_ms=options.fetch_wait_max_ms,
+            partition_max_bytes=options.fetch_message_max_bytes,
+            isolation_level=options.isolation,
+            rack=options.client_rack or "",
+            beside=None if self._patience is None else self._patience.beside,
+        )
+        self.link = CoordinatorLink(self.cluster, self.group_id) if self.group_id is not None else None
+        self.offsets = OffsetClient(self.cluster, self.link, self.group_id, options.isolation)
+        slots = options.num_consumer_fetchers
+        if options.use_rdkafka:
+            from managedconsumer.runtime.rdkafka.pool import RdkafkaPool
+
+            self.fetchers = RdkafkaPool(self, limits)
+        else:
+            self.fetchers = FetchPool(self, limits, slots)
+        self.positions = PositionWorker(self, self.offsets, self.close)
+
+    # -- lifecycle ------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Start (again): fresh connections, no assignment, workers running."""
+        self.check_process()
+        self.cluster.reopen()
+        self._build()
+        self._opened = True
+        with self.lock:
+            self.closing = self.stopping = self.stop_wanted = self.ending = False
+            self.error = None
+            self.troubles.clear()
+            self._raise_once.clear()
+            self._tasks.clear()
+        self.positions.start()
+
+    def close(self, timeout: float) -> None:
+        """Stop the workers and close every socket. Idempotent; never raises."""
+        with self.lock:
+            self.closing = True
+            self._tasks.clear()
+            self.wake_consumers()
+            self.not_full.notify_all()
+            self.commits.notify_all()
+        if self.link is not None:
+            self.link.close()
+        self.cluster.close()
+        self.fetchers.join(timeout)
+        self.positions.join(timeout)
+        self.offsets.close()
+        with self.lock:
+            self.drop(list(self.buffer.queues))
+            self.collector.hands.forget_taken()
+
+    def consume_on(self, loop: Any) -> None:
+        """``loop`` consumes: the last callback of a stop runs on it."""
+        self.loop = loop
+
+    def begin_stop(self, timeout: float) -> None:
+        """A stop begins that may take ``timeout`` seconds: consuming calls raise, and no other life begins."""
+        with self.lock:
+            self.stop_by = self.handler.now() + timeout
+            self.stopping = True
+            self.wake_consumers()
+
+    def abandon(self) -> None:
+        """The consumer was collected without ``stop()``: the workers end. No lock, no I/O: this runs inside the GC."""
+        self.abandoned = self.closing = True
+
+    @property
+    def tasks_waiting(self) -> bool:
+        """True when a callback waits for the consuming thread."""
+        return bool(self._tasks)
+
+    def set_paused(self, tps: Iterable[TopicPartition], paused: bool) -> None:
+        """Pause or resume; what was fetched of a paused partition is dropped at once."""
+        with self.lock:
+            self.collector.shelve()
+            for tp in tps:
+                if paused:
+                    self.subscription.pause(tp)
+                    self.buffer.restart(tp)
+                else:
+                    self.subscription.resume(tp)
+            self.lock.notify_all()
+            self.not_full.notify_all()
+
+    def position(self, tp: TopicPartition) -> int | None:
+        """The *next* offset of ``tp``; None while it is not known. Raises PartitionNotAssignedError."""
+        with self.lock:
+            self.collector.settle_lane()
+            return self.subscription.partition_state(tp).position

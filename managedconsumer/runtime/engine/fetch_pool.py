@@ -1,0 +1,289 @@
+"""The fetch workers: one per leading broker (times ``num_consumer_fetchers``), one request in flight each.
+
+A slow broker delays only its own partitions. Workers come and go with the leaders; an idle one waits on the consumer's
+condition and costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Mapping, cast
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Backoff
+from managedconsumer.fetch import plan as fp
+from managedconsumer.fetch.buffer import PartitionQueue
+from managedconsumer.fetch.refused import refused_batch
+from managedconsumer.fetch.sessions import FetchSession
+from managedconsumer.runtime.engine.assignment_part import AssignmentPart
+from managedconsumer.runtime.engine.troubles import FETCH
+from managedconsumer.runtime.net.buffers import BufferPool
+from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.structs import TopicPartition
+from managedconsumer.wire.protocol import schemas
+from managedconsumer.wire.records import RecordChunk
+
+log = logging.getLogger(__name__)
+
+# How long (seconds) a partition rests after an error before it is asked for again.
+_ERROR_REST = 0.1
+_LONGEST_NAP = 5.0
+# The pauses (seconds) between two attempts to reach a leader, before the jitter: a new leader is found within half a
+# second of being there.
+_FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 0.4
+
+
+def answer_timeout_ms(connection: Connection, max_wait_ms: int, now: float) -> float:
+    """How long to wait for a Fetch: as for any request, and what the broker waits and throttles us for (KIP-219)."""
+    throttled = max(0.0, connection.throttled_until - now)
+    return max_wait_ms + connection.settings.request_timeout_ms + 1000 * throttled
+
+
+class FetchPool:
+    """Starts and stops the fetch workers of one consumer. ``engine.lock`` guards everything here."""
+
+    def __init__(self, engine: AssignmentPart, limits: fp.FetchLimits, slots: int) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._slots = slots
+        self._workers: dict[tuple[int, int], Any] = {}
+        self._retired: list[Any] = []
+        #: Offsets of answers that went past the high watermark which came with them, see :meth:`_past_watermark`.
+        self._refetched: dict[TopicPartition, int] = {}
+
+    def ensure_workers(self) -> None:
+        """Start what is missing for the current leaders; the engine's lock is held."""
+        engine = self._engine
+        if engine.closing:
+            return
+        for queue in engine.buffer:
+            key = (fp.source_node(queue, engine.cluster.snapshot), self._slot(queue))
+            if key[0] >= 0 and key not in self._workers:
+                name = f"fetcher-{key[0]}" if self._slots == 1 else f"fetcher-{key[0]}-{key[1]}"
+                self._workers[key] = engine.handler.spawn(name, self._run, key)
+
+    def _slot(self, queue: PartitionQueue) -> int:
+        return queue.tp.partition % self._slots
+
+    def join(self, timeout: float) -> None:
+        """Wait for all workers to end; they have been told to."""
+        for worker in [*self._workers.values(), *self._retired]:
+            worker.join(timeout)
+        self._workers.clear()
+        self._retired.clear()
+
+    def alive(self) -> int:
+        """How many workers run."""
+        return sum(worker.is_alive() for worker in self._workers.values())
+
+    # -- one worker -----------------------------------------------------------------------------------
+
+    def _run(self, key: tuple[int, int]) -> None:
+        engine = self._engine
+        connection: Connection | None = None
+        backoff = Backoff(_FIRST_PAUSE, LONGEST_PAUSE, engine.handler.random)
+        buffers, session = BufferPool(), FetchSession()
+        try:
+            while (plan := self._next_plan(key)) is not None:
+                try:
+                    if connection is None or not connection.connected:
+                        if connection is not None:
+                            connection.close()
+                        connection = engine.cluster.connect(key[0], buffers.take)
+                        session.reset()
+                    answer = self._ask(connection, session, plan)
+                except err.FATAL_LOCAL_ERRORS:
+                    raise
+                except err.FrameTooLargeError as error:
+                    if not self._refuse(plan, error):
+                        self._give_up(key, plan, connection, error, backoff)
+                    connection = None
+                    continue
+                except err.KafkaException as error:
+                    self._give_up(key, plan, connection, error, backoff)
+                    connection = None
+                    continue
+                backoff.succeed()
+                self._deliver(key, plan, answer)
+        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+            engine.fail(error)
+        finally:
+            engine.troubles.over((FETCH, *key))
+            if connection is not None:
+                connection.close()
+
+    def _next_plan(self, key: tuple[int, int]) -> fp.FetchPlan | None:
+        """Wait until there is something to ask for; None: this worker is not needed any more."""
+        engine = self._engine
+        with engine.lock:
+            while not engine.closing:
+                snapshot, now = engine.cluster.snapshot, engine.handler.now()
+                self._ask_leaders_again(now)
+                mine = [q for q in engine.buffer if (fp.source_node(q, snapshot), self._slot(q)) == key]
+                if not mine:
+                    break
+                for queue in mine:
+                    if fp.recreated(queue, snapshot):
+                        engine.topic_recreated(queue, snapshot.topics[queue.tp.topic].topic_id)
+                plan = fp.plan_fetch(engine.buffer, mine, snapshot, self._limits, now)
+                if plan is not None:
+                    return plan
+                resting = [q.retry_at - now for q in mine if q.retry_at > now]
+                engine.not_full.wait(min([_LONGEST_NAP, *resting]))
+            worker = self._workers.pop(key, None)
+            if worker is not None and engine.closing:
+                self._retired.append(worker)
+        return None
+
+    def _ask_leaders_again(self, now: float) -> None:
+        """Another replica may be the closest by now; only leaders know (KIP-392)."""
+        for queue in self._engine.buffer if self._limits.rack else ():
+            if queue.read_replica >= 0 and now >= queue.replica_until and not queue.in_flight:
+                queue.read_replica = -1
+                self._sources_changed()
+
+    def _sources_changed(self) -> None:
+        """Another broker is to be asked: there is a worker for it, and it wakes up."""
+        self.ensure_workers()
+        self._engine.not_full.notify_all()
+
+    def _ask(self, connection: Connection, session: FetchSession, plan: fp.FetchPlan) -> dict[str, Any]:
+        version = connection.version(schemas.FETCH)
+        if not plan.by_id:
+            version = min(version, fp.TOPIC_ID_VERSION - 1)
+        if version < fp.EPOCH_VERSION:
+            fp.forget_epochs(plan)
+        timeout = answer_timeout_ms(connection, self._limits.max_wait_ms, self._engine.handler.now())
+        answer = connection.request(schemas.FETCH, session.shorten(plan.body, version), timeout, version)
+        if not session.accept(answer):
+            answer = connection.request(schemas.FETCH, session.shorten(plan.body, version), timeout, version)
+            session.accept(answer)
+        if answer.get("error_code"):
+            raise err.error_for_code(answer["error_code"])
+        return answer
+
+    def _give_up(
+        self,
+        key: tuple[int, int],
+        plan: fp.FetchPlan,
+        connection: Connection | None,
+        error: err.KafkaException,
+        backoff: Backoff,
+    ) -> None:
+        engine = self._engine
+        if connection is not None:
+            connection.close()
+        now = engine.handler.now()
+        with engine.lock:
+            fp.failed(plan, now, now + backoff.fail(now))
+            self._sources_changed()
+        if not engine.closing:
+            engine.troubles.note((FETCH, *key), f"fetching failed: {error}")
+            engine.refresh_metadata()
+            with engine.lock:
+                fp.ask_new_leaders(plan, key[0], engine.cluster.snapshot)
+                self._sources_changed()
+
+    def _refuse(self, plan: fp.FetchPlan, error: err.FrameTooLargeError) -> bool:
+        """The answer is too large to be received: find out for which partition, and tell its reader. The others go on.
+
+        A broker sends the first batch whole, however large (KIP-74), so it is one partition's. False: it was no answer.
+        """
+        engine = self._engine
+        with engine.lock:
+            ticket = fp.separate(plan)
+            if ticket is None:
+                return True
+            queue, version, offset = ticket
+            batch = refused_batch(queue.context, offset, error, "fetch_message_max_bytes")
+            if batch is None:
+                return False
+            log.warning("%s", batch.error)
+            # The buffer and the collector see the interface only.
+            engine.buffer.accept(queue, version, cast("RecordChunk", batch))
+            engine.lock.notify_all()
+            return True
+
+    def _deliver(self, key: tuple[int, int], plan: fp.FetchPlan, answer: dict[str, Any]) -> None:
+        """Walk the answer without the lock, then hand it over in one go."""
+        engine = self._engine
+        results = fp.read_answer(plan, answer, self._limits)
+        stale = False
+        with engine.lock:
+            rest = engine.handler.now() + _ERROR_REST
+            fp.release(plan, 0.0)
+            fp.answered(plan)
+            for result in results:
+                stale |= self._take(result, rest)
+            if results:  # an idle topic's answers are empty, and wake nobody
+                engine.lock.notify_all()
+        retried = [result for result in results if result.outcome is fp.Outcome.RETRY]
+        if retried:
+            tp = retried[0].queue.tp
+            engine.troubles.note((FETCH, *key), f"fetching {tp.topic}-{tp.partition}: {retried[0].error}")
+        else:
+            engine.troubles.over((FETCH, *key))
+        if stale:
+            engine.refresh_metadata()
+
+    def _take(self, result: fp.PartitionResult, rest: float) -> bool:
+        """One partition's part; True when the metadata is out of date."""
+        engine, queue = self._engine, result.queue
+        if queue.version != result.version or not queue.state.active:
+            return False
+        if result.chunk is not None:
+            if not self._take_data(queue, result.version, result.chunk, result.answer):
+                result.outcome = fp.Outcome.RETRY
+                result.error = err.KafkaException("offsets beyond the log's end")
+            return False
+        if result.outcome is fp.Outcome.TRUNCATED:
+            diverging = result.answer["diverging_epoch"]
+            engine.log_truncated(queue, diverging["end_offset"], diverging["epoch"])
+            return False
+        queue.retry_at = rest
+        follower = queue.read_replica
+        if follower >= 0:
+            fp.leave_replica(queue, engine.handler.now())
+            self._sources_changed()
+        problem = result.error or err.UnknownError()
+        if result.outcome is fp.Outcome.RESET and follower >= 0:
+            pass  # a follower may lag behind (KIP-392): the leader decides
+        elif result.outcome is fp.Outcome.RESET:
+            engine.offset_out_of_range(queue)
+        elif result.outcome is fp.Outcome.RAISE:
+            log.error("fetching %s-%d: %s", *queue.tp, problem)
+            engine.fail(problem)
+        return result.outcome is fp.Outcome.REFRESH
+
+    def _take_data(self, queue: PartitionQueue, version: int, chunk: RecordChunk, answer: Mapping[str, Any]) -> bool:
+        """False: the data is not accepted and must be fetched again."""
+        state = queue.state
+        state.highwater = answer["high_watermark"]
+        state.last_stable = answer.get("last_stable_offset", -1)
+        state.log_start = answer.get("log_start_offset", -1)
+        preferred = answer.get("preferred_read_replica", -1)
+        if preferred >= 0 and preferred != queue.read_replica:
+            cluster, now = self._engine.cluster, self._engine.handler.now()
+            fp.go_to_replica(queue, preferred, now + cluster.metadata_max_age, cluster.snapshot, now)
+            self._sources_changed()
+        if chunk.next_fetch_offset > state.highwater >= 0:
+            return self._past_watermark(queue, chunk.fetch_offset)
+        if self._refetched:
+            self._refetched.pop(queue.tp, None)
+        if chunk.record_count or chunk.corrupt or chunk.next_fetch_offset > chunk.fetch_offset:
+            self._engine.buffer.accept(queue, version, chunk)
+        return True
+
+    def _past_watermark(self, queue: PartitionQueue, offset: int) -> bool:
+        """Records above the reported high watermark. First time: fetch again at once (True). Again: back off (False).
+
+        Kafka's checksum does not cover a batch's base offset, and a wrong one would skip messages. But a broker reads
+        the high watermark before the log, so records that were written in between are above it and sound: the second
+        answer has them below it.
+        """
+        if self._refetched.get(queue.tp) == offset:
+            queue.retry_at = self._engine.handler.now() + _ERROR_REST
+            return False
+        self._refetched[queue.tp] = offset
+        return True

@@ -1,0 +1,51 @@
+"""What happens to one membership, for the log: each change of state once, each trouble when it is new."""
+
+from __future__ import annotations
+
+import logging
+from typing import Collection
+
+from managedconsumer.coordinator import events as ev
+from managedconsumer.coordinator.history import History
+from managedconsumer.coordinator.requests import waiting_text
+from managedconsumer.runtime.engine.troubles import COORDINATOR, GROUP, WAITING, Troubles
+from managedconsumer.structs import Generation, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class GroupLog:
+    """Writes into ``history`` and ``troubles``, and into the log. Safe from any thread; never blocks."""
+
+    def __init__(self, history: History, troubles: Troubles) -> None:
+        self.history = history
+        self.troubles = troubles
+
+    def observe(self, event: ev.Event, generation: Generation) -> None:
+        """``event`` of a membership that is in ``generation``: one INFO line for each change of state."""
+        if isinstance(event, ev.Transition):
+            old, new = event.old.value, event.new.value
+            log.info("%s", self.history.add("state", event.generation, old=old, new=new, reason=event.reason))
+        elif isinstance(event, ev.CoordinatorLost):
+            self.history.add("coordinator", generation, reason=event.reason)
+            self.troubles.note(COORDINATOR, f"the coordinator is away: {event.reason}")
+        elif isinstance(event, ev.CoordinatorBack):
+            self.troubles.over(COORDINATOR)
+        elif isinstance(event, ev.Retrying):
+            self.history.add("retry", generation, reason=str(event.error))
+            self.troubles.note(GROUP, f"cannot join yet: {event.error}")
+        elif isinstance(event, ev.Waiting):
+            if event.over:
+                self.troubles.over(WAITING)
+            else:
+                self.troubles.note(WAITING, waiting_text(event.api))
+        elif isinstance(event, ev.MembershipLost):
+            self.troubles.note(GROUP, f"membership lost: {event.error}")
+
+    def note(self, kind: str, generation: Generation, tps: Collection[TopicPartition], reason: str = "") -> None:
+        """Something has happened to partitions; see :data:`managedconsumer.coordinator.history.KINDS`."""
+        log.debug("%s", self.history.add(kind, generation, tps, reason=reason))
+
+    def taken_over(self) -> None:
+        """A share was taken over: whatever went wrong with the group before is over."""
+        self.troubles.over(GROUP)

@@ -1,0 +1,140 @@
+"""The position worker: finds positions for partitions that have none, and keeps the metadata young."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Callable, Mapping
+
+from managedconsumer.clock import Backoff
+from managedconsumer.fetch.resets import OffsetAnswer
+from managedconsumer.runtime.cluster.offsets import OffsetClient
+from managedconsumer.runtime.engine.assignment_part import AssignmentPart
+from managedconsumer.runtime.engine.fetch_pool import LONGEST_PAUSE
+from managedconsumer.runtime.engine.troubles import METADATA, POSITIONS
+from managedconsumer.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+# A round of look-ups tries again for this long (seconds) before its trouble is reported.
+_ROUND = 1.0
+# A leader gets at least this long (seconds) to answer ListOffsets, even if less is left of the round.
+_SLOWEST_ANSWER = 10.0
+
+
+class PositionWorker:
+    """A worker of one engine; :meth:`resolve` is also called directly by threads that need a position now."""
+
+    def __init__(self, engine: AssignmentPart, offsets: OffsetClient, close: Callable[[float], None]) -> None:
+        """``close`` ends the engine of a consumer that was deleted without ``stop()``, within so many seconds."""
+        self._engine = engine
+        self._offsets = offsets
+        self._close = close
+        self._worker: Any = None
+        self._wake = engine.handler.Event()
+        self._on_metadata: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """Start the worker."""
+        self._worker = self._engine.handler.spawn("positions", self._run)
+
+    def wake(self) -> None:
+        """There is something to look up."""
+        self._wake.set()
+
+    def watch_metadata(self, told: Callable[[], None]) -> None:
+        """Call ``told``, and nobody else, in this worker after each change of the metadata."""
+        self._on_metadata = told
+
+    def join(self, timeout: float) -> None:
+        """Wait for the worker to end; it has been told to."""
+        self._wake.set()
+        if self._worker is not None:
+            self._worker.join(timeout)
+
+    def resolve(self, timeout: float, interrupted: Callable[[], bool] = lambda: False) -> None:
+        """Look positions up for every partition that waits for a reset. Unreachable leaders are left for later.
+
+        ``interrupted`` ends the wait: what is answered after that counts as well.
+        """
+        engine = self._engine
+        with engine.lock:
+            waiting = {
+                tp: (state, state.reset_strategy)
+                for tp, state in engine.subscription.assignment.items()
+                if state.awaiting_reset and state.reset_strategy is not None
+            }
+        if not waiting:
+            engine.troubles.over(POSITIONS)
+            return
+        wanted = {tp: strategy for tp, (_, strategy) in waiting.items() if strategy is not None}
+
+        def use(answers: Mapping[TopicPartition, OffsetAnswer]) -> None:
+            with engine.lock:
+                for tp, answer in answers.items():
+                    state, strategy = waiting[tp]
+                    if answer.error is not None or strategy is None:
+                        continue
+                    if state.reset_to(max(0, answer.offset), strategy):
+                        # The epoch of the log's start says nothing about the records before the position.
+                        log.info("%s-%d: starting at offset %d", *tp, answer.offset)
+                        engine.buffer.restart(tp)
+                engine.fetchers.ensure_workers()
+                engine.lock.notify_all()
+                engine.not_full.notify_all()
+
+        answers = self._offsets.list_offsets(
+            wanted, timeout, lambda: engine.closing or interrupted(), use=use, slowest=_SLOWEST_ANSWER
+        )
+        for tp, answer in answers.items():
+            if not (answer.may_change and interrupted()):
+                self._trouble(tp, answer)
+
+    def _trouble(self, tp: TopicPartition, answer: OffsetAnswer) -> None:
+        if self._engine.closing or answer.error is None:
+            return
+        if answer.may_change:
+            self._engine.troubles.note(POSITIONS, f"{tp.topic}-{tp.partition}: no offset yet: {answer.error}")
+        else:
+            self._engine.fail(answer.error)
+
+    def _pending(self) -> bool:
+        engine = self._engine
+        with engine.lock:
+            return any(state.awaiting_reset for state in engine.subscription.assignment.values())
+
+    def _in_the_dark(self) -> bool:
+        """True while a partition has no leader, and so no fetch worker to ask for one, or no broker could be asked."""
+        engine = self._engine
+        if engine.troubles.met(METADATA):
+            return True
+        with engine.lock:
+            return any(engine.cluster.snapshot.leader_for(tp) is None for tp in engine.subscription.assignment)
+
+    def _run(self) -> None:
+        engine, now = self._engine, self._engine.handler.now
+        seen = engine.cluster.snapshot
+        backoff = Backoff(0.1, LONGEST_PAUSE, engine.handler.random)
+        try:
+            while not engine.closing:
+                self._wake.clear()
+                # What is asked for meanwhile does not wait for a slow leader: the next round is for both.
+                self.resolve(_ROUND, self._wake.is_set)
+                age = now() - engine.cluster.refreshed_at
+                # The age is infinite until start() has its first metadata. start() must see that error itself, so
+                # nothing is refreshed here before.
+                if engine.cluster.metadata_max_age <= age < float("inf") or self._in_the_dark():
+                    engine.refresh_metadata()
+                    age = min(age, now() - engine.cluster.refreshed_at)
+                if engine.cluster.snapshot is not seen:  # refreshed here or by another worker
+                    seen = engine.cluster.snapshot
+                    self._on_metadata()
+                if self._in_the_dark():
+                    pause = backoff.fail(now())
+                else:
+                    backoff.succeed()
+                    pause = 0.2 if self._pending() else max(0.5, min(5.0, engine.cluster.metadata_max_age - age))
+                self._wake.wait(pause)
+        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+            engine.fail(error)
+        if engine.abandoned:  # deleted without stop(): the garbage collector must not wait for sockets and workers
+            self._close(2.0)

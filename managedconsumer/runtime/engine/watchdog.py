@@ -1,0 +1,59 @@
+"""The opt-in watchdog of ``max_processing_ms``: a member whose user does not come back gives its place up.
+
+Heartbeats go on whatever the user's code does, so by default a message may be worked on for ever. With the option, a
+member that has held a message for too long leaves the group (others take its partitions over at once, what it has in
+hand is handed out again there), and joins again when its user is back. It says so in the log and in ``health()``.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from managedconsumer.errors import KafkaException
+from managedconsumer.runtime.engine.engine import Engine
+from managedconsumer.runtime.member import GroupMember
+
+log = logging.getLogger(__name__)
+
+SOURCE = "watchdog"
+
+
+class ProcessingTooLongError(KafkaException):
+    """A message was in hand for longer than ``max_processing_ms``."""
+
+
+class ProcessingWatchdog:
+    """Looked at by the membership worker between rebalances; sees progress with the precision of its visits."""
+
+    def __init__(self, engine: Engine, limit_ms: int | None) -> None:
+        self._engine = engine
+        self._limit = None if limit_ms is None else limit_ms / 1000.0
+        self._seen = (-1, -1)
+        self._since = 0.0
+        self.waiting = False
+
+    def _progress(self) -> tuple[int, int]:
+        engine = self._engine
+        return engine.visits, engine.collector.lane.count
+
+    def check(self, member: GroupMember) -> bool:
+        """True while the member has to stay out of the group until its user is back."""
+        if self._limit is None:
+            return False
+        now, progress = self._engine.handler.now(), self._progress()
+        with self._engine.lock:
+            busy = self._engine.collector.in_hand() or self._engine.collector.hands.left_behind()
+        if progress != self._seen or not (busy or self.waiting):
+            if self.waiting:
+                log.info("group %s: the user is back, joining again", self._engine.group_id)
+                self._engine.troubles.over(SOURCE)
+            self._seen, self._since, self.waiting = progress, now, False
+        elif not self.waiting and now - self._since > self._limit:
+            self.waiting = True
+            text = (
+                f"a message has been in hand for more than max_processing_ms={int(self._limit * 1000)}: leaving the "
+                "group until the user comes back for the next one"
+            )
+            self._engine.troubles.note(SOURCE, text)
+            member.leave_as_fenced(ProcessingTooLongError(text), member.generation)
+        return self.waiting

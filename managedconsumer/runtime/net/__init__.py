@@ -1,0 +1,1 @@
+"""Sockets, TLS, SASL, connections."""

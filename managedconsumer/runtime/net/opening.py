@@ -1,0 +1,143 @@
+"""From a host name to a socket that Kafka can be spoken on: TCP, then TLS when asked for."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from managedconsumer import errors
+from managedconsumer.runtime.net import diagnose
+from managedconsumer.runtime.net import sockets as net
+from managedconsumer.runtime.net.settings import ConnectionSettings
+from managedconsumer.runtime.net.transport import make_transport
+from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.wire.protocol import framing, schemas
+
+log = logging.getLogger(__name__)
+
+MAX_EARLY_FRAME_BYTES: Final = 1 << 20
+"""Before the broker has proved who it is, nothing large is expected of it."""
+# The largest answer accepted to anything but Fetch. Records are left as they are, but other answers become objects of
+# some 17 times their size. Metadata is the largest: 16 MiB have room for more than 300,000 partitions with 3 replicas
+# each (42 bytes in version 12), several times what a cluster can have.
+MAX_ORDINARY_FRAME_BYTES: Final = 16 << 20
+_PROBE_S: Final = 0.5
+
+
+def open_socket(
+    handler: Handler, host: str, port: int, settings: ConnectionSettings, hold: net.SocketHold, limit: float
+) -> Any:
+    """Connect within ``limit`` seconds; the socket is in ``hold`` from its first moment.
+
+    Raises typed errors; only ConnectionAbortedError, when ``hold`` is closed meanwhile, comes through as it is.
+    """
+    address = diagnose.shown_address(host, port)
+    deadline = handler.now() + limit
+    try:
+        sock = net.dial(handler, host, port, limit, hold=hold, source_address=settings.source_address)
+    except ConnectionAbortedError:
+        raise
+    except OSError as error:
+        raise diagnose.dial_failed(address, error, limit) from error
+    if not settings.security.uses_tls:
+        return sock
+    context = handler.run_blocking(settings.security.tls_context)
+    try:
+        return _shake_hands(handler, sock, context, host, hold, deadline)
+    except (OSError, ValueError) as error:
+        if hold.closed:
+            raise ConnectionAbortedError("closed while connecting") from error
+        raise _failure(handler, host, port, settings, hold, error, limit) from error
+
+
+def login_wanted(handler: Handler, host: str, port: int, settings: ConnectionSettings, hold: net.SocketHold) -> bool:
+    """Why a broker hung up on a client without SASL: whether its listener wants a login."""
+    tls = settings.security.uses_tls
+    answer = _ask_aside(handler, host, port, settings, hold, schemas.SASL_HANDSHAKE, {"mechanism": "PLAIN"}, tls)
+    return bool(answer and answer["mechanisms"])
+
+
+def _shake_hands(handler: Handler, sock: Any, context: Any, host: str, hold: net.SocketHold, deadline: float) -> Any:
+    # A trailing dot marks a name as absolute to the resolver; no certificate has it.
+    sock = net.wrap_tls(sock, context, host.rstrip("."))
+    hold.adopt(sock)
+    hold.enter()
+    try:
+        net.handshake(sock, max(deadline - handler.now(), 0.001))
+    finally:
+        hold.leave()
+    return sock
+
+
+def _failure(
+    handler: Handler,
+    host: str,
+    port: int,
+    settings: ConnectionSettings,
+    hold: net.SocketHold,
+    error: Exception,
+    limit: float,
+) -> errors.KafkaException:
+    address = diagnose.shown_address(host, port)
+    if isinstance(error, TimeoutError):
+        return diagnose.connecting_timed_out(address, "the TLS handshake", limit)
+    if diagnose.is_end_of_stream(error):
+        # What a broker's listener without TLS does, but also one that shuts down: only the first is worth an error
+        # that ends the consumer.
+        if _speaks_kafka_in_clear(handler, host, port, settings, hold):
+            return diagnose.plaintext_listener(address, settings.security)
+        return diagnose.hung_up(address, "during the TLS handshake", error)
+    if diagnose.is_tls_error(error):
+        return diagnose.tls_failed(address, host, error, settings.security)
+    if isinstance(error, ValueError):
+        return errors.ConfigurationError(f"{host!r} cannot be used as a TLS server name: {error}")
+    return errors.SocketDisconnectedError(
+        f"the connection to {address} broke during the TLS handshake: {net.describe(error)}"
+    )
+
+
+def _speaks_kafka_in_clear(
+    handler: Handler, host: str, port: int, settings: ConnectionSettings, hold: net.SocketHold
+) -> bool:
+    return _ask_aside(handler, host, port, settings, hold, schemas.API_VERSIONS, {}, tls=False) is not None
+
+
+def _ask_aside(
+    handler: Handler,
+    host: str,
+    port: int,
+    settings: ConnectionSettings,
+    hold: net.SocketHold,
+    api: schemas.Api,
+    body: dict[str, Any],
+    tls: bool,
+) -> dict[str, Any] | None:
+    """Ask one harmless question, without any secret, on a second connection in place of the one in ``hold``.
+
+    Sent in version 0, which every broker understands, or refuses in that version's form.
+    """
+    hold.sock.close()
+    deadline = handler.now() + _PROBE_S
+    try:
+        sock = net.dial(handler, host, port, _PROBE_S, hold=hold, source_address=settings.source_address)
+        if tls:
+            sock = _shake_hands(handler, sock, settings.security.tls_context(), host, hold, deadline)
+        try:
+            hold.enter()
+            try:
+                transport = make_transport(handler, sock)
+                transport.send(framing.encode_frame(api, 0, 1, settings.client_id, api.encode(0, body)), deadline)
+                frame = transport.receive_frame(_early_size, deadline)
+            finally:
+                hold.leave()
+        finally:
+            sock.close()
+        found, answer = framing.parse_response_header(api, 0, frame)
+        return api.decode(0, answer) if found == 1 else None
+    except (OSError, ValueError, errors.ProtocolError) as error:
+        log.debug("%s:%s does not tell why it hung up: %s", host, port, error)
+        return None
+
+
+def _early_size(header: bytes) -> int:
+    return framing.check_frame_size(header, MAX_EARLY_FRAME_BYTES)

@@ -1,0 +1,53 @@
+"""What a request without an answer says about the other connections to the same broker."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+
+from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.runtime.waiting.handlers import Handler
+
+log = logging.getLogger(__name__)
+
+# A broker that has not answered for less (seconds) may just be slow: that says nothing about other connections.
+_TELLING_S = 2.0
+
+
+class OpenConnections:
+    """The connections that one consumer has open. Thread-safe; holds them weakly, as their users own them.
+
+    A firewall that has lost its table or a proxy that hangs kills every connection through it, without a word on any
+    of them. The first request that times out is how we learn it. Connections to that broker over which something has
+    come since that request was sent are alive. The others are closed: a request that waits on one of them fails at
+    once, and no new one is sent over an old one. To a broker that is only slow this costs a new connection each.
+    """
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        # By id(); unlike a WeakSet, a dict can be listed in one step while other threads add to it.
+        self._open: dict[int, weakref.ref[Connection]] = {}
+
+    def add(self, connection: Connection) -> None:
+        """A connection that is about to be made; what it hears and does not hear counts from here on."""
+        connection.on_silence = self._silent
+        key = id(connection)
+        self._open[key] = weakref.ref(connection, lambda _: self._open.pop(key, None))
+
+    def close(self) -> None:
+        """Close all of them; any thread."""
+        for connection in self._all():
+            connection.close()
+
+    def _all(self) -> list[Connection]:
+        return [connection for ref in list(self._open.values()) if (connection := ref()) is not None]
+
+    def _silent(self, address: str, since: float) -> None:
+        """A request that was sent to ``address`` at ``since`` (handler's clock) has got no answer in time."""
+        waited = self._handler.now() - since
+        for connection in self._all():
+            if connection.address != address or connection.heard_at >= since or not connection.connected:
+                continue
+            if waited >= min(_TELLING_S, connection.settings.request_timeout_ms / 1000):
+                log.info("%s has not answered for %.3g s: an older connection to it is given up", address, waited)
+                connection.close()

@@ -1,0 +1,214 @@
+"""Bytes over one socket, within deadlines: the same few methods over plain, TLS and gevent sockets.
+
+The plain transport sleeps in the kernel with a receive time-out and ``MSG_WAITALL``, so a response of any size costs
+two system calls and gives the GIL away twice: each time it is taken back may cost a full switch interval (5 ms) when
+another thread computes, so their number is what counts.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Final
+
+from managedconsumer.runtime.net import sockets as net
+from managedconsumer.runtime.waiting.handlers import Handler
+
+if TYPE_CHECKING:
+    import mmap
+
+_INBOX_BYTES: Final = 16 << 10
+_MIN_TIMEOUT_S: Final = 0.001
+_timeval = struct.Struct("@ll").pack
+
+FrameSize = Callable[[bytes], int]
+"""The size that four bytes announce; raises when it cannot be one."""
+BufferFactory = Callable[[int], "bytearray | memoryview | mmap.mmap"]
+"""Gives a writable buffer of at least so many bytes, which belongs to the frame's receiver from then on."""
+
+
+class PeerClosedError(ConnectionError):
+    """The other side ended the stream; ``partial`` says whether in the middle of a frame."""
+
+    def __init__(self, partial: bool) -> None:
+        super().__init__("in the middle of an answer" if partial else "without answering")
+        self.partial = partial
+
+
+class Transport:
+    """One socket and the bytes that came early.  For one thread or greenlet at a time; close it through its hold.
+
+    ``deadline`` is a moment of the handler's clock.  After any exception the stream is of no use any more.
+    """
+
+    def __init__(self, handler: Handler, sock: Any, buffer_factory: BufferFactory = bytearray) -> None:
+        self._now = handler.now
+        self._sock = sock
+        self._buffer_factory = buffer_factory
+        # Short answers (most of them) arrive whole in the first read; of a long one this holds the beginning.
+        self._inbox = memoryview(bytearray(_INBOX_BYTES))
+        self._start = 0
+        self._end = 0
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Send everything; raises TimeoutError and OSError."""
+        raise NotImplementedError
+
+    def _receive_some(self, view: memoryview, deadline: float) -> int:
+        """Wait for at least one byte; 0 at the end of the stream."""
+        raise NotImplementedError
+
+    def _receive_all(self, view: memoryview, deadline: float) -> None:
+        while view:
+            count = self._receive_some(view, deadline)
+            if not count:
+                raise PeerClosedError(partial=True)
+            view = view[count:]
+
+    def receive_frame(self, frame_size: FrameSize, deadline: float) -> memoryview:
+        """The next frame without its four size bytes, in a buffer of its own.
+
+        :raises TimeoutError: it was not complete by then
+        :raises PeerClosedError: the stream ended
+        """
+        while self._end - self._start < 4:
+            self._fill_inbox(deadline)
+        start = self._start + 4
+        size = frame_size(bytes(self._inbox[self._start : start]))
+        frame = memoryview(self._buffer_factory(size))[:size]
+        early = min(size, self._end - start)
+        frame[:early] = self._inbox[start : start + early]
+        self._start = start + early
+        if self._start == self._end:
+            self._start = self._end = 0
+        if early < size:
+            self._receive_all(frame[early:], deadline)
+        return frame
+
+    def beginning(self, count: int, deadline: float) -> bytes:
+        """The first ``count`` bytes (16 KiB at most) of a frame whose size was refused. The stream ends with this.
+
+        :raises TimeoutError: they have not come by then
+        :raises PeerClosedError: the stream ended
+        """
+        stop = 4 + min(count, len(self._inbox) - 4)
+        while self._end - self._start < stop:
+            self._fill_inbox(deadline)
+        return bytes(self._inbox[self._start + 4 : self._start + stop])
+
+    def _fill_inbox(self, deadline: float) -> None:
+        if self._start:
+            held = bytes(self._inbox[self._start : self._end])
+            self._inbox[: len(held)] = held
+            self._start, self._end = 0, len(held)
+        count = self._receive_some(self._inbox[self._end :], deadline)
+        if not count:
+            raise PeerClosedError(partial=self._end > self._start)
+        self._end += count
+
+
+class _BlockingTransport(Transport):
+    """A plain socket that blocks in the kernel; only its own thread waits."""
+
+    def __init__(self, handler: Handler, sock: Any, buffer_factory: BufferFactory = bytearray) -> None:
+        super().__init__(handler, sock, buffer_factory)
+        sock.settimeout(None)
+
+    def send(self, data: bytes, deadline: float) -> None:
+        view = memoryview(data)
+        while view:
+            self._limit(socket.SO_SNDTIMEO, deadline)
+            try:
+                view = view[self._sock.send(view) :]
+            except BlockingIOError:
+                raise TimeoutError from None
+
+    def _receive_some(self, view: memoryview, deadline: float, flags: int = 0) -> int:
+        self._limit(socket.SO_RCVTIMEO, deadline)
+        try:
+            return int(self._sock.recv_into(view, 0, flags))
+        except BlockingIOError:
+            raise TimeoutError from None
+
+    def _receive_all(self, view: memoryview, deadline: float) -> None:
+        # The kernel counts the time-out over the whole of a MSG_WAITALL read, so dripping bytes do not extend it;
+        # it returns early on a signal, at the time-out, or at the end of the stream.
+        while view:
+            count = self._receive_some(view, deadline, socket.MSG_WAITALL)
+            if not count:
+                raise PeerClosedError(partial=True)
+            view = view[count:]
+
+    def _limit(self, option: int, deadline: float) -> None:
+        seconds = deadline - self._now()
+        if seconds <= 0:
+            raise TimeoutError
+        # Zero would mean for ever.
+        whole, fraction = divmod(max(seconds, _MIN_TIMEOUT_S), 1)
+        self._sock.setsockopt(socket.SOL_SOCKET, option, _timeval(int(whole), int(fraction * 1e6)))
+
+
+class _TimeoutTransport(Transport):
+    """A TLS socket in a thread, or any socket on a system without the kernel's time-outs."""
+
+    def send(self, data: bytes, deadline: float) -> None:
+        view = memoryview(data)
+        while view:
+            self._limit(deadline)
+            view = view[self._sock.send(view) :]
+
+    def _receive_some(self, view: memoryview, deadline: float) -> int:
+        self._limit(deadline)
+        return int(self._sock.recv_into(view))
+
+    def _limit(self, deadline: float) -> None:
+        seconds = deadline - self._now()
+        if seconds <= 0:
+            raise TimeoutError
+        self._sock.settimeout(seconds)
+
+
+class _GreenTransport(Transport):
+    """gevent's sockets: one timer around each operation, as their own time-outs start anew with every packet."""
+
+    def __init__(self, handler: Handler, sock: Any, buffer_factory: BufferFactory = bytearray) -> None:
+        super().__init__(handler, sock, buffer_factory)
+        from gevent import Timeout
+
+        self._timeout: Any = Timeout
+        sock.settimeout(None)
+
+    def send(self, data: bytes, deadline: float) -> None:
+        with self._timer(deadline):
+            view = memoryview(data)
+            while view:
+                view = view[self._sock.send(view) :]
+
+    def receive_frame(self, frame_size: FrameSize, deadline: float) -> memoryview:
+        with self._timer(deadline):
+            return super().receive_frame(frame_size, deadline)
+
+    def beginning(self, count: int, deadline: float) -> bytes:
+        with self._timer(deadline):
+            return super().beginning(count, deadline)
+
+    def _receive_some(self, view: memoryview, deadline: float) -> int:
+        if deadline <= self._now():  # a peer that sends without pause would never let the timer run
+            raise TimeoutError
+        return int(self._sock.recv_into(view))
+
+    def _timer(self, deadline: float) -> Any:
+        seconds = deadline - self._now()
+        if seconds <= 0:
+            raise TimeoutError
+        return self._timeout(seconds, TimeoutError())
+
+
+def make_transport(handler: Handler, sock: Any, buffer_factory: BufferFactory = bytearray) -> Transport:
+    """The transport that suits a connected socket (after the TLS handshake, if any)."""
+    if net.is_green(sock):
+        return _GreenTransport(handler, sock, buffer_factory)
+    if net.is_tls(sock) or sys.platform not in ("linux", "darwin"):
+        return _TimeoutTransport(handler, sock, buffer_factory)
+    return _BlockingTransport(handler, sock, buffer_factory)

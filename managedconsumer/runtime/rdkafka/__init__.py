@@ -1,0 +1,1 @@
+"""librdkafka as the fetcher (``use_rdkafka``)."""

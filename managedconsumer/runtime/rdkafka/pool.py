@@ -1,0 +1,275 @@
+"""``use_rdkafka=True``: librdkafka fetches (package confluent-kafka), under our membership, positions and commits.
+
+One worker keeps a ``confluent_kafka.Consumer`` in step with the buffer: whatever the queues want to be read from where,
+it is assigned; its group is never joined. Seeks, resets and resumed partitions are unassigned and assigned at the new
+offset, which makes librdkafka forget what it had fetched. What comes of partitions that are held for a rebalance stays
+in our buffer. When the buffer is full the worker takes no more, and librdkafka's own queue fills up to its bound.
+
+Where librdkafka cannot go on (a damaged batch, an offset that is not in the log, a log that was cut) we fetch once
+ourselves, so that all of that is treated as it is without librdkafka.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Backoff
+from managedconsumer.fetch import plan as fp
+from managedconsumer.fetch.buffer import PartitionQueue
+from managedconsumer.fetch.sessions import FetchSession
+from managedconsumer.runtime.engine.assignment_part import AssignmentPart
+from managedconsumer.runtime.engine.fetch_pool import FetchPool
+from managedconsumer.runtime.engine.troubles import FETCH
+from managedconsumer.runtime.rdkafka import config as config
+from managedconsumer.runtime.rdkafka.chunk import RdkafkaChunk
+from managedconsumer.runtime.rdkafka.reader import Part, Reader, Reading, text_of
+from managedconsumer.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from managedconsumer.wire.records import RecordChunk
+
+_KEY = (-1, 0)
+_TROUBLE = (FETCH, *_KEY)
+_LONGEST_NAP = 1.0
+# How long (seconds) a partition rests after an error, and how long a consumer without partitions is kept.
+_ERROR_REST = 0.2
+_LINGER = 10.0
+# How long (seconds) after its last sign a trouble of librdkafka's counts as over.
+_TROUBLE_AGE = 15.0
+
+
+@dataclass
+class _Step:
+    """What the worker does next, in this order."""
+
+    stop: list[TopicPartition]
+    start: dict[TopicPartition, Reading]
+    room: bool  # for messages
+
+
+class RdkafkaPool(FetchPool):
+    """In place of :class:`FetchPool`; ``engine.lock`` guards what both have."""
+
+    def __init__(self, engine: AssignmentPart, limits: fp.FetchLimits) -> None:
+        """Raises MissingPackageError, and ConfigurationError for security settings that librdkafka cannot have."""
+        super().__init__(engine, limits, 1)
+        self._package = config.load()
+        config.check(engine.cluster.settings.security)
+        self._troubled_at = 0.0
+
+    def ensure_workers(self) -> None:
+        """Start the worker if there is something to read; the engine's lock is held."""
+        engine = self._engine
+        if not engine.closing and engine.buffer.queues and _KEY not in self._workers:
+            self._workers[_KEY] = engine.handler.spawn("fetcher-rdkafka", self._work)
+
+    # -- the worker -----------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        engine = self._engine
+        reader: Reader | None = None
+        backoff = Backoff(0.1, 2.0, engine.handler.random)
+        try:
+            while (step := self._next_step(reader)) is not None:
+                try:
+                    reader = reader or self._make_reader()
+                    reader.follow(step.stop, step.start)
+                    if step.room:
+                        lot = reader.collect(engine.not_full, wait=not (step.stop or step.start))
+                        self._deliver_lot(reader, lot)
+                    backoff.succeed()
+                except self._package.KafkaException as error:
+                    if reader is not None:
+                        reader.close()
+                        reader = None
+                    self._rest(error, backoff)
+        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+            engine.fail(error)
+        finally:
+            engine.troubles.over(_TROUBLE)
+            if reader is not None:
+                reader.close()
+
+    def _make_reader(self) -> Reader:
+        engine = self._engine
+        connection = engine.cluster.settings
+        settings = config.settings(engine.cluster.bootstrap, engine.options, connection, engine.handler)
+        # A token callable may be slow, and must not block the hub.
+        pooled = connection.security.sasl_oauth_token is not None
+        return Reader(self._package, settings, engine.handler, pooled=pooled)
+
+    def _next_step(self, reader: Reader | None) -> _Step | None:
+        """Wait until there is something to do; None: this worker is not needed any more."""
+        engine = self._engine
+        with engine.lock:
+            idle_since = engine.handler.now()
+            while not engine.closing:
+                now = engine.handler.now()
+                snapshot = engine.cluster.snapshot
+                for queue in engine.buffer:
+                    if fp.recreated(queue, snapshot):
+                        engine.topic_recreated(queue, snapshot.topics[queue.tp.topic].topic_id)
+                step = self._plan({} if reader is None else reader.readings, now)
+                if step.stop or step.start or (step.room and reader is not None and reader.readings):
+                    return step
+                if not engine.buffer.queues and now - idle_since >= _LINGER:
+                    break
+                resting = [queue.retry_at - now for queue in engine.buffer if queue.retry_at > now]
+                engine.not_full.wait(min([_LONGEST_NAP, *resting]))
+            worker = self._workers.pop(_KEY, None)
+            if worker is not None and engine.closing:
+                self._retired.append(worker)
+        return None
+
+    def _plan(self, readings: dict[TopicPartition, Reading], now: float) -> _Step:
+        """What to change, and whether there is room for more; the engine's lock is held."""
+        buffer = self._engine.buffer
+        wanted = {queue.tp: queue for queue in buffer if self._is_wanted(queue, now)}
+        stop = [tp for tp, reading in readings.items() if not reading.fits(wanted.get(tp))]
+        start = {
+            tp: Reading(queue, queue.version, queue.fetch_offset)
+            for tp, queue in wanted.items()
+            if (tp not in readings or tp in stop) and not queue.state.held
+        }
+        # While one partition is full, all wait: librdkafka has one queue, and pausing a partition would drop what was
+        # fetched of it. The full one is being consumed, so this does not last.
+        full = buffer.nbytes * 2 >= buffer.max_bytes or any(
+            queue.records >= buffer.max_messages for queue in wanted.values() if not queue.state.held
+        )
+        return _Step(stop, start, not full)
+
+    def _is_wanted(self, queue: PartitionQueue, now: float) -> bool:
+        """True where something is to be read, or may go on being read: a hold keeps what comes as long as it fits."""
+        state = queue.state
+        return (
+            queue.fetch_offset >= 0
+            and state.active
+            and state.has_valid_position
+            and not state.paused
+            and now >= queue.retry_at
+            and not (state.held and queue.records >= self._engine.buffer.max_messages)
+        )
+
+    # -- what came ------------------------------------------------------------------------------------
+
+    def _deliver_lot(self, reader: Reader, lot: list[Any]) -> None:
+        engine = self._engine
+        parts = reader.sort(lot)
+        marks = {tp: reader.watermarks(tp) for tp in parts if tp in reader.readings}
+        damaged = []
+        if marks:
+            with engine.lock:
+                for tp, mark in marks.items():
+                    reading = reader.readings[tp]
+                    if reading.fits(reading.queue) and reading.queue.state.active:
+                        self._take_part(reading, parts[tp], mark)
+                        if parts[tp].error is not None and self._take_error(reading, parts[tp].error):
+                            damaged.append(reading.queue)
+                engine.lock.notify_all()
+        for queue in damaged:
+            self._read_ourselves(queue)
+        reader.hearing.tell()
+        if self._hear_errors(reader, bool(marks)):
+            # librdkafka does not say for which partition the answer was, and repeats the request for ever.
+            for reading in list(reader.readings.values()):
+                reading.ended = True
+                self._read_ourselves(reading.queue)
+
+    def _take_part(self, reading: Reading, part: Part, marks: tuple[int, int]) -> None:
+        """Put it into the buffer; the lock is held."""
+        queue = reading.queue
+        if marks[1] >= 0:
+            queue.state.highwater = marks[1]
+        if marks[0] >= 0:
+            queue.state.log_start = marks[0]
+        messages = part.messages
+        if messages and messages[0].offset() < reading.next_offset:
+            messages = [message for message in messages if message.offset() >= reading.next_offset]
+        chunk = RdkafkaChunk(queue.context, messages, reading.next_offset, part.end_offset)
+        if chunk.next_fetch_offset > chunk.fetch_offset:
+            # The buffer and the collector see the interface only.
+            self._engine.buffer.accept(queue, reading.version, cast("RecordChunk", chunk))
+            reading.next_offset = chunk.next_fetch_offset
+
+    # -- what went wrong ------------------------------------------------------------------------------
+
+    def _take_error(self, reading: Reading, error: Any) -> bool:
+        """An error of one partition, lock held; True when we have to read it ourselves."""
+        engine, queue, codes = self._engine, reading.queue, self._package.KafkaError
+        reading.ended = True
+        code = error.code()
+        if code in (codes._BAD_MSG, codes._BAD_COMPRESSION, codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):  # noqa: SLF001
+            return True  # the last two say either that the offset is not in the log, or that the log is another one
+        queue.retry_at = engine.handler.now() + _ERROR_REST
+        text = f"fetching {queue.tp.topic}-{queue.tp.partition}: {error.str()}"
+        ours = err.error_for_code(code, text) if code > 0 else None
+        if error.fatal() or (ours is not None and not (ours.retriable or ours.refresh_metadata)):
+            engine.fail(ours or err.RdKafkaException(text))
+        else:
+            self._note(text)
+        return False
+
+    def _note(self, text: str) -> None:
+        self._troubled_at = self._engine.handler.now()
+        self._engine.troubles.note(_TROUBLE, text)
+
+    def _hear_errors(self, reader: Reader, alive: bool) -> bool:
+        """Errors of no partition: librdkafka reconnects by itself; a refused login ends the consumer.
+
+        True when an answer was too large to be received.
+        """
+        engine, codes, too_large = self._engine, self._package.KafkaError, False
+        if engine.troubles.met(_TROUBLE) and (alive or engine.handler.now() - self._troubled_at > _TROUBLE_AGE):
+            engine.troubles.over(_TROUBLE)
+        while reader.hearing.errors:
+            error = reader.hearing.errors.popleft()
+            code = error.code()
+            if code == codes.GROUP_AUTHORIZATION_FAILED:
+                continue  # of a group that nobody wants to join
+            if code == codes._BAD_MSG and "receive.message.max.bytes" in error.str():  # noqa: SLF001
+                too_large = True
+                continue
+            if code == codes._AUTHENTICATION and engine.cluster.settings.security.sasl_oauth_token is None:  # noqa: SLF001
+                engine.fail(err.SaslAuthenticationError(f"librdkafka could not log in: {error.str()}"))
+            elif error.fatal():
+                engine.fail(err.RdKafkaException(f"librdkafka has given up: {error.str()}"))
+            else:
+                self._note(f"fetching failed: {error.str()}")
+        return too_large
+
+    def _rest(self, error: BaseException, backoff: Backoff) -> None:
+        """A call of librdkafka failed: make a new reader, after a while."""
+        engine = self._engine
+        reason = error.args[0] if error.args else None
+        if reason is not None and getattr(reason, "fatal", bool)():
+            raise err.RdKafkaException(f"librdkafka has given up: {text_of(error)}") from error
+        self._note(f"fetching failed: {text_of(error)}")
+        with engine.lock:
+            if not engine.closing:
+                engine.not_full.wait(backoff.fail(engine.handler.now()))
+
+    def _read_ourselves(self, queue: PartitionQueue) -> None:
+        """Fetch by ourselves once, where ``queue`` goes on."""
+        engine = self._engine
+        with engine.lock:
+            snapshot = engine.cluster.snapshot
+            node = fp.source_node(queue, snapshot)
+            plan = fp.plan_fetch(engine.buffer, [queue], snapshot, self._limits, engine.handler.now())
+        if plan is None:
+            return  # librdkafka will come to the same offset again
+        key, connection = (node, 0), None
+        try:
+            connection = engine.cluster.connect(node)
+            self._deliver(key, plan, self._ask(connection, FetchSession(), plan))
+        except err.FATAL_LOCAL_ERRORS:
+            raise
+        except err.FrameTooLargeError as error:
+            if not self._refuse(plan, error):
+                self._give_up(key, plan, connection, error, Backoff(_ERROR_REST, _ERROR_REST, engine.handler.random))
+        except err.KafkaException as error:
+            self._give_up(key, plan, connection, error, Backoff(_ERROR_REST, _ERROR_REST, engine.handler.random))
+        finally:
+            if connection is not None:
+                connection.close()

@@ -1,0 +1,1 @@
+"""Threads, greenlets, locks, clocks: everything that waits."""

@@ -1,0 +1,396 @@
+"""Threads or greenlets: everything that waits, locks or spawns goes through one of these two handlers.
+
+The idea (and the class names) are pykafka's; its leaks are closed: sleeping, name resolution, conditions and
+connection set-up go through the handler too, so a greenlet never blocks the hub (pykafka calls ``time.sleep`` in
+five places).  :class:`GEventHandler` needs no monkey patching, and both handlers work in a monkey-patched process:
+module attributes are looked up at the call, never bound at import.
+"""
+
+# ruff: noqa: N802 (Event(), Lock() and so on are pykafka's vocabulary and read as what they are: constructors)
+
+from __future__ import annotations
+
+import abc
+import logging
+import queue
+import random
+import sys
+import threading
+import time
+from typing import Any, Callable, TypeVar
+
+from managedconsumer.errors import MissingPackageError
+from managedconsumer.runtime.waiting import owners, primitives
+from managedconsumer.runtime.waiting.greenlets import GreenCondition, GreenWorker
+
+__all__ = ["GEventHandler", "Handler", "ThreadingHandler", "default_handler"]
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+_PREFIX = "managedconsumer."
+
+
+def _hub_threadpool() -> Any:
+    """The gevent hub's pool of native threads when this process is monkey-patched, else None."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is None or not monkey.is_module_patched("threading"):
+        return None
+    return sys.modules["gevent"].get_hub().threadpool
+
+
+def _in_hub() -> bool:
+    import gevent
+
+    return gevent.getcurrent() is gevent.get_hub()
+
+
+def _in_pool(pool: Any, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
+    """``fn(*args)`` in one of gevent's native threads.
+
+    An exception travels as a result: gevent prints the ones that leave a pool's function, with its arguments.
+    """
+
+    def quiet() -> tuple[T | None, Exception | None]:
+        try:
+            return fn(*args), None
+        except Exception as error:  # noqa: BLE001 (raised again below, in the caller)
+            return None, error
+
+    result, error = pool.apply(quiet)
+    if error is not None:
+        raise error
+    answer: T = result
+    return answer
+
+
+def in_hub_pool(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
+    """``fn(*args)`` in a native thread of this hub's pool, while other greenlets run."""
+    import gevent
+
+    return _in_pool(gevent.get_hub().threadpool, fn, args)
+
+
+class Handler(abc.ABC):
+    """How this process waits.  All methods may be called from any thread or greenlet."""
+
+    name: str
+    #: True where threads of the operating system are what consumes, False where several greenlets share one.
+    native = False
+    #: False in a simulation, whose members end with it.
+    real = True
+    Empty = queue.Empty
+    Full = queue.Full
+
+    @abc.abstractmethod
+    def Event(self) -> primitives.Event:
+        """A new, unset event."""
+
+    @abc.abstractmethod
+    def Lock(self) -> primitives.Lock:
+        """A new mutex; not reentrant."""
+
+    @abc.abstractmethod
+    def RLock(self) -> primitives.Lock:
+        """A new mutex that its holder may acquire again."""
+
+    @abc.abstractmethod
+    def Condition(self, lock: Any = None) -> primitives.Condition:
+        """A new condition, around ``lock`` (made by this handler) or an RLock of its own."""
+
+    @abc.abstractmethod
+    def Semaphore(self, n: int = 1) -> primitives.Semaphore:
+        """A new semaphore with ``n`` units."""
+
+    @abc.abstractmethod
+    def Queue(self, maxsize: int = 0) -> primitives.Queue:
+        """A new queue; 0 means without bound."""
+
+    @abc.abstractmethod
+    def sleep(self, seconds: float = 0) -> None:
+        """Let others run for ``seconds``."""
+
+    def now(self) -> float:
+        """Seconds of the monotonic clock; unmoved by wall-clock jumps."""
+        return time.monotonic()
+
+    def wall_time(self) -> float:
+        """Seconds since 1970: for what leaves this process, like times of events and of tokens. It may jump."""
+        return time.time()
+
+    def random(self) -> float:
+        """A random number from 0 to below 1: the one source of chance, for pauses and the order of brokers."""
+        return random.random()
+
+    def new_id(self) -> str:
+        """A text that no other call gives, in any process: the id of a member that names itself (KIP-848)."""
+        import uuid  # not at the top: it looks at the platform, and most groups are of the classic kind
+
+        return str(uuid.uuid4())
+
+    @abc.abstractmethod
+    def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
+        """Run ``fn(*args)`` beside the caller, as ``managedconsumer.<name>``.
+
+        A worker never keeps the process alive.  An exception that leaves ``fn`` is logged and kept in
+        ``worker.exception``.
+        """
+
+    def run_beside(self, name: str, seconds: float, fn: Callable[..., Any], *args: Any) -> None:
+        """``fn(*args)`` in a worker, waited for at most ``seconds``.
+
+        Python 3.12 starts no thread any more while the interpreter ends (in ``atexit`` functions): it runs here then.
+        """
+        try:
+            worker = self.spawn(name, fn, *args)
+        except RuntimeError:
+            fn(*args)
+            return
+        worker.join(seconds)
+
+    @abc.abstractmethod
+    def ident(self) -> int:
+        """The number of the current thread or greenlet; no other one gets it, also when this one has ended."""
+
+    def is_alive(self, ident: int) -> bool:
+        """False when the thread, greenlet or task of that number has ended."""
+        return owners.is_alive(ident)
+
+    def may_wait(self) -> bool:
+        """False where nothing may block: in gevent's hub, where signal handlers run."""
+        return True
+
+    @property
+    def here(self) -> Any:
+        """Where threads consume: an object whose attribute ``number`` is :meth:`ident`, at the least cost."""
+        return None
+
+    @property
+    def current(self) -> Callable[[], Any]:
+        """Where greenlets consume: a function that gives the current one, at the least cost."""
+        return self.ident
+
+    @abc.abstractmethod
+    def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
+        """Run something that computes for long or blocks natively, without stopping other greenlets."""
+
+    @abc.abstractmethod
+    def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
+        """Stream addresses of a host in the resolver's order; raises ``socket.gaierror``."""
+
+    @abc.abstractmethod
+    def socket(self, family: int, kind: int, proto: int) -> Any:
+        """A new socket of the sort whose waits this handler understands."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class _Run:
+    """What a worker runs: the function, with its exception kept."""
+
+    __slots__ = ("_args", "_fn", "_name", "exception")
+
+    def __init__(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._name = name
+        self._fn = fn
+        self._args = args
+        self.exception: BaseException | None = None
+
+    def __call__(self) -> None:
+        try:
+            self._fn(*self._args)
+        except Exception as error:
+            self.exception = error
+            log.exception("worker %s ended with an exception", self._name)
+        finally:
+            # A finished worker that somebody still holds must not keep the consumer alive through its arguments.
+            del self._fn, self._args
+
+
+class _ThreadWorker:
+    """A daemon thread."""
+
+    __slots__ = ("_run", "_thread")
+
+    def __init__(self, name: str, run: _Run) -> None:
+        self._run = run
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def name(self) -> str:
+        """``managedconsumer.<name>``."""
+        return self._thread.name
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What ended the worker, or None."""
+        return self._run.exception
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end; returns at once when called by the worker itself (a callback may stop its own consumer)."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def is_alive(self) -> bool:
+        """True until the function has returned."""
+        return self._thread.is_alive()
+
+    def __repr__(self) -> str:
+        return f"<worker {self.name} {'running' if self.is_alive() else 'ended'}>"
+
+
+class ThreadingHandler(Handler):
+    """Threads of the operating system (or greenlets in disguise in a monkey-patched process)."""
+
+    name = "threading"
+
+    @property
+    def native(self) -> bool:  # type: ignore[override]
+        """False in a monkey-patched process."""
+        monkey = sys.modules.get("gevent.monkey")
+        return monkey is None or not monkey.is_module_patched("threading")
+
+    def Event(self) -> primitives.Event:
+        return threading.Event()
+
+    def Lock(self) -> primitives.Lock:
+        return threading.Lock()
+
+    def RLock(self) -> primitives.Lock:
+        return threading.RLock()
+
+    def Condition(self, lock: Any = None) -> primitives.Condition:
+        return threading.Condition(lock)
+
+    def Semaphore(self, n: int = 1) -> primitives.Semaphore:
+        return threading.Semaphore(n)
+
+    def Queue(self, maxsize: int = 0) -> primitives.Queue:
+        return queue.Queue(maxsize)
+
+    def sleep(self, seconds: float = 0) -> None:
+        time.sleep(seconds)
+
+    def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
+        return _ThreadWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
+
+    def ident(self) -> int:
+        return owners.here.number if self.native else owners.of_greenlet()
+
+    @property
+    def here(self) -> Any:
+        return owners.here if self.native else None
+
+    def may_wait(self) -> bool:
+        return self.native or not _in_hub()
+
+    @property
+    def current(self) -> Callable[[], Any]:
+        import gevent
+
+        function: Callable[[], Any] = gevent.getcurrent
+        return function
+
+    def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
+        pool = _hub_threadpool()
+        return fn(*args) if pool is None else _in_pool(pool, fn, args)
+
+    def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
+        import socket
+
+        return list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
+
+    def socket(self, family: int, kind: int, proto: int) -> Any:
+        import socket
+
+        return socket.socket(family, kind, proto)
+
+
+class GEventHandler(Handler):
+    """Greenlets, without any monkey patching."""
+
+    name = "gevent"
+
+    def __init__(self) -> None:
+        """Raises MissingPackageError (an ImportError) that names the extra when gevent is missing."""
+        try:
+            import gevent  # noqa: F401
+        except ImportError as error:
+            raise MissingPackageError(
+                "use_greenlets=True needs gevent, which is not installed: pip install 'gevent>=22.10' "
+                "(the extra 'managedconsumer[gevent]' brings it)"
+            ) from error
+
+    def Event(self) -> primitives.Event:
+        from gevent.event import Event
+
+        event: primitives.Event = Event()
+        return event
+
+    def Lock(self) -> primitives.Lock:
+        from gevent.thread import allocate_lock
+
+        lock: primitives.Lock = allocate_lock()
+        return lock
+
+    def RLock(self) -> primitives.Lock:
+        from gevent.lock import RLock
+
+        lock: primitives.Lock = RLock()
+        return lock
+
+    def Condition(self, lock: Any = None) -> primitives.Condition:
+        return GreenCondition(self.RLock() if lock is None else lock)
+
+    def Semaphore(self, n: int = 1) -> primitives.Semaphore:
+        from gevent.lock import Semaphore
+
+        semaphore: primitives.Semaphore = Semaphore(n)
+        return semaphore
+
+    def Queue(self, maxsize: int = 0) -> primitives.Queue:
+        from gevent.queue import Queue
+
+        # gevent's 0 means a rendezvous, the standard library's (and ours) means without bound.
+        made: primitives.Queue = Queue(maxsize if maxsize > 0 else None)
+        return made
+
+    def sleep(self, seconds: float = 0) -> None:
+        import gevent
+
+        gevent.sleep(seconds)
+
+    def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
+        return GreenWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
+
+    def ident(self) -> int:
+        return owners.of_greenlet()
+
+    def may_wait(self) -> bool:
+        return not _in_hub()
+
+    @property
+    def current(self) -> Callable[[], Any]:
+        import gevent
+
+        function: Callable[[], Any] = gevent.getcurrent
+        return function
+
+    def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
+        return in_hub_pool(fn, args)
+
+    def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
+        from gevent import socket
+
+        return list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
+
+    def socket(self, family: int, kind: int, proto: int) -> Any:
+        from gevent import socket
+
+        return socket.socket(family, kind, proto)
+
+
+def default_handler(use_greenlets: bool = False) -> Handler:
+    """The handler for pykafka's ``use_greenlets`` flag."""
+    return GEventHandler() if use_greenlets else ThreadingHandler()

@@ -1,0 +1,52 @@
+"""Where greenlets share a thread, none may keep the others waiting: large batches are decompressed beside the hub.
+
+A consuming greenlet also lets the others run now and then, as messages that are there come without any waiting.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, TypeVar
+
+from managedconsumer.runtime.waiting.handlers import Handler, in_hub_pool
+
+T = TypeVar("T")
+
+# How long (seconds) a greenlet consumes before the others get a turn.
+_TURN = 0.01
+
+
+class Patience:
+    """One consumer's; used by all of its consuming greenlets."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._last_turn = handler.now()
+        # The greenlets that hold no lock but this consumer's, and so may wait in the middle of a decompression.
+        self._may_wait: set[int] = set()
+
+    def give_turn(self) -> None:
+        """Let others run, if they have not for a while. Call it without a lock."""
+        if self._handler.now() - self._last_turn > _TURN:
+            from gevent import get_hub
+
+            # Not gevent.sleep(0), which gives way to what is ready but, fifty times over, not to timers and sockets.
+            hub = get_hub()
+            hub.wait(hub.loop.timer(0))
+            self._last_turn = self._handler.now()
+
+    def call(self, fn: Callable[[int], T], who: int) -> T:
+        """``fn(who)``; large batches are decompressed beside the hub, with the consumer's lock held on."""
+        import gevent
+
+        me = id(gevent.getcurrent())
+        self._may_wait.add(me)
+        try:
+            return fn(who)
+        finally:
+            self._may_wait.discard(me)
+
+    def beside(self, fn: Callable[..., T], *args: Any) -> T:
+        """``fn(*args)`` in the hub's thread pool, if the calling greenlet is inside :meth:`call`; otherwise here."""
+        import gevent
+
+        return in_hub_pool(fn, args) if id(gevent.getcurrent()) in self._may_wait else fn(*args)

@@ -1,0 +1,385 @@
+"""A group coordinator in memory, as Kafka's classic groups behave: states, generations, sessions, fencing, offsets.
+
+Requests and answers are the decoded bodies of the wire schemas. An answer may come later (a join waits for the other
+members), so every request brings a ``reply``. Time is given by the ``timer`` that the owner passes. Sources: Kafka's
+``ClassicGroup`` and ``GroupMetadataManager`` (behaviour), KIP-62, KIP-345, KIP-394, KIP-814.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any, Callable
+
+from managedconsumer import codes
+from managedconsumer.structs import TopicPartition
+from managedconsumer.testing.memory.member import Body, GroupState, MemberEntry, Reply, join_error, protocols_of
+
+Timer = Callable[[float, Callable[[], None]], None]
+_S = GroupState
+
+
+class ClassicGroup:
+    """One group. ``now`` and ``timer`` are virtual; ``changed`` hears of every change of state."""
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        timer: Timer,
+        changed: Callable[[str], None] = lambda _text: None,
+        initial_delay: float = 0.0,
+    ) -> None:
+        self._now, self._timer, self._changed = now, timer, changed
+        self._initial_delay = initial_delay
+        self.state = _S.EMPTY
+        self.generation = 0
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, MemberEntry] = {}
+        self.static: dict[str, str] = {}
+        self.pending: set[str] = set()
+        self.committed: dict[TopicPartition, tuple[int, str]] = {}
+        self._round = 0
+        self._holding_off = False
+        self._ids = 0
+        self._saved: tuple[int, str | None, str | None, dict[str, MemberEntry]] = (0, None, None, {})
+
+    # -- questions ------------------------------------------------------------------------------------
+
+    def accepts(self, member_id: str, generation: int) -> bool:
+        """True while a commit by this member of this generation is not fenced."""
+        return member_id in self.members and generation == self.generation
+
+    def check(self, body: Body, generation: int | None) -> int:
+        """The error code of a request by a member: known, not fenced, of the current generation; or 0."""
+        member_id, instance = body["member_id"], body.get("group_instance_id")
+        if instance is not None and instance in self.static and self.static[instance] != member_id:
+            return codes.FENCED_INSTANCE_ID
+        if member_id not in self.members:
+            return codes.UNKNOWN_MEMBER_ID
+        return codes.ILLEGAL_GENERATION if generation is not None and generation != self.generation else 0
+
+    # -- JoinGroup ------------------------------------------------------------------------------------
+
+    def join(self, body: Body, reply: Reply) -> None:
+        """Answered when everybody has joined, or the slowest has had its time."""
+        if self.members and not self._common({name for name, _ in protocols_of(body)}, but=body["member_id"]):
+            reply(join_error(codes.INCONSISTENT_GROUP_PROTOCOL, body["member_id"]))
+        elif not body["member_id"]:
+            self._join_new(body, reply)
+        elif body["member_id"] in self.pending:
+            self.pending.discard(body["member_id"])
+            self._add(body["member_id"], body, reply)
+        else:
+            self._join_known(body, reply)
+
+    def _join_new(self, body: Body, reply: Reply) -> None:
+        self._ids += 1
+        member_id = f"m{self._ids}"
+        instance = body.get("group_instance_id")
+        if instance is None:
+            self.pending.add(member_id)
+            self._timer(body["session_timeout_ms"] / 1000.0, lambda: self._forget_pending(member_id))
+            reply(join_error(codes.MEMBER_ID_REQUIRED, member_id))
+        elif instance in self.static:
+            self._replace_static(member_id, body, reply)
+        else:
+            self.static[instance] = member_id
+            self._add(member_id, body, reply)
+
+    def _forget_pending(self, member_id: str) -> None:
+        if member_id in self.pending:
+            self.pending.discard(member_id)
+            self._maybe_complete()
+
+    def _replace_static(self, member_id: str, body: Body, reply: Reply) -> None:
+        """KIP-345: the instance is back under a new id; the old id is fenced."""
+        old = self.members.pop(self.static[body["group_instance_id"]])
+        for waiting in (old.join, old.sync):
+            if waiting is not None:
+                waiting({**join_error(codes.FENCED_INSTANCE_ID, old.id), "assignment": b""})
+        member = MemberEntry(member_id, body)
+        same, member.assignment = member.protocols == old.protocols, old.assignment
+        self.members[member_id] = member
+        self.static[body["group_instance_id"]] = member_id
+        was_leader = self.leader == old.id
+        if was_leader:
+            self.leader = member_id
+        self._touch(member)
+        if self.state is _S.STABLE and same:
+            self._save()
+            answer = self._join_answer(member)
+            # KIP-814: the new leader knows the members and need not compute.
+            reply({**answer, "skip_assignment": was_leader})
+        else:
+            member.join = reply
+            self._rebalance("static member replaced")
+
+    def _join_known(self, body: Body, reply: Reply) -> None:
+        code = self.check(body, None)
+        if code or self.state is _S.EMPTY:
+            reply(join_error(code or codes.UNKNOWN_MEMBER_ID, body["member_id"]))
+            return
+        member = self.members[body["member_id"]]
+        same = member.protocols == protocols_of(body)
+        if self.state is _S.COMPLETING and same:
+            reply(self._join_answer(member))  # its answer got lost
+        elif self.state is _S.STABLE and same and member.id != self.leader:
+            reply(self._join_answer(member))
+        else:
+            if member.join is not None:
+                member.join(join_error(codes.REBALANCE_IN_PROGRESS, member.id))
+            member.protocols, member.join = protocols_of(body), reply
+            self._rebalance("member rejoins")
+
+    def _add(self, member_id: str, body: Body, reply: Reply) -> None:
+        member = self.members[member_id] = MemberEntry(member_id, body)
+        member.join = reply
+        self._touch(member)
+        if self.leader is None:
+            self.leader = member_id
+        self._rebalance("new member")
+
+    def _common(self, names: set[str], but: str) -> bool:
+        offers = [{name for name, _ in member.protocols} for member in self.members.values() if member.id != but]
+        return bool(names.intersection(*offers)) if offers else bool(names)
+
+    def _rebalance(self, reason: str) -> None:
+        if self.state in (_S.STABLE, _S.COMPLETING, _S.EMPTY):
+            if self.state is _S.COMPLETING:
+                self._fail_syncs(codes.REBALANCE_IN_PROGRESS)
+            fresh = self.state is _S.EMPTY
+            self._move(_S.PREPARING, reason)
+            self._round += 1
+            current = self._round
+            self._holding_off = fresh and self._initial_delay > 0
+            if self._holding_off:
+                self._timer(self._initial_delay, lambda: self._end_hold_off(current))
+            self._timer(max(m.rebalance for m in self.members.values()), lambda: self._join_time_is_up(current))
+        self._maybe_complete()
+
+    def _end_hold_off(self, current: int) -> None:
+        if current == self._round:
+            self._holding_off = False
+            self._maybe_complete()
+
+    def _join_time_is_up(self, current: int) -> None:
+        if self.state is not _S.PREPARING or current != self._round:
+            return
+        self._holding_off = False
+        for member in [m for m in self.members.values() if m.join is None and m.instance is None]:
+            self._drop(member)
+        self.pending.clear()
+        if self.members and all(member.join is None for member in self.members.values()):
+            self._timer(max(m.rebalance for m in self.members.values()), lambda: self._join_time_is_up(current))
+        else:
+            self._complete()
+
+    def _maybe_complete(self) -> None:
+        if self.state is not _S.PREPARING or self.pending or self._holding_off:
+            return
+        if all(member.join is not None for member in self.members.values()):
+            self._complete()
+
+    def _complete(self) -> None:
+        self.generation += 1
+        self._round += 1
+        if not self.members:
+            self.leader = self.protocol = None
+            self._move(_S.EMPTY, "nobody left")
+            self._save()
+            return
+        if self.leader not in self.members or self.members[self.leader].join is None:
+            self.leader = next(member.id for member in self.members.values() if member.join is not None)
+        self.protocol = self._vote()
+        self._move(_S.COMPLETING, "everybody has joined")
+        current = self._round
+        self._timer(max(m.rebalance for m in self.members.values()), lambda: self._sync_time_is_up(current))
+        for member in self.members.values():
+            self._touch(member)
+            reply, member.join = member.join, None
+            if reply is not None:
+                reply(self._join_answer(member))
+
+    def _vote(self) -> str:
+        common = set.intersection(*({name for name, _ in m.protocols} for m in self.members.values()))
+        votes = [next(name for name, _ in m.protocols if name in common) for m in self.members.values()]
+        return max(sorted(common), key=votes.count)
+
+    def _join_answer(self, member: MemberEntry) -> dict[str, Any]:
+        members = [
+            {"member_id": m.id, "group_instance_id": m.instance, "metadata": dict(m.protocols)[self.protocol or ""]}
+            for m in self.members.values()
+        ]
+        return {
+            "error_code": 0,
+            "generation_id": self.generation,
+            "protocol_name": self.protocol,
+            "leader": self.leader,
+            "member_id": member.id,
+            "skip_assignment": False,
+            "members": members if member.id == self.leader else [],
+        }
+
+    # -- SyncGroup, Heartbeat, LeaveGroup -------------------------------------------------------------
+
+    def sync(self, body: Body, reply: Reply) -> None:
+        """Answered when the leader has sent everybody's assignment."""
+        code = self.check(body, body["generation_id"])
+        if not code and self.state is _S.PREPARING:
+            code = codes.REBALANCE_IN_PROGRESS
+        if code:
+            reply({"error_code": code, "assignment": b""})
+            return
+        member = self.members[body["member_id"]]
+        self._touch(member)
+        if self.state is _S.STABLE:
+            reply({"error_code": 0, "assignment": member.assignment})
+            return
+        member.sync = reply
+        if member.id == self.leader:
+            shares = {entry["member_id"]: bytes(entry["assignment"]) for entry in body["assignments"]}
+            for other in self.members.values():
+                other.assignment = shares.get(other.id, b"")
+            self._move(_S.STABLE, "assignment by the leader")
+            self._round += 1
+            self._save()
+            for other in list(self.members.values()):
+                waiting, other.sync = other.sync, None
+                if waiting is not None:
+                    self._touch(other)
+                    waiting({"error_code": 0, "assignment": other.assignment})
+
+    def _sync_time_is_up(self, current: int) -> None:
+        if self.state is _S.COMPLETING and current == self._round:
+            for member in [m for m in self.members.values() if m.sync is None]:
+                self._drop(member)
+            self._rebalance_or_empty("sync did not come")
+
+    def _fail_syncs(self, code: int) -> None:
+        for member in self.members.values():
+            waiting, member.sync = member.sync, None
+            if waiting is not None:
+                waiting({"error_code": code, "assignment": b""})
+
+    def heartbeat(self, body: Body) -> int:
+        """Error code."""
+        code = self.check(body, body["generation_id"])
+        if code:
+            return code
+        self._touch(self.members[body["member_id"]])
+        return codes.REBALANCE_IN_PROGRESS if self.state is _S.PREPARING else 0
+
+    def leave(self, body: Body) -> dict[str, Any]:
+        """The answer, with a code for each member."""
+        left = []
+        for entry in body["members"]:
+            member = self.members.get(entry["member_id"])
+            known = member is not None or entry["member_id"] in self.pending
+            self.pending.discard(entry["member_id"])
+            if member is not None:
+                self._drop(member)
+            left.append({"member_id": entry["member_id"], "error_code": 0 if known else codes.UNKNOWN_MEMBER_ID})
+        self._rebalance_or_empty("member left")
+        return {"error_code": 0, "members": left}
+
+    # -- sessions -------------------------------------------------------------------------------------
+
+    def _touch(self, member: MemberEntry) -> None:
+        """The member is alive: its session starts anew."""
+        first = not member.deadline
+        member.deadline = self._now() + member.session
+        if first:
+            self._timer(member.session, lambda: self._watch(member))
+
+    def _watch(self, member: MemberEntry) -> None:
+        if self.members.get(member.id) is not member:
+            return
+        if member.join is not None or member.sync is not None:
+            member.deadline = self._now() + member.session  # who waits for us is alive
+        left = member.deadline - self._now()
+        if left > 0:
+            self._timer(left, lambda: self._watch(member))
+        else:
+            self._drop(member)
+            self._rebalance_or_empty(f"session of {member.id} expired")
+
+    def expel(self, member_id: str | None) -> None:
+        """End the session of a member (None: of everybody)."""
+        for member in [m for m in self.members.values() if member_id in (None, m.id)]:
+            self._drop(member)
+        self._rebalance_or_empty("expelled")
+
+    def _drop(self, member: MemberEntry) -> None:
+        self.members.pop(member.id, None)
+        if member.instance is not None and self.static.get(member.instance) == member.id:
+            del self.static[member.instance]
+        for waiting in (member.join, member.sync):
+            if waiting is not None:
+                waiting({**join_error(codes.UNKNOWN_MEMBER_ID, member.id), "assignment": b""})
+        member.join = member.sync = None
+        if self.leader == member.id:
+            self.leader = next(iter(self.members), None)
+
+    def _rebalance_or_empty(self, reason: str) -> None:
+        if self.state in (_S.STABLE, _S.COMPLETING):
+            if self.members:
+                self._rebalance(reason)
+            else:
+                self._fail_syncs(codes.REBALANCE_IN_PROGRESS)
+                self._move(_S.PREPARING, reason)
+                self._complete()
+        else:
+            self._maybe_complete()
+
+    def _move(self, state: GroupState, reason: str) -> None:
+        self.state = state
+        self._changed(f"group {state.value} generation {self.generation} members {sorted(self.members)}: {reason}")
+
+    # -- offsets --------------------------------------------------------------------------------------
+
+    def check_commit(self, body: Body) -> int:
+        """The error code for all partitions of a commit; 0: it counts."""
+        generation, member_id = body["generation_id_or_member_epoch"], body["member_id"]
+        if not (generation < 0 and self.state is _S.EMPTY):
+            if generation < 0 and not member_id and body.get("group_instance_id") is None:
+                return codes.UNKNOWN_MEMBER_ID
+            code = self.check(body, generation)
+            if code:
+                return code
+            if self.state is _S.COMPLETING:
+                return codes.REBALANCE_IN_PROGRESS
+            self._touch(self.members[member_id])
+        return 0
+
+    def commit(self, body: Body) -> None:
+        """Note the offsets of a commit that counts."""
+        for topic in body["topics"]:
+            for part in topic["partitions"]:
+                tp = TopicPartition(topic["name"], part["partition_index"])
+                self.committed[tp] = (part["committed_offset"], part["committed_metadata"] or "")
+
+    # -- another broker takes over --------------------------------------------------------------------
+
+    def _save(self) -> None:
+        """What the offsets topic keeps: the members as of the last completed rebalance."""
+        members = {member_id: copy(member) for member_id, member in self.members.items()}
+        self._saved = (self.generation, self.protocol, self.leader, members)
+
+    def move(self) -> None:
+        """Another broker loads the group: joins and syncs under way are sent away, an unfinished round is forgotten."""
+        for member in list(self.members.values()):
+            for waiting in (member.join, member.sync):
+                if waiting is not None:
+                    waiting({**join_error(codes.NOT_COORDINATOR, member.id), "assignment": b""})
+            member.join = member.sync = None
+        self.generation, self.protocol, self.leader, saved = self._saved
+        self.members = {member_id: copy(member) for member_id, member in saved.items()}
+        self.static = {m.instance: m.id for m in self.members.values() if m.instance is not None}
+        self.pending.clear()
+        self._round += 1
+        self._holding_off = False
+        for member in self.members.values():
+            member.join = member.sync = None
+            member.deadline = 0.0
+            self._touch(member)
+        self._move(_S.STABLE if self.members else _S.EMPTY, "another broker coordinates now")

@@ -1,0 +1,71 @@
+"""The contract of the rebalance callbacks, held against what one simulated listener sees (``docs/guarantees.rst``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Collection
+
+from managedconsumer.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from managedconsumer.testing.simulation.watch import Watched
+
+
+class Contract:
+    """The callbacks of one listener, as a user may rely on them."""
+
+    def __init__(self, program: Watched, report: Callable[[str], None]) -> None:
+        self._program = program
+        self._report = report
+        self.owned: set[TopicPartition] = set()
+        self._assigned_in: Any = None
+
+    def _wrong(self, text: str) -> None:
+        self._report(f"{self._program.name}: {text} (owned before: {_short(self.owned)})")
+
+    def revoked(self, tps: Collection[TopicPartition]) -> None:
+        """``on_partitions_revoked`` begins."""
+        given = set(tps)
+        if self._program.knows_loss:
+            self._wrong(f"revoked({_short(given)}) though the membership is lost")
+        if self._program.cooperative and not given:
+            self._wrong("revoked with nothing under a cooperative assignor")
+        if not given <= self.owned or (given != self.owned and not self._program.cooperative):
+            self._wrong(f"revoked({_short(given)})")
+        self.owned -= given
+
+    def lost(self, tps: Collection[TopicPartition]) -> None:
+        """``on_partitions_lost`` begins."""
+        given = set(tps)
+        if not self._program.loses:
+            self._wrong(f"lost({_short(given)}) though nothing was lost")
+        if not given or given != self.owned:
+            self._wrong(f"lost({_short(given)})")
+        self.owned -= given
+
+    def assigned(self, tps: Collection[TopicPartition]) -> None:
+        """``on_partitions_assigned`` begins."""
+        given, generation = set(tps), self._program.generation()
+        if self.owned and not self._program.cooperative:
+            self._wrong(f"assigned({_short(given)}) before everything was revoked")
+        if given & self.owned:
+            self._wrong(f"assigned({_short(given)}) again")
+        # Under KIP-848 an epoch brings what others give up bit by bit.
+        if generation.joined and generation == self._assigned_in and not self._program.modern:
+            self._wrong(f"assigned twice in generation {generation.id}")
+        if generation.joined:
+            self._assigned_in = generation
+        self.owned |= given
+
+    def fenced(self) -> None:
+        """The membership is lost; the coordinator may take the member back into the same generation."""
+        self._assigned_in = None
+
+    def stopped(self) -> None:
+        """``stop()`` has returned."""
+        if self.owned:
+            self._wrong("stopped without revoked or lost")
+        self.owned.clear()
+
+
+def _short(tps: Collection[TopicPartition]) -> str:
+    return "{" + ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(tps)) + "}"

@@ -1,0 +1,332 @@
+"""A :class:`~managedconsumer.runtime.waiting.handlers.Handler` whose waiting is all imaginary.
+
+Everything that waits in this package waits through a handler. With this one whole consumers run as they are, in the
+virtual time of a :class:`~managedconsumer.testing.simulation.kernel.Kernel`.
+"""
+
+# ruff: noqa: N802 (Event(), Lock() and so on are the vocabulary of the handlers)
+
+from __future__ import annotations
+
+import queue
+from typing import Any, Callable, TypeVar
+
+from managedconsumer.runtime.waiting import owners, primitives
+from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.testing.simulation.kernel import FIRST_NUMBER, Killed, Process, Task
+
+T = TypeVar("T")
+_PREFIX = "managedconsumer."
+
+
+class VirtualLock:
+    """A mutex, reentrant or not."""
+
+    __slots__ = ("_depth", "_kernel", "_owner", "_process", "_reentrant", "_waiters")
+
+    def __init__(self, process: Process, reentrant: bool) -> None:
+        self._process = process
+        self._kernel = process.kernel
+        self._reentrant = reentrant
+        self._owner: Task | None = None
+        self._depth = 0
+        self._waiters: list[Task] = []
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it; False if it could not be had."""
+        kernel = self._kernel
+        me = kernel.current
+        owner = self._owner
+        if me is None or self._process.dead:
+            return True
+        if owner is None and not kernel.interrupt_every:
+            self._owner, self._depth = me, 1
+            return True
+        if owner is me:
+            if not self._reentrant:
+                raise RuntimeError(f"{me.name} takes a lock that it holds and that is not reentrant: deadlock")
+            self._depth += 1
+            return True
+        if kernel.interrupt_every:
+            kernel.maybe_interrupt()
+        deadline = None if timeout < 0 else kernel.now + timeout
+        while self._owner is not None:
+            if not blocking or (deadline is not None and kernel.now >= deadline):
+                return False
+            self._waiters.append(me)
+            me.park(None if deadline is None else deadline - kernel.now)
+            if me in self._waiters:
+                self._waiters.remove(me)
+        self._owner, self._depth = me, 1
+        return True
+
+    @property
+    def taken(self) -> bool:
+        """True while somebody has it."""
+        return self._owner is not None
+
+    def release(self) -> None:
+        """Give it back."""
+        me = self._kernel.current
+        if me is None or self._process.dead:
+            return
+        if self._owner is not me:
+            raise RuntimeError(f"{me.name} releases a lock that it does not hold")
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None
+            if self._waiters:
+                self._waiters.pop(0).wake()
+
+    def give_up(self) -> int:
+        """Release it whatever the depth, for a condition's wait; returns the depth."""
+        if self._owner is not self._process.kernel.current:
+            raise RuntimeError("wait() and notify() need the lock of their condition")
+        depth, self._depth = self._depth, 1
+        self.release()
+        return depth
+
+    def restore(self, depth: int) -> None:
+        """Undo :meth:`give_up`."""
+        self.acquire()
+        self._depth = depth
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class VirtualCondition:
+    """A condition around a lock."""
+
+    __slots__ = ("_lock", "_notified", "_process", "_waiters", "acquire", "release")
+
+    def __init__(self, process: Process, lock: VirtualLock) -> None:
+        self._process = process
+        self._lock = lock
+        self._notified = 0
+        self._waiters: list[Task] = []
+        self.acquire = lock.acquire
+        self.release = lock.release
+
+    def __enter__(self) -> bool:
+        return self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for a notification; False after ``timeout`` seconds."""
+        me = self._process.kernel.current
+        if me is None or self._process.dead:
+            raise Killed
+        depth, woken = self._lock.give_up(), True
+        notified = self._notified
+        self._waiters.append(me)
+        try:
+            woken = me.park(timeout)
+            return woken
+        finally:
+            if me in self._waiters:
+                self._waiters.remove(me)
+            self._lock.restore(depth)
+            # Whoever notifies while the waiter is on its way has not forgotten it, though it does not wait any more.
+            me.missed_wake_up = None
+            if timeout is not None and not woken:
+                me.missed_wake_up = timeout, lambda: self._notified == notified
+
+    def notify(self, n: int = 1) -> None:
+        """Wake ``n`` waiters."""
+        self._notified += 1
+        woken, self._waiters = self._waiters[:n], self._waiters[n:]
+        for task in woken:
+            task.wake()
+
+    def notify_all(self) -> None:
+        """Wake everybody."""
+        self._notified += 1
+        if self._waiters:
+            self.notify(len(self._waiters))
+
+
+class VirtualEvent:
+    """A flag."""
+
+    __slots__ = ("_process", "_set", "_waiters")
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._set = False
+        self._waiters: list[Task] = []
+
+    def set(self) -> None:
+        """Raise the flag."""
+        self._set = True
+        woken, self._waiters = self._waiters, []
+        for task in woken:
+            task.wake()
+
+    def clear(self) -> None:
+        """Lower the flag."""
+        self._set = False
+
+    def is_set(self) -> bool:
+        """True while the flag is up."""
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the flag; False if it is not up after ``timeout`` seconds."""
+        me = self._process.kernel.current
+        if not self._set and me is not None:
+            self._waiters.append(me)
+            me.park(timeout)
+            if me in self._waiters:
+                self._waiters.remove(me)
+        return self._set
+
+
+class VirtualSemaphore:
+    """A counter that never goes below zero."""
+
+    __slots__ = ("_changed", "_units")
+
+    def __init__(self, process: Process, units: int) -> None:
+        self._changed = VirtualCondition(process, VirtualLock(process, reentrant=True))
+        self._units = units
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """Take a unit; False if there was none in time."""
+        with self._changed:
+            while not self._units:
+                if not blocking or not self._changed.wait(timeout):
+                    return False
+            self._units -= 1
+            return True
+
+    def release(self) -> None:
+        """Give a unit back."""
+        with self._changed:
+            self._units += 1
+            self._changed.notify()
+
+
+class VirtualQueue:
+    """A bounded first-in-first-out queue."""
+
+    def __init__(self, process: Process, maxsize: int) -> None:
+        self._changed = VirtualCondition(process, VirtualLock(process, reentrant=True))
+        self._maxsize = maxsize
+        self._items: list[Any] = []
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Append; raises ``queue.Full``."""
+        with self._changed:
+            while self.full():
+                if not block or not self._changed.wait(timeout):
+                    raise queue.Full
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take the oldest; raises ``queue.Empty``."""
+        with self._changed:
+            while not self._items:
+                if not block or not self._changed.wait(timeout):
+                    raise queue.Empty
+            self._changed.notify_all()
+            return self._items.pop(0)
+
+    def put_nowait(self, item: Any) -> None:
+        """``put`` without waiting."""
+        self.put(item, block=False)
+
+    def get_nowait(self) -> Any:
+        """``get`` without waiting."""
+        return self.get(block=False)
+
+    def qsize(self) -> int:
+        """How many are in it."""
+        return len(self._items)
+
+    def empty(self) -> bool:
+        """True when nothing is in it."""
+        return not self._items
+
+    def full(self) -> bool:
+        """True when nothing more goes in."""
+        return 0 < self._maxsize <= len(self._items)
+
+
+class VirtualHandler(Handler):
+    """How the workers of one simulated process wait."""
+
+    name = "virtual"
+    real = False
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.kernel = process.kernel
+        #: All locks that the program has asked for.
+        self.locks: list[VirtualLock] = []
+
+    def Event(self) -> primitives.Event:
+        return VirtualEvent(self.process)
+
+    def Lock(self) -> primitives.Lock:
+        return self._lock(reentrant=False)
+
+    def RLock(self) -> primitives.Lock:
+        return self._lock(reentrant=True)
+
+    def _lock(self, reentrant: bool) -> VirtualLock:
+        self.locks.append(VirtualLock(self.process, reentrant))
+        return self.locks[-1]
+
+    def Condition(self, lock: Any = None) -> primitives.Condition:
+        return VirtualCondition(self.process, lock or VirtualLock(self.process, reentrant=True))
+
+    def Semaphore(self, n: int = 1) -> primitives.Semaphore:
+        return VirtualSemaphore(self.process, n)
+
+    def Queue(self, maxsize: int = 0) -> primitives.Queue:
+        return VirtualQueue(self.process, maxsize)
+
+    def sleep(self, seconds: float = 0) -> None:
+        task = self.kernel.current
+        if task is not None:
+            task.park(seconds)
+        elif self.process.dead:  # its stack is being unwound, and the end was taken for a failure to try again after
+            raise Killed
+
+    def now(self) -> float:
+        return self.kernel.now
+
+    def wall_time(self) -> float:
+        return self.kernel.now
+
+    def random(self) -> float:
+        return self.kernel.jitter()
+
+    def new_id(self) -> str:
+        return self.kernel.new_id()
+
+    def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
+        return Task(self.process, _PREFIX + name, fn, args)
+
+    def ident(self) -> int:
+        task = self.kernel.current
+        return 0 if task is None else task.number
+
+    def is_alive(self, ident: int) -> bool:
+        return not ident or (ident in self.process.tasks if ident > FIRST_NUMBER else owners.is_alive(ident))
+
+    def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
+        return fn(*args)
+
+    def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
+        raise NotImplementedError("there is no network in virtual time")
+
+    def socket(self, family: int, kind: int, proto: int) -> Any:
+        raise NotImplementedError("there is no network in virtual time")

@@ -1,0 +1,97 @@
+"""An asyncio event loop in virtual time: the real loop and real tasks, only its clock and its waiting are imaginary."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from asyncio import events
+from typing import Any, Callable, Coroutine
+
+from managedconsumer.testing.simulation.handler import VirtualHandler
+from managedconsumer.testing.simulation.kernel import Killed, Task
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """One simulated thread that runs coroutines. It is its own selector: there are no sockets to select."""
+
+    def __init__(self, handler: VirtualHandler) -> None:
+        super().__init__()
+        self._handler = handler
+        self._wake = handler.Event()
+        self._selector = self
+        self._thread: Task | None = None
+
+    def run(self, coroutines: list[Coroutine[Any, Any, None]]) -> list[BaseException]:
+        """Run all of them to their ends, in the calling simulated thread; what they have raised."""
+        self._thread = task = self._handler.kernel.current
+        if task is None:
+            raise RuntimeError("an event loop needs a simulated thread to run in")
+        # All simulated threads are one thread, which would know one running loop only.
+        task.on_leave, task.on_return = self._leave, self._come_back
+        self._come_back()
+        try:
+            running = [self.create_task(coroutine) for coroutine in coroutines]
+            while not all(each.done() for each in running):
+                self._run_once()  # type: ignore[attr-defined]
+            return [error for each in running if not each.cancelled() and (error := each.exception()) is not None]
+        finally:
+            task.on_leave = task.on_return = None
+            self._leave()
+            self.close()
+            for coroutine in coroutines:
+                coroutine.close()  # of a program that was killed, some have not even begun
+
+    def _leave(self) -> None:
+        self._thread_id: int | None = None
+        events._set_running_loop(None)  # noqa: SLF001 (there is no other way)
+
+    def _come_back(self) -> None:
+        self._thread_id = threading.get_ident()
+        events._set_running_loop(self)  # noqa: SLF001
+
+    # -- what a loop asks of its system ---------------------------------------------------------------
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._handler.now()
+
+    def select(self, timeout: float | None) -> list[Any]:
+        """Wait for ``timeout`` seconds, or until another thread has something for the loop."""
+        if self._handler.process.dead:
+            raise Killed  # a coroutine's task has swallowed it
+        if timeout is None or timeout > 0:
+            self._wake.wait(timeout)
+        else:
+            self._handler.sleep(0)  # as a system's select does, which lets other threads run
+        self._wake.clear()
+        return []
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are none."""
+
+    def _write_to_self(self) -> None:
+        self._wake.set()
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
+        """Run ``func(*args)`` in a simulated thread of its own."""
+        del executor
+        future = self.create_future()
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            if not future.done():
+                future.set_exception(error) if error is not None else future.set_result(result)
+
+        def work() -> None:
+            result, error = None, None
+            try:
+                result = func(*args)
+            except Exception as raised:  # noqa: BLE001 (raised where the future is awaited)
+                error = raised
+            if not self.is_closed():
+                self.call_soon_threadsafe(settle, result, error)
+
+        self._handler.spawn("async-wait", work)
+        return future
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """A task that died is the simulation's business, not the log's."""

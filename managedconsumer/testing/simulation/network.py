@@ -1,0 +1,228 @@
+"""The network of a simulation: it delays, loses and breaks; and what the core sees of it."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
+from managedconsumer.testing.simulation.brokers import Brokers
+from managedconsumer.testing.simulation.handler import VirtualHandler
+from managedconsumer.testing.simulation.kernel import Kernel, Process, Task
+from managedconsumer.wire.protocol import schemas
+
+_DEFAULT_TIMEOUT = 30.0
+
+
+class Fault:
+    """What happens to one request: see :class:`Network`."""
+
+    __slots__ = ("code", "ending", "kind", "seconds")
+
+    def __init__(self, kind: str = "", code: int = 0, seconds: float = 0.0, ending: bool = False) -> None:
+        #: "" none, "code" refused, "lost request", "lost answer" (silence), "reset before", "reset after", "late".
+        self.kind = kind
+        self.code = code
+        self.seconds = seconds
+        #: Whether the consumer may end by it.
+        self.ending = ending
+
+
+NO_FAULT = Fault()
+
+
+class Network:
+    """Carries requests and answers between processes and brokers; what goes wrong is decided by ``choose``."""
+
+    def __init__(self, kernel: Kernel, brokers: Brokers) -> None:
+        self.kernel = kernel
+        self.brokers = brokers
+        self.choose: Callable[[Process, schemas.Api], Fault] = lambda _process, _api: NO_FAULT
+        self.note: Callable[[Process, str], None] = lambda _process, _text: None
+        #: Told of every request that a worker makes.
+        self.on_request: Callable[[Call], None] = lambda _call: None
+        self.latency = 0.002
+        self.metadata_max_age_ms = 4000
+        self.connections: list[SimulatedConnection] = []
+
+    def forget(self) -> None:
+        """The simulation is over: lead nowhere any more."""
+        self.connections.clear()
+        self.brokers.forget()
+        del self.choose, self.note, self.on_request
+
+    def delay(self) -> float:
+        """One way through the network."""
+        return self.latency * (0.5 + self.kernel.random.random())
+
+    def send(self, connection: SimulatedConnection, call: Call) -> None:
+        """Take a request on its way."""
+        self.on_request(call)
+        if connection.silent:
+            return
+        fault = self.choose(connection.process, call.api)
+        if fault.kind:
+            text = f"code {fault.code}" if fault.kind == "code" else fault.kind
+            self.note(connection.process, f"fault: {call.api.name}: {text}")
+        if fault.kind == "reset before":
+            self.kernel.after(self.delay(), connection.close)
+        elif fault.kind != "lost request":
+            self.kernel.after(self.delay(), self._arrive, connection, call, fault)
+
+    def _arrive(self, connection: SimulatedConnection, call: Call, fault: Fault) -> None:
+        node = connection.node
+        if node in self.brokers.down:
+            return
+        if fault.kind == "code":
+            self._answer(connection, call, fault, self.brokers.refusal(call.api, call.body, fault.code))
+        else:
+            self.brokers.handle(node, call.api, call.body, lambda body: self._answer(connection, call, fault, body))
+
+    def _answer(self, connection: SimulatedConnection, call: Call, fault: Fault, body: dict[str, Any]) -> None:
+        if fault.kind == "reset after":
+            self.kernel.after(self.delay(), connection.close)
+        elif fault.kind != "lost answer":
+            self.kernel.after(self.delay() + fault.seconds, connection.deliver, call, body)
+
+    def node_down(self, node: int) -> None:
+        """A broker dies: its connections break, its duties go to others."""
+        self.brokers.down.add(node)
+        for connection in [c for c in self.connections if c.node == node]:
+            connection.close()
+        alive = [n for n in self.brokers.nodes if n not in self.brokers.down]
+        if alive:
+            for log in self.brokers.logs.values():
+                if log.leader == node:
+                    log.leader = self.kernel.random.choice(alive)
+            if self.brokers.coordinator == node:
+                self.brokers.move_coordinator(0.0)
+
+    def node_up(self, node: int) -> None:
+        """It is back."""
+        self.brokers.down.discard(node)
+
+
+class Call:
+    """A request on its way."""
+
+    __slots__ = ("answer", "api", "body", "broken", "task")
+
+    def __init__(self, api: schemas.Api, body: Mapping[str, Any], task: Task) -> None:
+        self.api = api
+        self.body = body
+        self.task = task
+        self.answer: dict[str, Any] | None = None
+        self.broken = False
+
+
+_RANGES = {
+    api.key: (api.min_version, api.max_version) for api in vars(schemas).values() if isinstance(api, schemas.Api)
+}
+
+
+class SimulatedConnection:
+    """What :class:`~managedconsumer.runtime.net.connection.Connection` is to the core, over the simulated network."""
+
+    broker_ranges = _RANGES
+    settings = ConnectionSettings()
+    throttled_until = 0.0
+
+    def __init__(self, network: Network, process: Process, node: int) -> None:
+        self.network, self.process, self.node = network, process, node
+        self.node_id: int | None = node
+        self.host, self.port = f"node{node}", 9092
+        self.address = f"{self.host}:{self.port}"
+        self.connected = True
+        self.heard_at = process.kernel.now
+        #: Nothing comes through any more, and neither side has been told.
+        self.silent = False
+        self._call: Call | None = None
+
+    def version(self, api: schemas.Api) -> int:
+        """The newest that we speak."""
+        return api.max_version
+
+    def request(
+        self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None = None, version: int | None = None
+    ) -> dict[str, Any]:
+        """One request; raises as the real one does."""
+        del version
+        task = self.process.kernel.current
+        if not self.connected or task is None:
+            raise err.SocketDisconnectedError(f"{self.address}: the connection is closed")
+        call = self._call = Call(api, body, task)
+        self.network.send(self, call)
+        task.park(_DEFAULT_TIMEOUT if timeout_ms is None else timeout_ms / 1000.0)
+        self._call = None
+        if call.answer is not None:
+            return call.answer
+        broken = call.broken
+        self.close()
+        if broken:
+            raise err.SocketDisconnectedError(f"{self.address}: the connection broke")
+        raise err.RequestTimedOut(f"{self.address} did not answer {api.name}")
+
+    def deliver(self, call: Call, answer: dict[str, Any]) -> None:
+        """An answer arrives."""
+        if self.connected and call is self._call and not self.silent:
+            call.answer = answer
+            self.heard_at = self.process.kernel.now
+            call.task.wake()
+
+    def close(self) -> None:
+        """Break off; whoever waits learns it at once."""
+        if self.connected:
+            self.connected = False
+            if self in self.network.connections:
+                self.network.connections.remove(self)
+            if self._call is not None:
+                self._call.broken = True
+                self._call.task.wake()
+
+
+class SimulatedCluster(Cluster):
+    """The real cluster object, its connections imaginary."""
+
+    def __init__(self, network: Network, process: Process) -> None:
+        addresses = [(f"node{node}", 9092) for node in network.brokers.nodes]
+        super().__init__(addresses, VirtualHandler(process), metadata_max_age_ms=network.metadata_max_age_ms)
+        self._network, self._process = network, process
+        self._opened: list[SimulatedConnection] = []
+
+    def clone(self, handler: Any = None) -> Cluster:
+        del handler
+        return SimulatedCluster(self._network, self._process)
+
+    def _open(
+        self,
+        host: str,
+        port: int,
+        node_id: int | None = None,
+        buffers: Any = None,
+        timeout_ms: float | None = None,
+    ) -> Connection:
+        del port, node_id, buffers, timeout_ms
+        node = int(host[4:])
+        if self._closed:
+            raise err.SocketDisconnectedError("the consumer's connections are closed")
+        task = self._process.kernel.current
+        if task is not None:
+            task.park(self._network.delay())
+        if node in self._network.brokers.down:
+            refused = err.NoBrokersAvailableError(f"{host}: connection refused")
+            refused.refused = refused.definite = True
+            raise refused
+        if self._is_closed():
+            raise err.SocketDisconnectedError("the consumer's connections are closed")
+        made = SimulatedConnection(self._network, self._process, node)
+        self.reached = True
+        self._network.connections.append(made)
+        self._opened = [c for c in self._opened if c.connected]
+        self._opened.append(made)
+        return made  # type: ignore[return-value]
+
+    def close(self) -> None:
+        self._closed = True
+        for connection in list(self._opened):
+            connection.close()

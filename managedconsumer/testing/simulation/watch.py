@@ -1,0 +1,299 @@
+"""What is seen of a simulated program: what it hands out, what it knows of its membership, what a listener hears."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Collection
+
+from managedconsumer import codes
+from managedconsumer import errors as err
+from managedconsumer.consumers.life import GroupLife
+from managedconsumer.consumers.owner import GroupOwner
+from managedconsumer.coordinator.states import MemberState
+from managedconsumer.listeners import ConsumerRebalanceListener
+from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
+from managedconsumer.runtime.engine.engine import Engine
+from managedconsumer.runtime.member import GroupMember
+from managedconsumer.structs import NO_GENERATION, Generation, TopicPartition
+from managedconsumer.testing.simulation.contract import Contract
+from managedconsumer.testing.simulation.handler import VirtualHandler
+from managedconsumer.testing.simulation.kernel import Process
+from managedconsumer.testing.simulation.reader import Item, Reader, arrow_items
+
+if TYPE_CHECKING:
+    from managedconsumer.testing.simulate import World
+
+
+class Listener(ConsumerRebalanceListener):
+    """The listener of a program."""
+
+    def __init__(self, program: Watched, contract: Contract) -> None:
+        self._program, self._contract = program, contract
+
+    def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        self._program.note(f"revoked {names(revoked)}")
+        self._contract.revoked(revoked)
+        self._program.in_callback()
+
+    def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        self._program.note(f"assigned {names(assigned)}")
+        self._contract.assigned(assigned)
+        self._program.told_to_read(assigned)
+        self._program.in_callback()
+
+    def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
+        self._program.note(f"lost {names(lost)}")
+        self._contract.lost(lost)
+        self._program.in_callback()
+
+
+class SimulatedConsumer(ManagedBalancedConsumer):
+    """The real consumer, and a view of what is inside."""
+
+    @property
+    def engine(self) -> Engine:
+        """Its engine."""
+        return self._session.engine
+
+    @property
+    def member(self) -> GroupMember | None:
+        """The group member while it has one."""
+        return self._member
+
+    def watch_lives(self, told: Callable[[GroupLife], None]) -> None:
+        """Call ``told`` with each new life, before it begins."""
+        make = self._lives.make
+
+        def making() -> GroupLife:
+            life = make()
+            told(life)
+            return life
+
+        self._lives.make = making  # type: ignore[method-assign]
+
+
+class Watched:
+    """A program as the witness sees it."""
+
+    world: World
+    name: str
+    process: Process
+    handler: VirtualHandler
+    consumer: SimulatedConsumer | None
+
+    def __init__(self, world: World) -> None:
+        self.knows_loss = False
+        self.ended = False
+        self.expected: dict[TopicPartition, tuple[Any, int]] = {}
+        #: Messages that were handed out in calls that raised, and from where on others may come again for it.
+        self.undelivered: dict[TopicPartition, set[int]] = {}
+        self.repeats: dict[TopicPartition, int] = {}
+        #: Which partitions the user has paused, in which ownership.
+        self.paused: dict[TopicPartition, Any] = {}
+        self.contract = Contract(self, world.report) if world.plan.listener else None
+        #: Error codes that it has been sent, and those of them that may end it.
+        self.injected: set[int] = set()
+        self.may_end_by: set[int] = set()
+        #: By simulated thread or asyncio task, and all of them: the dead ones have their messages in hand for ever.
+        self.readers: dict[Any, Reader] = {}
+        self.everybody: list[Reader] = []
+        self.loop: Any = None
+
+    def told_to_read(self, tps: Collection[TopicPartition]) -> None:
+        """The program knows that it reads ``tps``."""
+        raise NotImplementedError
+
+    def in_callback(self) -> None:
+        """What the user's callbacks do besides."""
+        raise NotImplementedError
+
+    # -- what others ask -------------------------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        """A line of the trace."""
+        self.world.note(self.name, text)
+
+    @property
+    def running(self) -> bool:
+        """True until the program has ended or was killed."""
+        return not self.ended and not self.process.dead
+
+    @property
+    def _engine(self) -> Engine | None:
+        return None if self.consumer is None else self.consumer.engine
+
+    @property
+    def member(self) -> GroupMember | None:
+        """The group member of the consumer while it has one."""
+        return None if self.consumer is None else self.consumer.member
+
+    @property
+    def cooperative(self) -> bool:
+        """True when partitions are kept through rebalances."""
+        return self.modern or self.world.plan.assignors == ("cooperative-sticky",)
+
+    @property
+    def modern(self) -> bool:
+        """True under KIP-848."""
+        return self.world.plan.protocol == "consumer"
+
+    def generation(self) -> Generation:
+        """The generation as the member knows it."""
+        return NO_GENERATION if self.member is None else self.member.generation
+
+    def unfenced(self) -> bool:
+        """True while the coordinator would take a commit of this member."""
+        generation = self.generation()
+        return self.world.brokers.group.accepts(generation.member_id, generation.id)
+
+    def may_hand_out(self, tp: TopicPartition) -> bool:
+        """True if messages of ``tp`` could reach the user now."""
+        engine = self._engine
+        if not self.running or engine is None:
+            return False
+        state = engine.subscription.assignment.get(tp)
+        return state is not None and state.is_fetchable()
+
+    def assigned(self) -> list[TopicPartition]:
+        """What the consumer holds."""
+        engine = self._engine
+        return [] if engine is None else sorted(engine.subscription.assignment)
+
+    def stable(self) -> bool:
+        """True when the member is in the group and no rebalance is wanted."""
+        return self.member is not None and self.member.stable and self.member.state is MemberState.STABLE
+
+    @property
+    def loses(self) -> bool:
+        """True when the membership is lost; whoever has found it out may still be on the way to say so."""
+        member = self.member
+        # A join that waits is given up, and its generation forgotten, as soon as a heartbeat learns of the loss.
+        return self.knows_loss or (
+            member is not None and (member.state is MemberState.LOSING or not member.generation.joined)
+        )
+
+    def describe(self) -> str:
+        """For the report of a group that does not settle."""
+        member = self.member
+        if member is None:
+            return "without membership"
+        wanted = member.machine.rejoin_reason
+        return f"{member.state.value} in generation {member.generation.id}" + (f", wants: {wanted}" if wanted else "")
+
+    # -- observation ----------------------------------------------------------------------------------
+
+    def watch_owner(self, owner: GroupOwner) -> None:
+        """Learn when the member knows of a loss, and when it takes a new share over."""
+        fence, take_over = owner.fence, owner.take_over
+
+        def fenced(event: Any) -> None:
+            fence(event)
+            self.knows_loss = True
+            self._check_reason(event)
+            if self.contract is not None:
+                self.contract.fenced()
+
+        def taking_over(event: Any) -> Any:
+            if owner.member.current(event.generation):
+                self.knows_loss = False
+            return take_over(event)
+
+        owner.fence = fenced  # type: ignore[method-assign]
+        owner.take_over = taking_over  # type: ignore[method-assign]
+
+    def _check_reason(self, event: Any) -> None:
+        """Nobody gives a place up that the coordinator still keeps: an answer must count in its own generation only."""
+        code, lost = getattr(event.error, "ERROR_CODE", None), event.generation
+        told = code in codes.CLASSIC_EXPELLED | {codes.FENCED_MEMBER_EPOCH} and code not in self.injected
+        if self.world.brokers.moves:  # a coordinator that has lost a round may have come back to it since
+            return
+        if told and self.world.brokers.group.accepts(lost.member_id, lost.id):
+            self.world.report(f"{self.name} counts generation {lost.id} as lost ({event.error}), and it is not")
+
+    def _watch_engine(self, engine: Engine) -> None:
+        collector = engine.collector
+        take, take_many, take_columns = collector.take_for_task, collector.take_many, collector.take_columns
+
+        def taking(*args: Any) -> Any:
+            message = take(*args)
+            self._seen([] if message is None else [_place(message)])
+            return message
+
+        def taking_many(*args: Any) -> Any:
+            messages = take_many(*args)
+            self._seen([_place(message) for message in messages])
+            return messages
+
+        def taking_columns(*args: Any) -> Any:
+            found = take_columns(*args)
+            self._seen([] if found is None else arrow_items(found[0]))
+            return found
+
+        collector.take_for_task = taking  # type: ignore[method-assign, assignment]
+        collector.take_many = taking_many  # type: ignore[method-assign, assignment]
+        collector.take_columns = taking_columns  # type: ignore[method-assign, assignment]
+
+    def _seen(self, items: list[Item]) -> None:
+        """The consumer has looked into its buffer for the calling reader, and found these."""
+        task = self.world.kernel.current
+        slept = 0.0 if task is None else task.woken_by_time()
+        if slept and items:
+            self.world.report(f"{self.name}: {items[0]} was there, but nobody woke the reader, who slept {slept} s")
+        reader = self._reader_here()
+        for tp, offset in items:
+            self.handing_out(tp, offset)
+            if reader is not None:
+                reader.pending.append((tp, offset))
+
+    def handing_out(self, tp: TopicPartition, offset: int) -> None:
+        """A message is on its way to one of the readers."""
+        engine = self._engine
+        state = None if engine is None else engine.subscription.assignment.get(tp)
+        self.world.witness.handing_out(self, tp, offset, state)
+
+    def _reader_here(self) -> Reader | None:
+        if self.loop is None:
+            return self.readers.get(self.world.kernel.current)
+        import asyncio
+
+        return self.readers.get(asyncio.current_task(self.loop))
+
+    # -- pauses ---------------------------------------------------------------------------------------
+
+    def pause(self, seconds: float) -> None:
+        """Another thread of the program pauses partitions, for a while."""
+        self.handler.spawn("pauser", self._pause, seconds)
+
+    def _pause(self, seconds: float) -> None:
+        consumer, engine = self.consumer, self._engine
+        if consumer is None or engine is None:
+            return
+        chosen = [tp for tp in self.assigned() if self.world.kernel.random.random() < 0.7]
+        if not chosen:
+            return
+        try:
+            with engine.lock:
+                consumer.pause(*chosen)
+                self.paused.update({tp: engine.subscription.assignment[tp] for tp in chosen})
+        except (err.KafkaException, LookupError) as error:
+            self.note(f"pause() raised {error!r}")
+            return
+        self.note(f"paused {names(chosen)}")
+        self.handler.sleep(seconds)
+        try:
+            with engine.lock:
+                mine = [tp for tp, state in self.paused.items() if engine.subscription.assignment.get(tp) is state]
+                self.paused.clear()
+                if mine and not engine.closing:
+                    consumer.resume(*mine)
+                    self.note(f"resumed {names(mine)}")
+        except err.KafkaException as error:
+            self.note(f"resume() raised {error!r}")
+
+
+def _place(message: Any) -> Item:
+    return TopicPartition(message.topic, message.partition_id), message.offset
+
+
+def names(tps: Collection[TopicPartition]) -> str:
+    """Partitions, short."""
+    return "{" + ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(tps)) + "}"

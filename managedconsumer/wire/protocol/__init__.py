@@ -1,0 +1,1 @@
+"""Kafka's requests and answers: bytes to values and back."""

@@ -1,0 +1,182 @@
+"""One Kafka request and its response: what the versions are, and how their bodies become bytes and back."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Callable, Final, Mapping
+
+from managedconsumer.errors import MalformedResponseError
+from managedconsumer.wire.protocol.decoder import struct_reader
+from managedconsumer.wire.protocol.encoder import struct_writer
+from managedconsumer.wire.protocol.explain import explain
+from managedconsumer.wire.protocol.primitives import Buffer, Malformed
+from managedconsumer.wire.protocol.table import Field, Versions, parse_fields
+
+_API_VERSIONS_KEY: Final = 18
+_Encoder = Callable[[Mapping[str, Any]], bytes]
+_Decoder = Callable[["bytes | bytearray | memoryview"], "dict[str, Any]"]
+
+
+class Api:
+    """A request of the Kafka protocol.
+
+    ``name`` and ``key`` are Kafka's; ``min_version`` to ``max_version`` is what this client speaks; ``flexible_from``
+    the first version with compact lengths and tagged fields (KIP-482), or None; ``since`` the broker release that
+    brought it, where that is later than 2.1; ``asked_from`` the lowest version in which the client says what it means
+    to, where that is not the first.
+
+    Bodies are plain dicts with Kafka's field names in snake_case; arrays are lists, uuids 16 bytes, records in decoded
+    messages ``memoryview`` slices of the given buffer, which they keep alive.  Safe from any thread.
+    """
+
+    __slots__ = (
+        "_decoders",
+        "_encoders",
+        "_fields",
+        "_texts",
+        "asked_from",
+        "flexible_from",
+        "key",
+        "max_version",
+        "min_version",
+        "name",
+        "since",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        key: int,
+        *,
+        versions: str,
+        flexible: str,
+        request: str,
+        response: str,
+        since: str | None = None,
+        asked_from: int = 0,
+    ) -> None:
+        own, compact = Versions.parse(versions), Versions.parse(flexible)
+        self.name: Final = name
+        self.key: Final = key
+        self.min_version: Final = own.first
+        self.max_version: Final = own.last
+        self.flexible_from: Final = None if flexible == "none" else compact.first
+        self.since: Final = since
+        self.asked_from: Final = max(own.first, asked_from)
+        self._texts: Final = {"request": request, "response": response}
+        self._fields: Final[dict[str, tuple[Field, ...]]] = {}
+        self._encoders: Final[dict[tuple[str, int], _Encoder]] = {}
+        self._decoders: Final[dict[tuple[str, int], _Decoder]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Api {self.name} (key {self.key}, versions {self.min_version} to {self.max_version})>"
+
+    def __reduce__(self) -> tuple[Callable[[int], Api], tuple[int]]:
+        return _by_key, (self.key,)
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether ``version`` has compact lengths and tagged fields."""
+        return self.flexible_from is not None and version >= self.flexible_from
+
+    @property
+    def response_header_is_always_v0(self) -> bool:
+        """True for ApiVersions only: a client must be able to read the answer of a broker it knows nothing of."""
+        return self.key == _API_VERSIONS_KEY
+
+    def encode(self, version: int, body: Mapping[str, Any]) -> bytes:
+        """The body of a request.  Raises ValueError, naming the field, for a value that cannot be sent."""
+        return self._encoder("request", version)(body)
+
+    def decode(self, version: int, data: bytes | bytearray | memoryview) -> dict[str, Any]:
+        """The body of a response, as a dict with every field of the table.  Raises MalformedResponseError only."""
+        return self._decoder("response", version)(data)
+
+    def encode_response(self, version: int, body: Mapping[str, Any]) -> bytes:
+        """The broker's side of :meth:`decode`; for tests and the in-memory broker."""
+        return self._encoder("response", version)(body)
+
+    def decode_request(self, version: int, data: bytes | bytearray | memoryview) -> dict[str, Any]:
+        """The broker's side of :meth:`encode`; for tests and the in-memory broker.
+
+        Bytes after the last field are ignored, as Kafka does.  Raises MalformedResponseError only.
+        """
+        return self._decoder("request", version)(data)
+
+    def fields(self, direction: str) -> tuple[Field, ...]:
+        """The table's rows for ``"request"`` or ``"response"``."""
+        found = self._fields.get(direction)
+        if found is None:
+            found = self._fields[direction] = parse_fields(self._texts[direction])
+        return found
+
+    def _check(self, version: int) -> None:
+        if not self.min_version <= version <= self.max_version:
+            raise ValueError(f"{self!r} has no version {version}")
+
+    def _encoder(self, direction: str, version: int) -> _Encoder:
+        found = self._encoders.get((direction, version))
+        if found is None:
+            found = self._encoders[direction, version] = self._compile_encoder(direction, version)
+        return found
+
+    def _decoder(self, direction: str, version: int) -> _Decoder:
+        found = self._decoders.get((direction, version))
+        if found is None:
+            found = self._decoders[direction, version] = self._compile_decoder(direction, version)
+        return found
+
+    def _compile_encoder(self, direction: str, version: int) -> _Encoder:
+        self._check(version)
+        fields, flexible = self.fields(direction), self.is_flexible(version)
+        write = struct_writer(fields, version, flexible)
+
+        def encode(body: Mapping[str, Any]) -> bytes:
+            parts: list[Any] = []
+            try:
+                write(body, parts.append)
+                return b"".join(parts)
+            except (struct.error, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                reason = explain(fields, version, flexible, body) or str(error)
+            # Outside the except block: the first error's text could hold a payload.
+            raise ValueError(f"{self.name} {direction} version {version}: {reason}")
+
+        return encode
+
+    def _compile_decoder(self, direction: str, version: int) -> _Decoder:
+        self._check(version)
+        read = struct_reader(self.fields(direction), version, self.is_flexible(version))
+        # Records must not be copied; everything else is read faster from bytes, and is small.
+        to_buffer: Callable[[Any], Buffer] = memoryview if _has_records(self.fields(direction)) else bytes
+
+        def decode(data: bytes | bytearray | memoryview) -> dict[str, Any]:
+            view = to_buffer(data)
+            try:
+                found: list[dict[str, Any]] = []
+                end = read(view, 0, found)
+            except Malformed as error:
+                reason = str(error)
+            except (struct.error, IndexError):
+                reason = "it is cut short"
+            except UnicodeDecodeError as error:
+                reason = f"a string is not UTF-8 ({error.reason})"
+            else:
+                # Kafka takes bytes after a request's last field, and librdkafka sends some in Metadata requests.
+                if end == len(view) or direction == "request":
+                    return found[0]
+                reason = f"{len(view) - end} bytes are left over"
+            raise MalformedResponseError(
+                f"cannot decode a {self.name} {direction}, version {version}, of {len(view)} bytes: {reason}"
+            )
+
+        return decode
+
+
+def _has_records(fields: tuple[Field, ...]) -> bool:
+    return any(field.kind == "records" or _has_records(field.fields) for field in fields)
+
+
+def _by_key(key: int) -> Api:
+    """Unpickling gives back the module's one object."""
+    from managedconsumer.wire.protocol.schemas import APIS
+
+    return APIS[key]

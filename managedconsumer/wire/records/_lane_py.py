@@ -1,0 +1,171 @@
+"""``Lane`` in Python, the twin of the accelerator's class: the way of a message past the consumer's lock.
+
+A lane is attached to the chunk that is being read and to the one thread that reads it. While it is, that thread takes
+messages from it without the consumer's lock; coming back for the next message is what finishes the last one. Whoever
+holds the lock detaches the lane before it looks at positions or takes partitions away: ``count`` says how many messages
+went this way in all, ``last_offset`` which was the last, the chunk's own ``position`` where it stands.
+
+The accelerator's ``take`` is one step under the GIL. Here that step is ``list.pop`` on the messages that the chunk has
+ready; how many were taken, and so which was the last, follows from how many are left when somebody looks. More is made
+ready on the long way, under the consumer's lock. The short way has no lock: a signal handler may interrupt it anywhere
+and call the consumer, while another thread holds the consumer's lock and detaches.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import Any, Callable, Iterator
+
+from managedconsumer.wire.records._message_py import Message
+
+
+def _nothing() -> Message:
+    raise IndexError
+
+
+class Lane:
+    """See above.
+
+    ``here.number`` tells the calling thread from all others, dead ones too; without it ``current()`` gives the calling
+    greenlet. With neither there is no fast path.
+    """
+
+    def __init__(self, current: Callable[[], Any] | None = None, here: Any = None) -> None:
+        self._current = None if here is not None else current
+        self._here = here
+        self._open = here is not None or current is not None
+        self._chunk: Any = None
+        self._owner: Any = None
+        self._pop: Callable[[], Message] = _nothing
+        self._rest: list[Message] = []  # gets what nobody has taken
+        # What was ready when somebody last looked: how many, the offset of the next, and all of them if there are gaps.
+        self._left = 0
+        self._next = 0
+        self._offsets: list[int] | None = None
+        self._detaching = False
+        self.count = 0
+        self.last_offset = -1
+
+    def attach(self, chunk: Any) -> None:
+        """Let the calling thread take from ``chunk``, whose last message it has in hand."""
+        if self._open and hasattr(chunk, "_ready"):  # the accelerator's has not: under use_rdkafka both kinds come
+            self._note_ready(chunk)
+            self._rest = []
+            self._chunk = chunk
+            self._owner = self._here.number if self._current is None else self._current()
+
+    def _note_ready(self, chunk: Any) -> None:
+        ready: list[Message] = chunk._ready  # noqa: SLF001 (the next message is the last one)
+        self._left = len(ready)
+        self._offsets = None
+        if ready:
+            self._next = ready[-1].offset
+            if ready[0].offset - self._next != self._left - 1:
+                self._offsets = [message.offset for message in ready]
+        self._pop = ready.pop
+
+    def _note_taken(self, chunk: Any, left: int) -> None:
+        """``left`` messages of those that were ready are still there."""
+        taken = self._left - left
+        if taken > 0:  # below 0: a signal came in between when there were new ones
+            self.last_offset = self._next + taken - 1 if self._offsets is None else self._offsets[left]
+            chunk.position = self.last_offset + 1
+            self.count, self._left = self.count + taken, left
+
+    def detach(self) -> None:
+        """From here on nothing is taken; the consumer's lock is held.
+
+        A signal may interrupt it at any line. If its handler raises, the next call goes on with it.
+        """
+        if self._detaching:
+            return  # a signal handler has interrupted this thread right here, and calls: we go on when it is through
+        try:
+            self._detaching = True
+            self._let_go()
+        finally:
+            self._detaching = False
+
+    def _let_go(self) -> None:
+        chunk = self._chunk
+        if chunk is None:
+            return
+        self._owner, self._pop = None, _nothing
+        ready, rest = chunk._ready, self._rest  # noqa: SLF001
+        if ready is not rest:
+            # The thread may be about to take one more: from the other end, one by one, what is left has no holes.
+            # One call, so that no signal comes in while a message is in neither list.
+            with suppress(IndexError):
+                rest.extend(iter(partial(ready.pop, 0), None))
+            self._note_taken(chunk, len(rest))
+            chunk._ready = rest  # noqa: SLF001
+        self._chunk = self._offsets = None
+
+    def leave(self) -> None:
+        """Let the thread take the slow path for its next message. Needs no lock: for signal handlers."""
+        self._owner = None
+
+    def cut(self) -> None:
+        """:meth:`detach` in the child of a fork, which has the one thread only."""
+        self._chunk = self._owner = None
+        self._pop = _nothing
+
+    @property
+    def attached(self) -> bool:
+        """True while a thread may take messages without the lock."""
+        return self._chunk is not None
+
+    def take(self) -> Message | None:
+        """The next message, or None where the slow path is needed."""
+        owner = self._owner
+        if owner is None or (self._here.number if self._current is None else self._current()) != owner:
+            return None
+        try:
+            return self._pop()
+        except IndexError:
+            return None
+
+    def iterate(self, slow: Callable[[], Message | None]) -> Iterator[Message]:
+        """An iterator that calls ``slow`` where the fast path ends, and ends where that gives None."""
+        here, current = self._here, self._current
+        while (message := self.take() or slow()) is not None:
+            yield message
+            if not self._open:
+                continue
+            # What somebody detaches in between is emptied, so this pop finds nothing.
+            pop = self._pop
+            while (here.number if current is None else current()) == self._owner:
+                try:
+                    message = pop()
+                except IndexError:
+                    break
+                yield message
+
+
+class FastPath:
+    """Base of the consumers: ``consume()`` takes from a lane, and calls ``_consume_waiting()`` where that ends."""
+
+    _lane: Lane | None = None
+
+    def _open_lane(self, lane: Lane) -> None:
+        """From now on ``consume()`` takes from ``lane``."""
+        self._lane = lane
+
+    def consume(self, block: bool = True, unblock_event: Any = None) -> Message | None:
+        """The next message, or None after ``consumer_timeout_ms`` without one (at once with ``block=False``).
+
+        Coming back for the next message tells the consumer that the last one is finished. Several threads may call.
+        With ``unblock_event`` (pykafka's) it returns None as soon as the event is set, also where messages are there.
+        Raises what ended the consumer, ConsumerStoppedException when it is not running, an exception of a callback
+        once, CorruptRecordError and the deserializer's exceptions as ``on_error`` decides.
+        """
+        lane = self._lane
+        if lane is not None and unblock_event is None:
+            message = lane.take()
+            if message is not None:
+                return message
+        return self._consume_waiting(block, unblock_event)
+
+    def _consume_waiting(self, block: bool, unblock_event: Any) -> Message | None:
+        """The slow path: under the lock, and waiting where nothing is there."""
+        raise NotImplementedError

@@ -1,0 +1,215 @@
+"""``Message`` and ``PartitionContext`` in Python, the twins of the accelerator's classes (see ``wire.records``)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Sequence
+
+from managedconsumer.wire.records.format import read_varint
+
+Header = tuple[str, "bytes | None"]
+
+_EPOCH = datetime(1970, 1, 1)
+_FIXED_BYTES = 14  # what pykafka counts besides key and value: CRC, magic byte, attributes and two lengths
+_TIMESTAMP_BYTES = 8
+
+
+class PartitionContext:
+    """What all messages of one partition share: the topic's name, the partition's number, the user's object."""
+
+    __slots__ = ("partition", "partition_id", "topic")
+
+    def __init__(self, topic: str, partition_id: int, partition: Any = None) -> None:
+        self.topic = topic
+        self.partition_id = partition_id
+        self.partition = partition
+
+    def __repr__(self) -> str:
+        return f"PartitionContext({self.topic!r}, {self.partition_id})"
+
+
+class Origin:
+    """What all messages of one batch share."""
+
+    __slots__ = ("context", "leader_epoch", "protocol_version", "timestamp_type")
+
+    def __init__(
+        self, context: PartitionContext, protocol_version: int, timestamp_type: int, leader_epoch: int
+    ) -> None:
+        self.context = context
+        self.protocol_version = protocol_version
+        self.timestamp_type = timestamp_type
+        self.leader_epoch = leader_epoch
+
+
+class Message:
+    """One record as a user holds it: pykafka's attributes, and Kafka's newer ones.
+
+    ``value`` and ``partition_key`` (alias ``key``) are bytes or None, or what a deserializer made of them.
+    ``offset`` is the record's own offset, ``timestamp`` milliseconds since 1970 (0 where the format has none),
+    ``timestamp_type`` 0 (the producer's clock), 1 (the broker's) or -1 (none).  ``headers`` is a list of
+    (str, bytes or None), ``leader_epoch`` -1 where unknown.  A message is true even when it is empty.
+    """
+
+    __slots__ = ("offset", "origin", "partition_key", "raw_headers", "timestamp", "value")
+
+    # Pykafka has these for producing; on a consumed message they never say anything else.
+    compression_type = 0
+    produce_attempt = 0
+    delivery_report_q = None
+
+    def __init__(
+        self,
+        value: Any,
+        partition_key: Any = None,
+        *,
+        offset: int = -1,
+        timestamp: int | datetime | None = None,
+        headers: Sequence[Header] = (),
+        topic: str = "",
+        partition_id: int = -1,
+        partition: Any = None,
+        timestamp_type: int = 0,
+        leader_epoch: int = -1,
+        protocol_version: int = 2,
+    ) -> None:
+        self.value = value
+        self.partition_key = partition_key
+        self.offset = offset
+        self.raw_headers: bytes | list[Header] | None = list(headers) or None  # bytes are decoded when asked for
+        context = PartitionContext(topic, partition_id, partition)
+        self.origin = Origin(context, protocol_version, timestamp_type, leader_epoch)
+        if isinstance(timestamp, datetime):
+            self.timestamp_dt = timestamp
+        else:
+            self.timestamp = timestamp or 0
+
+    @property
+    def key(self) -> Any:
+        """The same as ``partition_key``, by the name that Kafka has for it."""
+        return self.partition_key
+
+    @key.setter
+    def key(self, key: Any) -> None:
+        self.partition_key = key
+
+    @property
+    def headers(self) -> list[Header]:
+        """The record's headers in order; empty if it has none.  The list is the message's own."""
+        if not isinstance(self.raw_headers, list):
+            self.raw_headers = _decode_headers(self.raw_headers) if self.raw_headers else []
+        return self.raw_headers
+
+    @headers.setter
+    def headers(self, headers: Sequence[Header]) -> None:
+        self.raw_headers = list(headers)
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.origin.context.topic
+
+    @property
+    def partition_id(self) -> int:
+        """The partition's number."""
+        return self.origin.context.partition_id
+
+    @partition_id.setter
+    def partition_id(self, partition_id: int) -> None:
+        self._change_context(PartitionContext(self.topic, partition_id, self.partition))
+
+    @property
+    def partition(self) -> Any:
+        """The partition object of the consumer that read this message; None for a message made by hand."""
+        return self.origin.context.partition
+
+    @partition.setter
+    def partition(self, partition: Any) -> None:
+        self._change_context(PartitionContext(self.topic, self.partition_id, partition))
+
+    def _change_context(self, context: PartitionContext) -> None:
+        old = self.origin
+        self.origin = Origin(context, old.protocol_version, old.timestamp_type, old.leader_epoch)
+
+    @property
+    def protocol_version(self) -> int:
+        """The version of the record format: 2 since Kafka 0.11, 0 and 1 in older logs."""
+        return self.origin.protocol_version
+
+    @property
+    def timestamp_type(self) -> int:
+        """0: set by the producer, 1: set by the broker when it appended the record, -1: the record has none."""
+        return self.origin.timestamp_type
+
+    @property
+    def leader_epoch(self) -> int:
+        """The leader's epoch when the batch was appended (KIP-320), -1 where unknown."""
+        return self.origin.leader_epoch
+
+    @property
+    def timestamp_dt(self) -> datetime | None:
+        """The timestamp as a datetime in UTC without a time zone; None where there is none."""
+        return _EPOCH + timedelta(milliseconds=self.timestamp) if self.timestamp > 0 else None
+
+    @timestamp_dt.setter
+    def timestamp_dt(self, value: datetime) -> None:
+        self.timestamp = (value - _EPOCH) // timedelta(milliseconds=1)
+
+    def __len__(self) -> int:
+        """Bytes as pykafka counts them: key and value, and the fixed fields of the old format."""
+        size = _FIXED_BYTES
+        if self.value is not None:
+            size += len(self.value)
+        if self.partition_key is not None:
+            size += len(self.partition_key)
+        if self.protocol_version > 0 and self.timestamp:
+            size += _TIMESTAMP_BYTES
+        return size
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<Message {self.topic}-{self.partition_id} offset {self.offset}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles hold everything but ``partition``, which belongs to a live consumer."""
+        from managedconsumer.wire.records import rebuild_message
+
+        return rebuild_message, (
+            *(self.value, self.partition_key, self.offset, self.timestamp, self.headers or None),
+            *(self.topic, self.partition_id, self.timestamp_type, self.leader_epoch, self.protocol_version),
+        )
+
+
+def message_of(
+    context: PartitionContext,
+    value: bytes | None,
+    key: bytes | None,
+    offset: int,
+    timestamp: int,
+    headers: list[Header] | None,
+    timestamp_type: int,
+    leader_epoch: int,
+) -> Message:
+    """A message that something else has decoded."""
+    message = Message.__new__(Message)
+    message.value, message.partition_key = value, key
+    message.offset, message.timestamp, message.raw_headers = offset, timestamp, headers
+    message.origin = Origin(context, 2, timestamp_type, leader_epoch)
+    return message
+
+
+def _decode_headers(raw: bytes) -> list[Header]:
+    """The list of headers from their count on; they were looked over when the record was read."""
+    count, place = read_varint(raw, 0)
+    headers: list[Header] = []
+    for _ in range(count):
+        size, place = read_varint(raw, place)
+        name_end = place + size
+        size, start = read_varint(raw, name_end)
+        # As in Java, a name that is no UTF-8 is shown with replacement characters, not refused.
+        name = raw[place:name_end].decode("utf-8", "replace")
+        headers.append((name, None if size < 0 else raw[start : start + size]))
+        place = start + max(size, 0)
+    return headers

@@ -1,0 +1,113 @@
+"""The fields of one record of format 2, in Python.
+
+Nothing here checks every step: a record says its size in front, so one comparison at its end finds any field that
+lies about its length.  A slice beyond the payload's end is short and raises nothing, but the next single byte read
+after it raises IndexError, which the caller takes for "cannot be read".
+"""
+
+from __future__ import annotations
+
+from managedconsumer.wire.records._message_py import Message
+from managedconsumer.wire.records.format import bad_offset, read_varint, signed, zigzag
+
+ONE_BYTE: list[int] = []
+"""The number that a varint of one byte stands for (zigzag decoded)."""
+
+TWO_BYTES: list[list[int | None]] = []
+"""The same for two bytes, by the first (from 128 on) and the second; None where more bytes follow."""
+
+
+class BadRecordError(Exception):
+    """A record cannot be read; the argument is the reason."""
+
+
+def load_tables() -> None:
+    """Fill the tables at the first use (3 ms), so that importing costs nothing.  Any thread, any number of times."""
+    if not TWO_BYTES:
+        ONE_BYTE[:] = [zigzag(raw) for raw in range(128)]
+        more: list[int | None] = [None] * 128
+        rows: list[list[int | None]] = [[]] * 128
+        rows += [[*(zigzag(low | high << 7) for high in range(128)), *more] for low in range(128)]
+        TWO_BYTES[:] = rows
+
+
+def timestamp_delta(data: bytes, place: int, base: int) -> tuple[int, int]:
+    """A timestamp's varint of up to ten bytes, made such that adding ``base`` stays within 64 bits."""
+    value, place = read_varint(data, place, 10)
+    return signed(base + value) - base, place
+
+
+def misplaced(count: int, left: int, offset: int, overrun: bool) -> Exception:
+    """What is wrong with a record whose offset is out of order, or whose first fields reach beyond its end."""
+    return IndexError() if overrun else BadRecordError(bad_offset(count - left + 1, count, signed(offset)))
+
+
+def fill_message(message: Message, data: bytes, place: int, end: int) -> None:
+    """Key, value and headers, which begin at ``place`` and must end at ``end``."""
+    byte = data[place]
+    place += 1
+    if byte < 128:
+        size = ONE_BYTE[byte]
+    else:
+        size, place = read_varint(data, place - 1)
+    if size == -1:
+        message.partition_key = None
+    else:
+        start = place
+        place += size
+        if size < 0:
+            raise IndexError
+        message.partition_key = data[start:place]
+    byte = data[place]
+    place += 1
+    if byte < 128:
+        size = ONE_BYTE[byte]
+    else:
+        known = TWO_BYTES[byte][data[place]]
+        place += 1
+        if known is None:
+            size, place = read_varint(data, place - 2)
+        else:
+            size = known
+    if size == -1:
+        message.value = None
+    else:
+        start = place
+        place += size
+        if size < 0:
+            raise IndexError
+        message.value = data[start:place]
+    if data[place]:
+        start = place
+        place = _pass_headers(data, place)
+        message.raw_headers = data[start:place]
+    else:
+        message.raw_headers = None
+        place += 1
+    if place != end:
+        raise IndexError
+
+
+def _pass_headers(data: bytes, place: int) -> int:
+    """The place behind the headers, whose count is at ``place``; the caller finds what leads beyond the end."""
+    byte = data[place]
+    place += 1
+    if byte < 128:
+        count = ONE_BYTE[byte]
+    else:
+        count, place = read_varint(data, place - 1)
+    if not 0 <= count <= len(data):
+        raise IndexError
+    for _ in range(count):
+        for lowest in (0, -1):  # a name may not be null, a value may
+            byte = data[place]
+            place += 1
+            if byte < 128:
+                size = ONE_BYTE[byte]
+            else:
+                size, place = read_varint(data, place - 1)
+            if size > 0:
+                place += size
+            elif size < lowest:
+                raise IndexError
+    return place
