@@ -49,7 +49,7 @@ PROMISED: dict[str, list[str] | str] = {
     "managedconsumer.testing.kafka.devbroker": ["DevBroker"],
     "managedconsumer.testing.kafka.producer": ["Producer", "encode_plain"],
     "managedconsumer.testing.simulate": ["simulate"],
-    "managedconsumer.testing.simulation.plan": ["Plan"],
+    "managedconsumer.testing.simulate_plan": ["Plan"],
     "managedconsumer.wire.records": ["__impl__", "__impl_reason__"],
 }
 #: Needs PySpark, whose import takes seconds.
