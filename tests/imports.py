@@ -48,6 +48,13 @@ def _including(path: Path) -> Path:
     raise AssertionError(f"{path} is included nowhere")
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """A Python file, parsed once in a run."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def is_module(name: str) -> bool:
     """Whether ``name`` is a module, a package or a Cython header of ours."""
     path = PACKAGE.parent.joinpath(*name.split("."))
@@ -57,6 +64,8 @@ def is_module(name: str) -> bool:
 @cache
 def imports(path: Path) -> list[Import]:
     """Every import of a file."""
+    if path.suffix == ".py":
+        return list(_in_python(path, tree_of(path), "module"))
     return imports_of(path, path.read_text(encoding="utf-8"))
 
 

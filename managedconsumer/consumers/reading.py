@@ -146,11 +146,26 @@ class ReadingAPI(LifeAPI, FastPath):
 
         ``who`` has it in hand (None: the calling thread).
         """
-        raw = message.value, message.partition_key
+        value, key = message.value, message.partition_key
+        deserializer = self._session.options.deserializer
+        if deserializer is None:
+            return True
         try:
-            return self._apply_deserializer(message)
+            message.value, message.partition_key = deserializer(value, key)
+            return True
+        except BaseException as error:  # noqa: BLE001 - it is raised again, or skipped as the user decides
+            message.value, message.partition_key = value, key  # a signal may come when it is through: applied again
+            return self._not_deserialized(message, error, who)
+
+    def _not_deserialized(self, message: Message, error: BaseException, who: int | None) -> bool:
+        """False: skip it; otherwise what is raised leaves the position before it."""
+        try:
+            if isinstance(error, Exception):
+                if self._decide(error, message) == "skip":
+                    return False
+                _say_where(error, "the deserializer", message)
+            raise error
         except BaseException:
-            message.value, message.partition_key = raw  # a signal may come when it is through: it is applied again
             self._session.engine.push_back([message], who)
             raise
 

@@ -120,15 +120,18 @@ def test_what_on_error_may_return_is_said_where_it_returns_something_else(
 def test_a_message_that_is_handed_out_again_is_deserialized_once(way: str) -> None:
     """Ctrl-C when the deserializer is through, and before anybody has got the message."""
 
+    def change(value: Any, key: Any) -> tuple[Any, Any]:
+        return b"changed " + value, key
+
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if event == "return" and frame.f_code is SimpleConsumer._apply_deserializer.__code__:
+        if event == "return" and frame.f_code is change.__code__:
             sys.settrace(None)
             raise KeyboardInterrupt
         return trace
 
     with MemoryBroker({"orders": 1}) as broker:
         broker.produce("orders", [b"m0"])
-        options: dict[str, Any] = {"deserializer": lambda v, k: (b"changed " + v, k), "consumer_timeout_ms": 2000}
+        options: dict[str, Any] = {"deserializer": change, "consumer_timeout_ms": 2000}
         with SimpleConsumer("orders", broker.bootstrap, **options) as consumer:
             before = sys.gettrace()
             sys.settrace(trace)

@@ -18,7 +18,9 @@ from tests.fuzz.kit import mutate
 from tests.wire.kio_oracle import all_versions, kio_bytes, kio_type, make
 
 EVERY = [pytest.param(*each, id=f"{each[0].name}-{each[1]}-{each[2]}") for each in all_versions()]
-SAMPLES, MUTATIONS = 4, 60
+#: Of each version: messages, mutations of each, sizes of random bytes, places where a message is cut. A few in the fast
+#: tests; all in the ordinary run.
+FEW, ALL = (2, 12, range(0, 80, 5), 60), (4, 60, range(80), 600)
 
 
 def attempt(api: Api, version: int, direction: str, data: bytes) -> bool:
@@ -31,32 +33,47 @@ def attempt(api: Api, version: int, direction: str, data: bytes) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("api", "version", "direction"), EVERY)
-def test_mutated_messages(api: Api, version: int, direction: str) -> None:
+def mutated_messages(api: Api, version: int, direction: str, samples: int, mutations: int) -> None:
     rng = random.Random(f"mutate {api.name} {version} {direction}")
-    for _ in range(SAMPLES):
+    for _ in range(samples):
         data = kio_bytes(make(kio_type(api, version, direction), rng)[0])
         assert attempt(api, version, direction, data)
-        for _ in range(MUTATIONS):
+        for _ in range(mutations):
             attempt(api, version, direction, mutate(data, rng))
 
 
-@pytest.mark.parametrize(("api", "version", "direction"), EVERY)
-def test_random_bytes(api: Api, version: int, direction: str) -> None:
+def random_bytes(api: Api, version: int, direction: str, sizes: range) -> None:
     rng = random.Random(f"random {api.name} {version} {direction}")
-    for size in range(80):
+    for size in sizes:
         attempt(api, version, direction, rng.randbytes(size))
         attempt(api, version, direction, bytes(rng.choice((0, 0, 0, 1, 2, 255)) for _ in range(size)))
 
 
-@pytest.mark.parametrize(("api", "version", "direction"), EVERY)
-def test_a_message_cut_short_or_with_bytes_left_over_is_refused(api: Api, version: int, direction: str) -> None:
+def cut_short_or_with_bytes_left_over(api: Api, version: int, direction: str, most: int) -> None:
     rng = random.Random(f"cut {api.name} {version} {direction}")
     data = kio_bytes(make(kio_type(api, version, direction), rng)[0])
-    for stop in range(len(data)) if len(data) < 600 else rng.sample(range(len(data)), 600):
+    for stop in range(len(data)) if len(data) < most else rng.sample(range(len(data)), most):
         assert not attempt(api, version, direction, data[:stop])
     # Kafka ignores what is left over behind a request, and so does the broker in memory.
     assert bool(attempt(api, version, direction, data + b"\0")) == (direction == "request")
+
+
+def hostile(api: Api, version: int, direction: str, extent: tuple[int, int, range, int]) -> None:
+    samples, mutations, sizes, most = extent
+    mutated_messages(api, version, direction, samples, mutations)
+    random_bytes(api, version, direction, sizes)
+    cut_short_or_with_bytes_left_over(api, version, direction, most)
+
+
+@pytest.mark.parametrize(("api", "version", "direction"), EVERY)
+def test_damaged_messages_are_read_or_refused(api: Api, version: int, direction: str) -> None:
+    hostile(api, version, direction, FEW)
+
+
+@pytest.mark.slow
+def test_many_damaged_messages_are_read_or_refused() -> None:
+    for api, version, direction in all_versions():
+        hostile(api, version, direction, ALL)
 
 
 def absurd_claims(api: Api, version: int, direction: str) -> list[bytes]:

@@ -16,7 +16,8 @@ from managedconsumer.wire.protocol.table import REQUIRED, Field, parse_fields
 from tests.wire.kio_oracle import all_versions, kio_bytes, kio_entity, kio_type, make
 
 EVERY = [pytest.param(*each, id=f"{each[0].name}-{each[1]}-{each[2]}") for each in all_versions()]
-MESSAGES_EACH = 30
+#: Of each version: in the fast tests, and in the ordinary run.
+FEW, MANY = 6, 30
 
 
 def encode(api: Api, version: int, direction: str, body: dict[str, Any]) -> bytes:
@@ -45,25 +46,29 @@ def assert_holds(decoded: Any, sent: Any, fields: tuple[Field, ...], version: in
             assert type(got) is type(want) or isinstance(got, memoryview), field.name
 
 
-@pytest.mark.parametrize(("api", "version", "direction"), EVERY)
-def test_bytes_and_values_agree_with_kio(api: Api, version: int, direction: str) -> None:
+def agrees_with_kio(api: Api, version: int, direction: str, messages: int) -> None:
     kind = kio_type(api, version, direction)
     rng = random.Random(f"{api.name} {version} {direction}")
-    for _ in range(MESSAGES_EACH):
+    for _ in range(messages):
         entity, body = make(kind, rng)
         data = kio_bytes(entity)
         assert encode(api, version, direction, body) == data
         assert kio_entity(kind, data) == entity
         for form in (data, bytearray(data), memoryview(data)):
             assert_holds(decode(api, version, direction, form), body, api.fields(direction), version)
+        # What was decoded can be encoded again.
+        assert encode(api, version, direction, decode(api, version, direction, data)) == data
 
 
 @pytest.mark.parametrize(("api", "version", "direction"), EVERY)
-def test_what_was_decoded_can_be_encoded_again(api: Api, version: int, direction: str) -> None:
-    rng = random.Random(f"again {api.name} {version} {direction}")
-    for _ in range(5):
-        data = kio_bytes(make(kio_type(api, version, direction), rng)[0])
-        assert encode(api, version, direction, decode(api, version, direction, data)) == data
+def test_bytes_and_values_agree_with_kio(api: Api, version: int, direction: str) -> None:
+    agrees_with_kio(api, version, direction, FEW)
+
+
+@pytest.mark.slow
+def test_bytes_and_values_of_many_messages_agree_with_kio() -> None:
+    for api, version, direction in all_versions():
+        agrees_with_kio(api, version, direction, MANY)
 
 
 @pytest.mark.parametrize(("api", "version", "direction"), EVERY)
