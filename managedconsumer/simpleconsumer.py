@@ -1,4 +1,4 @@
-"""SimpleConsumer: reads partitions of its own choice, commits to a group if it is given one. pykafka's API.
+"""SimpleConsumer: reads the partitions that it is given, and commits to a group if it has one. pykafka's API.
 
 It has no group membership.
 """

@@ -1,4 +1,4 @@
-"""The demo's second opinion: a plain ManagedBalancedConsumer, in a group of its own, counts the same events.
+"""The demo's second opinion: a plain ManagedBalancedConsumer in another group counts the same events.
 
 As a program: reads nothing but the end of its standard input, which means stop; writes a line of JSON now and then. Its
 counts and the offsets that they reach to are saved together, so a later run goes on exactly there.

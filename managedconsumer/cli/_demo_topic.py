@@ -88,7 +88,7 @@ class DemoTopic:
 
     def counts(self) -> dict[int, int]:
         """How many events each partition holds; for a topic that only the demo writes to."""
-        view = TopicView(self._view.options)  # the writer has a thread of its own, and so a view of its own
+        view = TopicView(self._view.options)  # the writer has its own thread, and so its own view
         try:
             view.refresh()
             return {tp.partition: end for tp, end in view.ends(self.all(), fresh=True).items()}

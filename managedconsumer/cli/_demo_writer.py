@@ -20,7 +20,7 @@ _PATIENCE = 60.0
 
 
 class Writer:
-    """Writes in a thread of its own; the attributes may be read at any time."""
+    """Writes in its own thread; the attributes may be read at any time."""
 
     def __init__(self, topic: DemoTopic, events: PageViews, rate: float | None, security: Security | None) -> None:
         """``rate``: events per second, None for as fast as it goes."""

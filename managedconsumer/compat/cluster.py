@@ -99,7 +99,7 @@ class Cluster(View):
     """pykafka's Cluster: brokers, topics, metadata updates.  Thread-safe.
 
     Made by :class:`~managedconsumer.KafkaClient`, or over a consumer's own cluster: then it shows what the consumer
-    knows, and asks brokers by connections of its own, which work after the consumer has stopped, too.
+    knows, and asks brokers by its own connections, which work after the consumer has stopped, too.
     """
 
     def __init__(

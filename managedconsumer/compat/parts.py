@@ -257,11 +257,11 @@ class Topic:
     # -- consumers --------------------------------------------------------------------------------------------------
 
     def get_simple_consumer(self, consumer_group: Any = None, use_rdkafka: bool = False, **kwargs: Any) -> Any:
-        """A :class:`~managedconsumer.SimpleConsumer` of this topic; it has connections of its own."""
+        """A :class:`~managedconsumer.SimpleConsumer` of this topic; it has its own connections."""
         return registry.make_simple_consumer(self, self._view, consumer_group, use_rdkafka, kwargs)
 
     def get_balanced_consumer(self, consumer_group: Any, managed: bool = False, **kwargs: Any) -> Any:
-        """A :class:`~managedconsumer.ManagedBalancedConsumer` of this topic; it has connections of its own.
+        """A :class:`~managedconsumer.ManagedBalancedConsumer` of this topic; it has its own connections.
 
         ``managed=False`` meant ZooKeeper in pykafka: a DeprecationWarning now, and the same consumer.
         """

@@ -47,7 +47,7 @@ class AsyncReader:
 
     def __anext__(self) -> Coroutine[Any, Any, Message]:
         # Not a coroutine function: before Python 3.12 ``asyncio.wait_for(anext(reader), 1)`` runs what is returned here
-        # in a task of its own, but it is the caller's task that works on the message.
+        # in a separate task, but it is the caller's task that works on the message.
         who = self._task_number()
         owners.acting.set(who)
         return self._next(who)

@@ -1,6 +1,6 @@
 """The coordinator of a consumer: kafka-python's ``ConsumerCoordinator`` on our own machine.
 
-Assignment, commits and committed offsets of one member of a consumer group, for whoever fetches by other means. The
+Assignment, commits and committed offsets of one member of a consumer group, for programs that fetch by other means. The
 consumers of this package do not need it: they drive the same machine, negotiation and offset requests by themselves.
 """
 
@@ -51,7 +51,7 @@ class ConsumerCoordinator(BaseCoordinator):
 
     Callbacks of the subscription's listener run inside :meth:`ensure_active_group`, in the thread that calls it.
     Automatic commits cover what is *finished* (``TopicPartitionState.finish``), never more. The workers take
-    ``self.lock`` around every use of the subscription; so should whoever changes it while they run.
+    ``self.lock`` around every use of the subscription; so should code that changes it while they run.
     """
 
     DEFAULT_CONFIG: Mapping[str, Any] = {
@@ -159,7 +159,7 @@ class ConsumerCoordinator(BaseCoordinator):
     # -- the steps of a hand-over -----------------------------------------------------------------------
 
     def _do(self, step: handover.Step) -> Any:
-        """Carry one step out. Whoever fetches stops by itself: it looks at the subscription."""
+        """Carry one step out. Code that fetches looks at the subscription, and stops by itself."""
         match step:
             case handover.Commit():
                 self._commit_finished("rebalance")

@@ -221,7 +221,7 @@ class BaseCoordinator(ABC):
         """Leave the group (a static member just goes), end the heartbeats, close the connections. Idempotent."""
         self.heartbeat_task.disable()
         if self._made is not None:
-            self._made.interrupt()  # whoever waits in ensure_active_group
+            self._made.interrupt()  # a thread that waits in ensure_active_group
             self._made.leave("the coordinator was closed", timeout)
         self._link.close()
         # For a next life: who closes a consumer may start it again.

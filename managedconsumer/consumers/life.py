@@ -170,7 +170,7 @@ class GroupLives:
     def fall_back(self, life: GroupLife, error: BaseException) -> None:
         """The broker does not speak KIP-848 (Kafka 3.9 even advertises it and then refuses): classic from here on.
 
-        Runs on the membership worker of ``life``, which ends; the new life has a worker of its own.
+        Runs on the membership worker of ``life``, which ends; the new life has a new worker.
         """
         group, engine = self._session.group, self._session.engine
         log.warning("group %s: group_protocol='consumer' is refused, using 'classic': %s", group, error)

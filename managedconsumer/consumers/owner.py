@@ -120,7 +120,7 @@ class GroupOwner:
         self._log.note("held", event.generation, held, event.reason)
 
     def observe(self, event: ev.Event) -> None:
-        """Log what happens; wake whoever waits for it."""
+        """Log what happens; wake the threads that wait for it."""
         self._log.observe(event, self.member.generation)
         with self._engine.lock:
             self._engine.lock.notify_all()
@@ -235,7 +235,7 @@ class GroupOwner:
         self._reset_on_start = False
 
     def _hand_out(self, step: ho.HandOut) -> bool:
-        """Start to hand out, unless the membership was lost meanwhile: whoever learns that holds everything."""
+        """Start to hand out. Not after a loss: the thread that learns of it holds everything."""
         with self._engine.lock:
             if not self.current(step.generation):
                 return False

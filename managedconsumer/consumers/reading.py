@@ -40,7 +40,7 @@ class ReadingAPI(LifeAPI, FastPath):
     # -- consuming ------------------------------------------------------------------------------------
 
     def _consume_waiting(self, block: bool, unblock_event: Any) -> Message | None:
-        """The long way: under the lock, and waiting where nothing is there."""
+        """The slow path: under the lock, and waiting where nothing is there."""
         timeout_ms = self._session.options.consumer_timeout_ms
         timeout = 0.0 if not block else None if timeout_ms < 0 else timeout_ms / 1000.0
         if unblock_event is None:

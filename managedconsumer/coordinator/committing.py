@@ -1,6 +1,6 @@
 """One commit as a decision: what is sent next, what an answer means, how long it is tried, how it ended. Pure.
 
-Every commit of this package is one of these with a :class:`Patience` of its own: ``commit_offsets()``, the automatic
+Every commit of this package is one of these with its own :class:`Patience`: ``commit_offsets()``, the automatic
 ones (at an interval, at a rebalance, at the stop), those of the Spark source and of its progress listener, and those of
 ``ConsumerCoordinator``. :meth:`managedconsumer.runtime.cluster.offsets.OffsetClient.carry_out` drives them.
 
@@ -278,7 +278,7 @@ def failure(group_id: str, offsets: Offsets, result: Result) -> err.KafkaExcepti
 
 
 _AGAIN = " The consumer is still in its place: the same call may succeed later."
-_MOVED_ON = " Whoever owns these partitions next starts at the last offsets that were committed."
+_MOVED_ON = " The next owner of these partitions starts at the last offsets that were committed."
 
 
 def commit_failed(

@@ -189,7 +189,7 @@ class HandOver:
 
     @property
     def announced(self) -> list[TopicPartition]:
-        """What the listener knows as assigned, whatever has become of it: it must hear the end of these."""
+        """The partitions that the listener has been told are assigned, and not yet that they are not."""
         return sorted(self._announced)
 
     def settled(self, generation: Generation) -> bool:

@@ -395,7 +395,7 @@ def test_what_ends_a_commit_is_every_remaining_partition_s_error() -> None:
 @pytest.mark.parametrize(
     ("codes", "end"),
     [
-        ((25, 25), " Whoever owns these partitions next starts at the last offsets that were committed."),
+        ((25, 25), " The next owner of these partitions starts at the last offsets that were committed."),
         ((14, 14), " The consumer is still in its place: the same call may succeed later."),
     ],
 )

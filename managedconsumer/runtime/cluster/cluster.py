@@ -57,7 +57,7 @@ class Cluster:
 
     A connection to any broker that answers is kept for metadata and look-ups. A thread takes it for one request. A
     thread that asks meanwhile makes its own: nobody waits for a broker that is silent to somebody else. What may take
-    long (joins, fetches) gets a connection of its own by :meth:`connect`.
+    long (joins, fetches) gets its own connection by :meth:`connect`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Cluster:
         forks.watch(self)
 
     def disown(self) -> None:
-        """In the child of a fork: connections of its own from here on, as the sockets here are the parent's."""
+        """In the child of a fork: new connections from here on, as the sockets here are the parent's."""
         self._lock = self.handler.RLock()  # a thread that does not exist here may hold the other one
         self._connections = OpenConnections(self.handler)
         self._kept = self._flight = None

@@ -1,4 +1,4 @@
-"""Connections to brokers that are lent out and come back: for work that has no worker of its own.
+"""Connections to brokers that are lent out and come back: for work that has no worker.
 
 A Spark executor runs many short tasks in one process. Each borrows a connection to its partition's leader and gives it
 back, so that a task costs no dial and no login, and the metadata is asked for once per process, not once per task.
@@ -74,7 +74,7 @@ _shared: dict[tuple[int, Hashable], ConnectionPool] = {}
 def shared_pool(key: Hashable, make: Callable[[], Cluster]) -> ConnectionPool:
     """This process's pool for ``key``, made at the first call.
 
-    A forked child gets pools of its own: what the parent had is forgotten here, not closed, because the parent goes on
+    A forked child gets new pools: what the parent had is forgotten here, not closed, because the parent goes on
     using those sockets.
     """
     mine = os.getpid()

@@ -201,7 +201,7 @@ def resolve(
 ) -> list[tuple[Any, ...]]:
     """The addresses of a host.
 
-    The resolver has no time-out of its own and cannot be interrupted: a worker waits for it, and is left behind
+    The resolver has no time-out and cannot be interrupted: a worker waits for it, and is left behind
     when the time is over.
     """
     host = host.strip("[]")

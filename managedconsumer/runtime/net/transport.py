@@ -67,7 +67,7 @@ class Transport:
             view = view[count:]
 
     def receive_frame(self, frame_size: FrameSize, deadline: float) -> memoryview:
-        """The next frame without its four size bytes, in a buffer of its own.
+        """The next frame without its four size bytes, in its own buffer.
 
         :raises TimeoutError: it was not complete by then
         :raises PeerClosedError: the stream ended

@@ -95,7 +95,7 @@ class Handler(abc.ABC):
 
     @abc.abstractmethod
     def Condition(self, lock: Any = None) -> primitives.Condition:
-        """A new condition, around ``lock`` (made by this handler) or an RLock of its own."""
+        """A new condition, around ``lock`` (made by this handler) or around a new RLock."""
 
     @abc.abstractmethod
     def Semaphore(self, n: int = 1) -> primitives.Semaphore:

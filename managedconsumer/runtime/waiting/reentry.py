@@ -11,7 +11,7 @@ from types import FrameType
 _PACKAGE = __name__.split(".")[0]
 # What these rooms call is called as by a user; they hold no lock of a consumer.
 _USERS = {"cli", "observe", "spark", "testing", "signals"}
-# A worker's function begins in the first two. The third is the short way: it has no lock, and may be interrupted.
+# A worker's function begins in the first two. The third is the fast path: it has no lock, and may be interrupted.
 _NO_LOCK = {f"{_PACKAGE}.runtime.handlers", f"{_PACKAGE}.runtime.greenlets", f"{_PACKAGE}.wire._lane_py"}
 
 

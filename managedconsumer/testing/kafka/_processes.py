@@ -60,7 +60,7 @@ class Watchdog:
 
 
 def launch(command: list[str], log: Path, cwd: Path, keep_open: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """Starts a process in a session of its own; its output is appended to ``log``.
+    """Starts a process in its own session; its output is appended to ``log``.
 
     ``keep_open``: descriptors that it inherits, such as a lock that it has to hold for as long as it lives.
     """

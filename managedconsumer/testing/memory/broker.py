@@ -261,7 +261,7 @@ class MemoryBroker:
         self._server.after(body["max_wait_ms"] / 1000.0, end_of_wait)
 
     def _wake(self) -> None:
-        """There are new records: whoever waits for some may have enough now."""
+        """There are new records: a fetch that waits may have enough now."""
         self._waiting = [ready for ready in self._waiting if not ready()]
 
     def _find_coordinator(self, _body: Mapping[str, Any]) -> dict[str, Any]:

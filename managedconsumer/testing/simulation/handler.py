@@ -132,7 +132,7 @@ class VirtualCondition:
             if me in self._waiters:
                 self._waiters.remove(me)
             self._lock.restore(depth)
-            # Whoever notifies while the waiter is on its way has not forgotten it, though it does not wait any more.
+            # A notify while the waiter is on its way has not forgotten it, though it does not wait any more.
             me.missed_wake_up = None
             if timeout is not None and not woken:
                 me.missed_wake_up = timeout, lambda: self._notified == notified

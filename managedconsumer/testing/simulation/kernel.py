@@ -57,7 +57,7 @@ class Kernel:
         #: Every so many lock acquisitions a worker is interrupted (0: never).
         self.interrupt_every = 0
         self._until_interrupt = 0
-        #: The greenlet of the scheduler: whoever made the kernel.
+        #: The greenlet of the scheduler: the one that made the kernel.
         self.hub: Any = greenlet.getcurrent()
         self._heap: list[tuple[float, float, int, Callable[..., Any], tuple[Any, ...]]] = []
         self._chance = self.random.random

@@ -73,7 +73,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._wake.set()
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
-        """Run ``func(*args)`` in a simulated thread of its own."""
+        """Run ``func(*args)`` in a new simulated thread."""
         del executor
         future = self.create_future()
 

@@ -171,7 +171,7 @@ class SimulatedConnection:
             call.task.wake()
 
     def close(self) -> None:
-        """Break off; whoever waits learns it at once."""
+        """Break off; a worker that waits learns of it at once."""
         if self.connected:
             self.connected = False
             if self in self.network.connections:

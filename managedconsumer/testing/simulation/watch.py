@@ -164,7 +164,7 @@ class Watched:
 
     @property
     def loses(self) -> bool:
-        """True when the membership is lost; whoever has found it out may still be on the way to say so."""
+        """True when the membership is lost; the worker that has found it out may still be on the way to say so."""
         member = self.member
         # A join that waits is given up, and its generation forgotten, as soon as a heartbeat learns of the loss.
         return self.knows_loss or (

@@ -1,13 +1,13 @@
 """``Lane`` in Python, the twin of the accelerator's class: the way of a message past the consumer's lock.
 
 A lane is attached to the chunk that is being read and to the one thread that reads it. While it is, that thread takes
-messages from it without the consumer's lock; coming back for the next message is what finishes the last one. Whoever
-holds the lock detaches the lane before it looks at positions or takes partitions away: ``count`` says how many messages
-went this way in all, ``last_offset`` which was the last, the chunk's own ``position`` where it stands.
+messages from it without the consumer's lock; coming back for the next message is what finishes the last one. A thread
+that holds the lock detaches the lane before it looks at positions or takes partitions away: ``count`` says how many
+messages went this way in all, ``last_offset`` which was the last, the chunk's own ``position`` where it stands.
 
 The accelerator's ``take`` is one step under the GIL. Here that step is ``list.pop`` on the messages that the chunk has
 ready; how many were taken, and so which was the last, follows from how many are left when somebody looks. More is made
-ready on the long way, under the consumer's lock. The short way has no lock: a signal handler may interrupt it anywhere
+ready on the slow path, under the consumer's lock. The fast path has no lock: a signal handler may interrupt it anywhere
 and call the consumer, while another thread holds the consumer's lock and detaches.
 """
 

@@ -31,7 +31,7 @@ from managedconsumer.wire.records.legacy import BadMessageError, decode_entry
 INTERFACE = 4
 IMPLEMENTATION = "python"
 
-_AHEAD_BYTES = 64 * 1024  # of small batches that are made ready together: few records do not pay for the long way
+_AHEAD_BYTES = 64 * 1024  # of small batches that are made ready together: few records do not pay for the slow path
 _LOT = 256  # messages made ahead of the hand-out: enough to pay for the loop's set-up, little enough to be quick
 _SAFE_TIMESTAMP = 1 << 62
 
