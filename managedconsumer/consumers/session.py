@@ -6,6 +6,7 @@ import logging
 import weakref
 from typing import Any, Callable, Iterable, Mapping
 
+from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.compat.accept import accept_cluster, accept_partition, accept_topic
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 _STOP_TIMEOUT = 5.0
 # How long (seconds) start() waits for the leaders of a topic that is just being created.
 _CREATION_PATIENCE = 3.0
-_UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE = 3, 5
 
 
 def _abandon(there: weakref.ref[Engine]) -> None:
@@ -164,11 +164,11 @@ class Session:
         while True:
             snapshot = patience.call(lambda: self.cluster.refresh(wanted), lambda: engine.stop_wanted)
             missing = [name for name in names if snapshot.partitions_for_topic(name) is None]
-            codes = {snapshot.topics[name].error_code for name in missing if name in snapshot.topics}
-            if codes != {_LEADER_NOT_AVAILABLE} or creation.expired(now()):
+            found = {snapshot.topics[name].error_code for name in missing if name in snapshot.topics}
+            if found != {codes.LEADER_NOT_AVAILABLE} or creation.expired(now()):
                 break
             engine.handler.sleep(0.1)  # the topic has just been created and has no leaders yet
-        for code in codes - {0, _UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE}:
+        for code in found - codes.NOT_THERE_YET - {codes.NONE}:
             refused = [name for name in missing if snapshot.topics[name].error_code == code]
             if code == err.TopicAuthorizationFailed.ERROR_CODE:
                 raise diagnose.not_authorized(self.cluster.address, self.cluster.settings.security, "topic", refused[0])
