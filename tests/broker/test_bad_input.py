@@ -363,7 +363,7 @@ class TestTheLifecycle:
         assert held is not None
         assert held[message.partition_id] == message.offset
         assert consumer.health()["running"] is False
-        assert f"(consumer_group={consumer._group})" in repr(consumer)
+        assert f"(consumer_group={consumer._session.group})" in repr(consumer)
 
     @both
     def test_a_thread_that_waits_hears_of_the_stop(

@@ -50,6 +50,8 @@ class Brokers:
         self.on_commit: Callable[[Body, int], None] = lambda _body, _code: None
         #: Told of every end of a log that a leader tells.
         self.on_end_told: Callable[[TopicPartition, int], None] = lambda _tp, _offset: None
+        #: Called with what is committed, as a coordinator tells it.
+        self.on_committed_told: Callable[[TopicPartition, int], None] = lambda _tp, _offset: None
         self.logs: dict[TopicPartition, Log] = {}
         self.group: ClassicGroup | ModernGroup
         if modern:
@@ -66,7 +68,7 @@ class Brokers:
     def forget(self) -> None:
         """The simulation is over: lead nowhere any more."""
         self._fetches.clear()
-        del self.on_commit, self.on_end_told, self.note
+        del self.on_commit, self.on_end_told, self.on_committed_told, self.note
 
     def add_partitions(self, topic: str, count: int) -> None:
         """More partitions for a topic."""
@@ -203,7 +205,9 @@ class Brokers:
         for topic in body["topics"]:
             parts = []
             for number in topic["partition_indexes"]:
-                offset, metadata = self.group.committed.get(TopicPartition(topic["name"], number), (-1, ""))
+                tp = TopicPartition(topic["name"], number)
+                offset, metadata = self.group.committed.get(tp, (-1, ""))
+                self.on_committed_told(tp, offset)
                 parts.append(
                     {
                         "partition_index": number,

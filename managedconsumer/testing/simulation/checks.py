@@ -46,6 +46,9 @@ class Witness:
         self._floor: dict[TopicPartition, tuple[Watched, int]] = {}
         #: Under LATEST: the ends that the brokers have told.
         self._told: dict[TopicPartition, set[int]] = {}
+        #: Under LATEST: the partitions of which a coordinator has told last that nothing is committed, and that nobody
+        #: has started since. A commit that was on its way meanwhile may arrive afterwards.
+        self._told_nothing: set[TopicPartition] = set()
         #: The highest offset whose commit was ever accepted.
         self.highest: dict[TopicPartition, int] = {}
         self._last: dict[TopicPartition, tuple[str, int]] = {}
@@ -53,6 +56,7 @@ class Witness:
         self.handed_out = self.repeated = self.commits = self.zombie_handouts = 0
         brokers.on_commit = self.commit_arrived
         brokers.on_end_told = self.end_told
+        brokers.on_committed_told = self.committed_told
 
     # -- messages -------------------------------------------------------------------------------------
 
@@ -68,7 +72,7 @@ class Witness:
     def reach(self, tp: TopicPartition) -> int:
         """Everything below was finished, or is for nobody."""
         prefix = self.prefix.get(tp, 0)
-        if self._latest and tp not in self.highest and tp in self._floor:
+        if self._by_latest(tp) and tp in self._floor:
             prefix = max(prefix, self._floor[tp][1])
         return self.visible(tp, prefix)
 
@@ -116,7 +120,8 @@ class Witness:
         program.expected[tp] = (state, offset + 1)
 
     def _check_start(self, program: Watched, tp: TopicPartition, offset: int) -> None:
-        if self._latest and tp not in self.highest:
+        if self._by_latest(tp):
+            self._told_nothing.discard(tp)
             told, floor = self._floor.pop(tp, (None, 0))
             if told is program and offset > self.visible(tp, floor):
                 self.report(f"{program.name} starts {tp} at {offset}, though it was read from {floor} on: lost")
@@ -154,6 +159,17 @@ class Witness:
 
     # -- LATEST ---------------------------------------------------------------------------------------
 
+    def _by_latest(self, tp: TopicPartition) -> bool:
+        """True while a reader of ``tp`` starts at the end of its log."""
+        return self._latest and (tp not in self.highest or tp in self._told_nothing)
+
+    def committed_told(self, tp: TopicPartition, offset: int) -> None:
+        """The coordinator tells what is committed, -1: nothing."""
+        if offset < 0:
+            self._told_nothing.add(tp)
+        else:
+            self._told_nothing.discard(tp)
+
     def end_told(self, tp: TopicPartition, offset: int) -> None:
         """A broker tells where the log ends."""
         if self._latest:
@@ -161,7 +177,7 @@ class Witness:
 
     def promise(self, program: Watched, tp: TopicPartition) -> None:
         """``program`` has been told that it reads ``tp`` from now on."""
-        if self._latest and tp not in self.highest:
+        if self._by_latest(tp):
             self._floor[tp] = program, self.brokers.logs[tp].stable(self._committed_only)
 
     # -- commits --------------------------------------------------------------------------------------
@@ -180,11 +196,9 @@ class Witness:
                 offset = part["committed_offset"]
                 self._check_not_back(who, tp, offset)
                 # Markers and aborted messages behind the end that was told may have been passed already.
-                if (
-                    self._latest
-                    and tp not in self.highest
-                    and any(end <= offset <= self.visible(tp, end) for end in self._told.get(tp, ()))
-                ):
+                ends = self._told.get(tp, ()) if self._by_latest(tp) else ()
+                if any(end <= offset <= self.visible(tp, end) for end in ends):
+                    self._told_nothing.discard(tp)
                     self.prefix[tp] = max(offset, self.prefix.get(tp, 0))
                 elif offset > self.reach(tp):
                     self.report(f"{who} commits {tp}@{offset}, but nobody has finished {self.reach(tp)}")
