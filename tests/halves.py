@@ -1,8 +1,8 @@
 """The ordinary run of all tests, in three lanes side by side: most of a test on a real broker is waiting.
 
 ``python -m tests.halves`` runs everything but the soak tests; with arguments it is ``pytest`` with them, in one.
-The first lane's reports are shown as they come, the others' after them. The third lane only computes: it has the lowest
-priority, and takes the time that the others leave.
+The first lane's reports are shown as they come, the others' after them. The third lane begins with what only computes:
+it has the lowest priority, and takes the time that the others leave. The other Pythons follow there.
 """
 
 from __future__ import annotations
@@ -53,18 +53,17 @@ def run(commands: list[list[str]], output: IO[bytes] | None = None, **more: str)
 
 
 def second_lane() -> int:
-    """What needs few brokers, the decoder in Python, and the other Pythons."""
+    """What needs few brokers, and the decoder in Python."""
     whole = run([[*PYTEST, *ORDINARY, *split()[1]]])
     twin = run(
         [[*PYTEST, "-q", "--durations=3", "-m", "not broker and not spark", *TWIN]], MANAGEDCONSUMER_IMPL="python"
     )
-    return max(whole, twin, run([[sys.executable, "-m", "tests.pythons"]]))
+    return max(whole, twin)
 
 
 def third_lane() -> int:
-    """What only computes."""
-    os.nice(19)
-    return run([[*PYTEST, *ORDINARY, *split()[2]]])
+    """What only computes, at the lowest priority; then the other Pythons."""
+    return run([["nice", "-n", "19", *PYTEST, *ORDINARY, *split()[2]], [sys.executable, "-m", "tests.pythons"]])
 
 
 LANES = {"second-lane": second_lane, "third-lane": third_lane}
