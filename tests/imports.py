@@ -105,9 +105,18 @@ def _by_name(path: Path, call: ast.Call) -> Iterator[Import]:
     if isinstance(name, ast.Constant) and isinstance(name.value, str):
         yield Import(call.lineno, name.value, "name")
         return
-    start = [ast.unparse(part) for part in name.values[:2]] if isinstance(name, ast.JoinedStr) else []
-    own = path.name == "__init__.py" and start[:1] == ["{__name__}"] and start[1].startswith("'.")
-    assert own, f"{path}:{call.lineno}: imports {ast.unparse(name)}, which nobody can look up"
+    assert path.name == "__init__.py" and _is_inner(name), (
+        f"{path}:{call.lineno}: imports {ast.unparse(name)}, which nobody can look up"
+    )
+
+
+def _is_inner(name: ast.expr) -> bool:
+    """``f"{__name__}.something"``: a module of the package itself."""
+    if not isinstance(name, ast.JoinedStr) or len(name.values) < 2:
+        return False
+    first, second = name.values[:2]
+    own = isinstance(first, ast.FormattedValue) and getattr(first.value, "id", "") == "__name__"
+    return own and isinstance(second, ast.Constant) and str(second.value).startswith(".")
 
 
 def _from(module: str, names: Iterable[str]) -> Iterator[str]:

@@ -286,10 +286,11 @@ def test_tls_in_a_monkey_patched_process(authority: Authority, name: str) -> Non
     script = f"""
         import ssl
         early = ssl.create_default_context(cafile={str(authority.cafile)!r})
-        from managedconsumer.runtime import handlers, net
+        from managedconsumer.runtime.net import sockets as net
+        from managedconsumer.runtime.waiting import handlers
         from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
         from managedconsumer.runtime.net.security import Security
-        from managedconsumer.wire import schemas
+        from managedconsumer.wire.protocol import schemas
         from managedconsumer import errors
         from gevent import monkey
         monkey.patch_all()

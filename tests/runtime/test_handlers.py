@@ -323,7 +323,8 @@ def test_gevent_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
 def test_monkey_patched_process(name: str) -> None:
     """Even when our module was imported before the patching, everything waits on the hub."""
     script = f"""
-        from managedconsumer.runtime import handlers, net
+        from managedconsumer.runtime.net import sockets as net
+        from managedconsumer.runtime.waiting import handlers
         from gevent import monkey
         monkey.patch_all()
         import gevent, hashlib, socket, time

@@ -257,7 +257,7 @@ def test_junk_never_crashes(junk: bytes, fetch_offset: int) -> None:
 _WATCH = """
 import resource, sys
 from managedconsumer.errors import CorruptRecordError
-from managedconsumer.wire import records, compression
+from managedconsumer.wire import records
 import cramjam
 module = records.load(sys.argv[1])
 data = open(sys.argv[2], "rb").read()
