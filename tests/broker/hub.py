@@ -39,6 +39,12 @@ class Ticker:
             self.look()
             self.ticks += 1
 
+    def stop(self) -> None:
+        """No more ticks."""
+        self._greenlet.kill()
+        self.look()
+        self._statistics.close()
+
     def look(self) -> None:
         """Also at the end: the hub may have been kept since the last tick."""
         late = time.monotonic() - self._start - TICK_S - (self._waited_for_a_processor() - self._stolen)

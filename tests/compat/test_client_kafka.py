@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
-import itertools
 import logging
 import threading
 import time
@@ -20,6 +19,7 @@ from managedconsumer.compat.objects import Cluster, Topic
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
+from tests.broker.hub import Ticker
 
 Unique = Callable[[str], str]
 
@@ -217,20 +217,12 @@ def test_clients_leave_no_sockets_behind(kafka: DevBroker, topic: str) -> None:
 
 
 def longest_pause_while(work: Callable[[], None]) -> float:
-    """How long (seconds) other greenlets had to wait at most."""
-    gevent = pytest.importorskip("gevent")
-    ticks = [time.monotonic()]
-
-    def tick() -> None:
-        while True:
-            gevent.sleep(0.005)
-            ticks.append(time.monotonic())
-
-    ticker = gevent.spawn(tick)
+    """How long (seconds) other greenlets had to wait at most, without the time that the system gave to others."""
+    pytest.importorskip("gevent")
+    ticker = Ticker()
     work()
-    gevent.sleep(0.01)
-    ticker.kill()
-    return max(b - a for a, b in itertools.pairwise(ticks))
+    ticker.stop()
+    return ticker.worst
 
 
 def test_greenlets_go_on_while_a_client_waits(kafka: DevBroker, topic: str) -> None:

@@ -24,6 +24,10 @@ class Wire:
         self.carried: list[str] = []
         self.silent = False
 
+    def close(self) -> None:
+        self.client.close()
+        self.server.close()
+
 
 class SilentProxyBroker(MemoryBroker):
     """Its clients reach it through the proxy only, as the proxy's port is what it announces.
@@ -36,6 +40,7 @@ class SilentProxyBroker(MemoryBroker):
         super().__init__(topics)
         self.choose: Callable[[Wire, str], bool] = lambda _wire, _name: False
         self.wires: list[Wire] = []
+        self._stopped = True
         self._front = socket.create_server(("127.0.0.1", 0))
 
     @property
@@ -44,15 +49,16 @@ class SilentProxyBroker(MemoryBroker):
 
     def start(self) -> MemoryBroker:
         super().start()
+        self._stopped = False
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
     def stop(self) -> None:
         with contextlib.suppress(OSError):
             self._front.shutdown(socket.SHUT_RDWR)
-        for wire in self.wires:
-            wire.client.close()
-            wire.server.close()
+        self._stopped = True
+        for wire in list(self.wires):
+            wire.close()
         super().stop()
 
     def close(self) -> None:
@@ -70,11 +76,18 @@ class SilentProxyBroker(MemoryBroker):
         while True:
             try:
                 client, _ = self._front.accept()
+            except OSError:
+                return
+            try:
                 server = socket.create_connection(("127.0.0.1", self._server.port if self._server else 0))
             except OSError:
+                client.close()
                 return
             wire = Wire(client, server)
             self.wires.append(wire)
+            if self._stopped:  # stop() may have gone through the wires before
+                wire.close()
+                return
             threading.Thread(target=self._up, args=(wire, names), daemon=True).start()
             threading.Thread(target=self._down, args=(wire,), daemon=True).start()
 
