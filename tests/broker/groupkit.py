@@ -173,8 +173,11 @@ class Fleet:
     def everybody(self) -> list[Member]:
         return self.gone + self.members
 
-    def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
-        return until(self.handler, condition, seconds, lambda: f"{what}; {self.members}; {self.errors()}")
+    def until(self, condition: Callable[[], Any], seconds: float, what: str | Callable[[], str]) -> Any:
+        def problem() -> str:
+            return f"{what() if callable(what) else what}; {self.members}; {self.errors()}"
+
+        return until(self.handler, condition, seconds, problem)
 
     def errors(self) -> list[BaseException]:
         return [error for member in self.everybody for error in member.errors]

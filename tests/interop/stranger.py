@@ -18,6 +18,8 @@ from collections.abc import Iterable
 from typing import Any
 
 SESSION_MS, HEARTBEAT_MS, COMMIT_MS = 6000, 500, 200
+#: A client that asks too early, and finds the new topic without leaders, asks again soon, not after five minutes.
+METADATA_MS = 2000
 ended = threading.Event()
 
 
@@ -55,6 +57,7 @@ def confluent(given: dict[str, Any]) -> None:
             "heartbeat.interval.ms": HEARTBEAT_MS,
             "auto.offset.reset": "earliest",
             "auto.commit.interval.ms": COMMIT_MS,
+            "topic.metadata.refresh.interval.ms": METADATA_MS,
         }
     )
     ownership = Ownership()
@@ -94,6 +97,7 @@ def kafka_python(given: dict[str, Any]) -> None:
         heartbeat_interval_ms=HEARTBEAT_MS,
         auto_offset_reset="earliest",
         auto_commit_interval_ms=COMMIT_MS,
+        metadata_max_age_ms=METADATA_MS,
     )
     consumer.subscribe([given["topic"]], listener=Listener())
     while not ended.is_set():
@@ -125,6 +129,7 @@ async def _aiokafka(given: dict[str, Any]) -> None:
         heartbeat_interval_ms=HEARTBEAT_MS,
         auto_offset_reset="earliest",
         auto_commit_interval_ms=COMMIT_MS,
+        metadata_max_age_ms=METADATA_MS,
     )
     consumer.subscribe([given["topic"]], listener=Listener())
     await consumer.start()
@@ -179,7 +184,7 @@ def java(given: dict[str, Any]) -> None:
     version = parse_version(DEFAULT_VERSION)
     path = ":".join(map(str, kafka_jars(version)))
     with tempfile.NamedTemporaryFile("w", suffix=".properties") as settings:
-        settings.write(f"heartbeat.interval.ms={HEARTBEAT_MS}\n")
+        settings.write(f"heartbeat.interval.ms={HEARTBEAT_MS}\nmetadata.max.age.ms={METADATA_MS}\n")
         settings.flush()
         command = [require_java(version.java_minimum, "Kafka's consumer"), "-Xmx96m", "-XX:+UseSerialGC"]
         command += ["-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp", path, "org.apache.kafka.tools.VerifiableConsumer"]

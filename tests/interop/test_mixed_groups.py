@@ -13,7 +13,8 @@ from managedconsumer.testing import DevBroker
 from tests.broker.groupkit import SESSION_S, Fleet, Load, Member, ProcessMember
 
 PARTITIONS = 4
-PATIENCE_S = 4 * SESSION_S  # other clients start slowly
+PATIENCE_S = 4 * SESSION_S
+START_S = 60.0  # another client starts as a process of its own, on a machine that runs other tests, too
 Make = Callable[..., Fleet]
 Strange = Callable[..., ProcessMember]
 
@@ -54,8 +55,8 @@ def shared(group: Fleet, ours: Member, theirs: ProcessMember, size: int = 2) -> 
     """Wait until each owns its half and gets messages."""
     group.until(
         lambda: len(ours.owned) == len(theirs.owned) == PARTITIONS // size and not ours.owned & theirs.owned,
-        PATIENCE_S,
-        "each owns its half",
+        START_S,
+        lambda: f"each owns its half: exit code {theirs.process.poll()}, {theirs.events[-5:]}",
     )
     before = len(ours.got), len(theirs.of("got"))
     group.until(
@@ -74,7 +75,11 @@ def test_each_leads_once(kafka: DevBroker, fleet: Make, stranger: Strange, clien
     group = fleet(kafka, PARTITIONS)
     with Load(kafka, group.topic, PARTITIONS) as load:
         leader = stranger(group, client, assignor)
-        group.until(lambda: len(leader.owned) == PARTITIONS and leader.of("got"), PATIENCE_S, "it consumes alone")
+        group.until(
+            lambda: len(leader.owned) == PARTITIONS and leader.of("got"),
+            START_S,
+            lambda: f"it consumes alone: exit code {leader.process.poll()}, {leader.events[-5:]}",
+        )
         ours = group.join(auto_commit_enable=True, auto_commit_interval_ms=200, membership_protocol=assignor)
         shared(group, ours, leader)
         assert not leads(ours)
@@ -99,7 +104,7 @@ def test_a_pykafka_fleet_is_replaced_one_by_one(kafka: DevBroker, fleet: Make, s
     with Load(kafka, group.topic, 6) as load:
         old = [stranger(group, "pykafka") for _ in range(3)]
         group.until(
-            lambda: sorted(p for each in old for p in each.owned) == list(range(6)), PATIENCE_S, "three of pykafka"
+            lambda: sorted(p for each in old for p in each.owned) == list(range(6)), START_S, "three of pykafka"
         )
         for number, leaving in enumerate(old):
             leaving.signal(signal.SIGTERM)
