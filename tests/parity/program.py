@@ -23,7 +23,7 @@ def say(what, value):
 
 
 def ordered(offsets):
-    """A dict of offsets by partition, in a fixed order (pykafka's own is a set's, another in each run); None for none."""
+    """A dict of offsets in the order of the partitions; pykafka's is that of a set, another in each run."""
     return offsets if offsets is None else dict(sorted(offsets.items()))
 
 

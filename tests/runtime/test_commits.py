@@ -303,7 +303,7 @@ def test_a_commit_that_nobody_waits_for(broker: Broker, make: Callable[..., Any]
 
 
 def test_commits_happen_in_the_order_of_the_calls(broker: Broker, make: Callable[..., Any]) -> None:
-    consumer = make(auto_commit_enable=True, auto_commit_interval_ms=10)
+    consumer = make()
     broker.silent = {"OffsetCommit"}
     for offset in (1, 2, 3):
         consumer.commit_offsets({0: offset}, wait=False)
