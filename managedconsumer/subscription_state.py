@@ -89,7 +89,8 @@ class SubscriptionState:
         if name not in _STRATEGIES:
             log.warning("Unrecognized offset_reset_strategy %r, using NONE", offset_reset_strategy)
         self._default_offset_reset_strategy = _STRATEGIES.get(name, OffsetResetStrategy.NONE)
-        self._exclude_internal_topics = exclude_internal_topics
+        #: A pattern matches no topics of Kafka's own.
+        self.exclude_internal_topics = exclude_internal_topics
         self.subscription: set[str] | None = None
         self.subscribed_pattern: re.Pattern[str] | None = None
         self._group_subscription: set[str] = set()
@@ -176,7 +177,7 @@ class SubscriptionState:
         """True if the pattern in use matches ``topic``."""
         if self.subscribed_pattern is None:
             return False
-        if self._exclude_internal_topics and (is_internal or topic in INTERNAL_TOPICS):
+        if self.exclude_internal_topics and (is_internal or topic in INTERNAL_TOPICS):
             return False
         return self.subscribed_pattern.match(topic) is not None
 

@@ -70,7 +70,7 @@ class ConsumerCoordinator(BaseCoordinator):
         """Raises ConfigurationError for assignors without a common rebalance protocol, or none at all."""
         super().__init__(client, metrics, **configs)
         self._subscription = subscription
-        subscription._exclude_internal_topics = bool(self.config["exclude_internal_topics"])  # noqa: SLF001
+        subscription.exclude_internal_topics = bool(self.config["exclude_internal_topics"])
         assignors = [made() if isinstance(made, type) else made for made in self.config["assignors"]]
         self._negotiation = Negotiation(assignors, self.config["client_rack"])
         self.consumer_sensors = ConsumerCoordinatorMetrics(
@@ -81,8 +81,8 @@ class ConsumerCoordinator(BaseCoordinator):
         self._hand_over = HandOver(self.group_id, self._negotiation, self._holder, Rules())
         self._metadata_seen: Any = None
         # One commit after the other, each with what is finished when its turn comes.
-        self._turn = self._handler.RLock()
-        self._queue: Any = self._handler.Queue()
+        self._turn = self.handler.RLock()
+        self._queue: Any = self.handler.Queue()
         self._committing: Any = None
         self._auto_commit_task: AutoCommitTask | None = None
         if self.config["enable_auto_commit"]:
@@ -162,7 +162,7 @@ class ConsumerCoordinator(BaseCoordinator):
         """Carry one step out. Code that fetches looks at the subscription, and stops by itself."""
         match step:
             case handover.Commit():
-                self._commit_finished("rebalance")
+                self.commit_finished("rebalance")
             case handover.Tell():
                 self._tell(step)
             case handover.Drop():
@@ -257,12 +257,14 @@ class ConsumerCoordinator(BaseCoordinator):
 
         ``response`` is an exception, or True. Without a callback, ``default_offset_commit_callback`` is called.
         """
-        future = Future(self._handler.Event())
+        future = Future(self.handler.Event())
         call = callback or self.config["default_offset_commit_callback"]
         future.add_callback(call, offsets).add_errback(call, offsets)
         with self.lock:
             if self._committing is None:
-                self._committing = self._handler.spawn("async-commits", commit_forever, weakref.ref(self), self._queue)
+                self._committing = self.handler.spawn(
+                    "async-commits", commit_forever, weakref.WeakMethod(self._commit_in_turn), self._queue
+                )
         # The generation of now: under a later one the offsets might be another member's.
         self._queue.put((dict(offsets), self._identity(), future))
         return future
@@ -274,6 +276,10 @@ class ConsumerCoordinator(BaseCoordinator):
         """
         grouped = self._subscription.partitions_auto_assigned() and self._generation.joined
         return self._hand_over.settled_in if grouped else NO_GENERATION
+
+    def _commit_in_turn(self, offsets: Offsets, generation: Generation) -> None:
+        with self._turn:
+            self._commit(offsets, generation, None)
 
     def _commit(self, offsets: Offsets, generation: Generation, timeout: float | None) -> None:
         """Commit under ``generation`` as long as it is ours."""
@@ -291,8 +297,8 @@ class ConsumerCoordinator(BaseCoordinator):
             self.group_id or "",
             look,
             Patience(timeout, pauses=self._backoff_seconds()),
-            self._handler.now(),
-            self._handler.random,
+            self.handler.now(),
+            self.handler.random,
             instance_id=self.config["group_instance_id"],
         )
         committed = self.consumer_sensors.committed
@@ -310,8 +316,8 @@ class ConsumerCoordinator(BaseCoordinator):
                 if self._subscription.is_assigned(tp):
                     self._subscription.assignment[tp].committed = entry.offset
 
-    def _commit_finished(self, why: str) -> None:
-        """An automatic commit: of what is finished, without raising."""
+    def commit_finished(self, why: str) -> None:
+        """An automatic commit: of what is finished, without raising; ``why`` is for the log. Thread-safe."""
         if self._auto_commit_task is None:
             return
         with self._turn:
@@ -331,7 +337,7 @@ class ConsumerCoordinator(BaseCoordinator):
         after all of it.
         """
         if autocommit:
-            self._commit_finished("close")
+            self.commit_finished("close")
         try:
             if self._subscription.partitions_auto_assigned():
                 carry_out(self._hand_over.leave(self._generation, commit=False), self._do)

@@ -31,7 +31,7 @@ class GroupCoordinatorMetrics:
         def gauge(name: str, text: str, source: Any, kind: str = "gauge") -> None:
             metrics.gauge(_named(prefix, name), text, tags, source, kind)
 
-        now = heartbeat._clock  # noqa: SLF001 (what a heartbeat counts by)
+        now = heartbeat.clock
 
         def heartbeat_age() -> float:
             return heartbeat.timeout - (heartbeat.session_deadline() - now())

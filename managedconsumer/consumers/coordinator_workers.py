@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, Callable
 
 from managedconsumer import errors as err
 
 
-def commit_forever(me: weakref.ref[Any], queue: Any) -> None:
+def commit_forever(commit: weakref.WeakMethod[Callable[[Any, Any], None]], queue: Any) -> None:
     """The worker of ``commit_offsets_async``: holds its coordinator only while it commits."""
     while (item := queue.get()) is not None:
         offsets, generation, future = item
-        coordinator = me()
-        if coordinator is None:
+        call = commit()
+        if call is None:
             future.failure(err.CommitFailedError("the coordinator is gone"))
             return
         try:
-            with coordinator._turn:  # noqa: SLF001
-                coordinator._commit(offsets, generation, None)  # noqa: SLF001
+            call(offsets, generation)
             future.success(True)
         except Exception as error:  # noqa: BLE001 - the future raises it
             future.failure(error)
-        del coordinator
+        del call
 
 
 class AutoCommitTask:
@@ -31,7 +30,7 @@ class AutoCommitTask:
     def __init__(self, coordinator: Any, interval: float) -> None:
         """``interval`` in seconds."""
         self._coordinator = weakref.ref(coordinator)
-        self._handler = coordinator._handler  # noqa: SLF001
+        self._handler = coordinator.handler
         self.interval = interval
         self._changed = self._handler.Condition()
         self._at = 0.0
@@ -69,5 +68,5 @@ class AutoCommitTask:
             coordinator = self._coordinator()
             if coordinator is None:
                 return
-            coordinator._commit_finished("interval")  # noqa: SLF001
+            coordinator.commit_finished("interval")
             del coordinator

@@ -64,15 +64,16 @@ class BaseCoordinator(ABC):
         self.group_id: str = self.config["group_id"]
         # A KafkaClient (ours) carries the cluster that the core works with.
         self._client: Any = getattr(getattr(client, "cluster", None), "runtime", client)
-        self._handler = self._client.handler
+        #: Threads or greenlets: how the workers wait.
+        self.handler = self._client.handler
         #: Guards what the caller's thread and the workers both use.
-        self.lock = self._handler.RLock()
-        self.heartbeat = Heartbeat(clock=self._handler.now, **self.config)
+        self.lock = self.handler.RLock()
+        self.heartbeat = Heartbeat(clock=self.handler.now, **self.config)
         self.sensors = GroupCoordinatorMetrics(
             self.heartbeat, metrics, self.config["metric_group_prefix"], {"group": self.group_id}
         )
         self._link = CoordinatorLink(self._client, self.group_id)
-        history = History(self.group_id, self._handler.now, self._handler.wall_time)
+        history = History(self.group_id, self.handler.now, self.handler.wall_time)
         self._log = GroupLog(history, Troubles(f"group {self.group_id}"))
         self._made: GroupMember | None = None
         self._problem: Exception | None = None
@@ -108,6 +109,30 @@ class BaseCoordinator(ABC):
 
     def _on_membership_lost(self, error: BaseException | None) -> None:  # noqa: B027
         """The group has expelled us: what we held may be somebody else's already."""
+
+    def _answer(self, event: ev.Event) -> Any:
+        """What the method for ``event`` returns; what it raises surfaces when the rebalance is through."""
+        self._event = event
+        try:
+            return self._call(event)
+        except Exception as error:
+            log.exception("group %s: raised while handling %s", self.group_id, type(event).__name__)
+            self._problem = error
+            return None
+
+    def _call(self, event: ev.Event) -> Any:
+        if isinstance(event, ev.PrepareJoin):
+            return self._on_join_prepare(event.generation.id, event.generation.member_id)
+        if isinstance(event, ev.Elected):
+            members = [(member.member_id, member.metadata) for member in event.members]
+            shares = self._perform_assignment(self.member_id, event.protocol, members)
+            return {member: _encoded(share) for member, share in shares.items()}
+        if isinstance(event, ev.Assigned):
+            at = event.generation
+            return self._on_join_complete(at.id, at.member_id, at.protocol, event.assignment)
+        if isinstance(event, ev.MembershipLost):
+            return self._on_membership_lost(event.error)
+        raise TypeError(f"no method handles {type(event).__name__}")
 
     # -- state ----------------------------------------------------------------------------------------
 
@@ -170,7 +195,7 @@ class BaseCoordinator(ABC):
                 self._pause(backoff, error)
 
     def _backoff(self) -> Backoff:
-        return Backoff(*self._backoff_seconds(), self._handler.random)
+        return Backoff(*self._backoff_seconds(), self.handler.random)
 
     def _backoff_seconds(self) -> tuple[float, float]:
         """The shortest and the longest pause between two attempts."""
@@ -179,7 +204,7 @@ class BaseCoordinator(ABC):
 
     def _pause(self, backoff: Backoff, error: BaseException) -> None:
         log.info("group %s: trying again: %s", self.group_id, error)
-        self._handler.sleep(backoff.fail(self._handler.now()))
+        self.handler.sleep(backoff.fail(self.handler.now()))
 
     # -- membership -----------------------------------------------------------------------------------
 
@@ -192,11 +217,23 @@ class BaseCoordinator(ABC):
                 settings = MembershipConfig(protocol_type=self.protocol_type(), **config)
                 # Weakly: the heartbeat worker holds the machine, and must not keep a forgotten coordinator alive.
                 me = weakref.ref(self)
-                machine = _Machine(settings, lambda: _offers(me), self._handler.random, self._handler.now)
+                machine = _Machine(settings, lambda: _offers(me), self.handler.random, self.handler.now)
                 machine.heartbeat = self.heartbeat
-                owner = _Owner(me, machine, self._log, self.sensors, self._handler.now)
-                self._made = GroupMember(machine, self._link, self._handler, owner)
+                owner = _Owner(weakref.WeakMethod(self._answer), machine, self._log, self.sensors, self.handler.now)
+                self._made = GroupMember(machine, self._link, self.handler, owner)
             return self._made
+
+    def start_heartbeats(self) -> None:
+        """Beat from here on, whenever we are in the group. Thread-safe."""
+        member = self._member
+        member.machine.silent = False
+        member.start()
+        member.wake()
+
+    def stop_heartbeats(self) -> None:
+        """Send no heartbeat from here on: the group expels us after the session timeout. Thread-safe."""
+        if self._made is not None and isinstance(self._made.machine, _Machine):
+            self._made.machine.silent = True
 
     def ensure_active_group(self, timeout: float | None = None) -> bool:
         """Join and sync if needed; True when the group is active, False after ``timeout`` seconds or a ``close()``.
@@ -239,24 +276,20 @@ class HeartbeatTask:
         """Beat from here on, whenever the member is in its group."""
         coordinator = self._coordinator()
         if coordinator is not None:
-            member = coordinator._member  # noqa: SLF001
-            member.machine.silent = False
-            member.start()
-            member.wake()
+            coordinator.start_heartbeats()
 
     def reset(self) -> None:
         """:meth:`start`, with the session's clock set anew: the next heartbeat is due at once."""
         coordinator = self._coordinator()
         if coordinator is not None:
             coordinator.heartbeat.reset_session_timeout()
-            self.start()
+            coordinator.start_heartbeats()
 
     def disable(self) -> None:
         """Send no heartbeat until :meth:`reset`: the group expels the member after its session timeout."""
         coordinator = self._coordinator()
-        made = None if coordinator is None else coordinator._made  # noqa: SLF001
-        if made is not None and isinstance(made.machine, _Machine):
-            made.machine.silent = True
+        if coordinator is not None:
+            coordinator.stop_heartbeats()
 
 
 class _Machine(Membership):
@@ -286,58 +319,37 @@ def _offers(me: weakref.ref[BaseCoordinator]) -> list[tuple[str, bytes]]:
 
 
 class _Owner:
-    """Hands what the membership asks for to the coordinator's methods; what they raise surfaces when it is through."""
+    """What the membership calls in a rebalance: hands it to the coordinator, whose ``answer`` calls its methods."""
 
     def __init__(
         self,
-        coordinator: weakref.ref[BaseCoordinator],
+        answer: weakref.WeakMethod[Callable[[ev.Event], Any]],
         machine: _Machine,
         group_log: GroupLog,
         sensors: GroupCoordinatorMetrics,
         now: Callable[[], float],
     ) -> None:
-        self._ref = coordinator
+        self._answer = answer
         self._machine = machine
         self._log = group_log
         self._sensors = sensors
         self._now = now
         self._undecided = False
 
-    def _ask(self, call: Callable[[Any], Any], event: ev.Event) -> Any:
-        coordinator = self._ref()
-        if coordinator is None:
-            return None
-        coordinator._event = event  # noqa: SLF001
-        try:
-            return call(coordinator)
-        except Exception as error:
-            log.exception("group %s: raised while handling %s", coordinator.group_id, type(event).__name__)
-            coordinator._problem = error  # noqa: SLF001
-            return None
+    def _ask(self, event: ev.Event) -> Any:
+        answer = self._answer()
+        return None if answer is None else answer(event)
 
     def prepare_join(self, event: ev.PrepareJoin) -> bool:
-        at = event.generation
-        return bool(self._ask(lambda c: c._on_join_prepare(at.id, at.member_id), event))  # noqa: SLF001
+        return bool(self._ask(event))
 
     def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
-        members = [(member.member_id, member.metadata) for member in event.members]
-
-        def decide(coordinator: Any) -> dict[str, bytes]:
-            leader = coordinator.member_id
-            shares = coordinator._perform_assignment(leader, event.protocol, members)  # noqa: SLF001
-            return {member: _encoded(share) for member, share in shares.items()}
-
-        result: dict[str, bytes] | None = self._ask(decide, event)
+        result: dict[str, bytes] | None = self._ask(event)
         self._undecided = result is None
         return {} if event.skip_assignment or result is None else result
 
     def take_over(self, event: ev.Assigned) -> str | None:
-        at = event.generation
-        assignment = event.assignment
-        reason: str | None = self._ask(
-            lambda c: c._on_join_complete(at.id, at.member_id, at.protocol, assignment),  # noqa: SLF001
-            event,
-        )
+        reason: str | None = self._ask(event)
         self._log.taken_over()
         if self._undecided:  # nobody has got anything, and only another round can change that
             self._undecided = False
@@ -345,7 +357,7 @@ class _Owner:
         return reason
 
     def drop(self, event: ev.MembershipLost) -> None:
-        self._ask(lambda c: c._on_membership_lost(event.error), event)  # noqa: SLF001
+        self._ask(event)
 
     def fence(self, event: ev.MembershipLost) -> None:  # noqa: ARG002
         self._sensors.lost()

@@ -41,8 +41,9 @@ class Heartbeat:
             )
         self.interval: float = config["heartbeat_interval_ms"] / 1000.0
         self.timeout: float = config["session_timeout_ms"] / 1000.0
-        self._clock: Callable[[], float] = config["clock"]
-        now = self._clock()
+        #: What it counts by (seconds).
+        self.clock: Callable[[], float] = config["clock"]
+        now = self.clock()
         self.last_send = now - self.interval
         self.last_receive = now
         self.last_reset = now
@@ -60,14 +61,14 @@ class Heartbeat:
         The next one is scheduled from this one's due time, not from its send time. Otherwise members that joined
         together would drift apart, and in an eager rebalance the first would wait for the last.
         """
-        self._sent_at = at = self._clock() if now is None else now
+        self._sent_at = at = self.clock() if now is None else now
         due = self.last_send + self._interval(at)
         self.last_send = due if 0 <= at - due < _RHYTHM_SHARE * self._interval(at) else at
         self.sent += 1
 
     def received_heartbeat(self, now: float | None = None) -> None:
         """The coordinator answered a heartbeat: the session is alive."""
-        self.last_receive = self._clock() if now is None else now
+        self.last_receive = self.clock() if now is None else now
         self.latency = max(0.0, self.last_receive - self._sent_at)
         self.received += 1
 
@@ -77,7 +78,7 @@ class Heartbeat:
         At once and not after one interval: a rebalance may have begun meanwhile, and the whole group waits until
         this member knows of it.
         """
-        at = self._clock() if now is None else now
+        at = self.clock() if now is None else now
         self.last_reset = at
         self.last_send = at - self.interval
 
@@ -86,17 +87,17 @@ class Heartbeat:
 
         The next coordinator starts new sessions for all members.
         """
-        self.away_at = self._clock() if now is None else now
+        self.away_at = self.clock() if now is None else now
 
     def settle(self, now: float | None = None) -> None:
         """The assignment moved (KIP-848): expect more moves, and heartbeat faster for a while."""
-        at = self._clock() if now is None else now
+        at = self.clock() if now is None else now
         self.last_reset = at
         self._settling_until = at + SETTLING_SECONDS
 
     def await_partitions(self, now: float | None = None) -> None:
         """Joined a group (KIP-848) whose other members give partitions up for us, each after its next heartbeat."""
-        at = self._clock() if now is None else now
+        at = self.clock() if now is None else now
         self.settle(at)
         self._awaiting_until = at + self.interval + LIVELY_SECONDS
 
@@ -111,7 +112,7 @@ class Heartbeat:
 
     def ttl(self, now: float | None = None) -> float:
         """Seconds until the next heartbeat is due (0: now)."""
-        at = self._clock() if now is None else now
+        at = self.clock() if now is None else now
         left: float = max(0.0, self.last_send + self._interval(at) - at)
         return left
 
@@ -130,5 +131,5 @@ class Heartbeat:
 
     def session_expired(self, now: float | None = None) -> bool:
         """True when nothing was heard from the coordinator for a whole session timeout."""
-        at = self._clock() if now is None else now
+        at = self.clock() if now is None else now
         return at > self.session_deadline()

@@ -50,6 +50,10 @@ class Gauge:
         """The value from now on (without a source)."""
         self._value = value
 
+    def read_from(self, source: Callable[[], float]) -> None:
+        """Ask ``source`` for the value from now on."""
+        self._source = source
+
     def samples(self) -> dict[str, float]:
         """``{suffix of the name: value}``; nothing when the source cannot be read at the moment."""
         if self._source is None:
@@ -110,7 +114,7 @@ class Metrics:
         found = self._register(name, text, tags, lambda: Gauge(source, kind))
         gauge = self._checked(found, Gauge, name)
         if source is not None:
-            gauge._source = source  # noqa: SLF001
+            gauge.read_from(source)
         return gauge
 
     def timer(self, name: str, text: str = "", tags: Mapping[str, str] | None = None) -> Timer:

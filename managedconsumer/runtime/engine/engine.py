@@ -53,7 +53,7 @@ class Engine(ConsumingPart):
         super().__init__(cluster, options, group_id, _lane(cluster.handler, options), partition_object)
         #: What happened to the membership, for the log, ``events()`` and the recorder.
         self.history = History(group_id or "", self.handler.now, self.handler.wall_time)
-        self._patience = None if self.handler.native else Patience(self.handler)
+        self._patience = None if self.handler.native or not self.handler.real else Patience(self.handler)
         self.news = News(self)
         forks.watch(self)
         self._build()

@@ -76,7 +76,7 @@ class Handler(abc.ABC):
     name: str
     #: True where threads of the operating system are what consumes, False where several greenlets share one.
     native = False
-    #: False in a simulation, whose members end with it.
+    #: False in a simulation: its members end with it, and no hub of gevent, which lives in real time, has a part in it.
     real = True
     Empty = queue.Empty
     Full = queue.Full

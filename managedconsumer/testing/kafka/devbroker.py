@@ -99,7 +99,6 @@ class DevBroker:
         self._progress = progress
         self._lock = threading.RLock()
         self._cluster: NodeCluster | None = None
-        self._owner = os.getpid()
         self._java = ""
         self._jars: list[Path] = []
 
@@ -187,10 +186,9 @@ class DevBroker:
         if self._given_dir is not None:
             check_writable(self._given_dir)
         home = self._given_dir or Path(tempfile.mkdtemp(prefix="managedconsumer-kafka-"))
-        self._owner = os.getpid()
         cluster = NodeCluster(self._settings, self._java, self._jars, home, temporary=self._given_dir is None)
         self._cluster = cluster
-        _LIVING.add(self)
+        _LIVING[self] = os.getpid()
         try:
             cluster.configure()
             for node in cluster.nodes.values():
@@ -215,7 +213,7 @@ class DevBroker:
         try:
             cluster.end(grace)
         finally:
-            _LIVING.discard(self)
+            _LIVING.pop(self, None)
             if self._given_dir is None and not keep_files:
                 shutil.rmtree(cluster.home, ignore_errors=True)
 
@@ -226,7 +224,7 @@ class DevBroker:
                 raise DevBrokerError("only a broker with a data_dir can be left running")
             self._started().abandon()
             self._cluster = None
-            _LIVING.discard(self)
+            _LIVING.pop(self, None)
 
     def __enter__(self) -> DevBroker:
         return self.start()
@@ -343,18 +341,16 @@ class DevBroker:
             raise DevBrokerError("the dev broker is not started")
         return self._cluster
 
-    def _at_exit(self) -> None:
-        if self._owner == os.getpid():  # a forked child inherits the list, but not the brokers
-            with contextlib.suppress(Exception):
-                self.stop(timeout=3.0)
 
-
-_LIVING: weakref.WeakSet[DevBroker] = weakref.WeakSet()
+#: Each that runs, and the process that started it: a forked child inherits the list, but not the brokers.
+_LIVING: weakref.WeakKeyDictionary[DevBroker, int] = weakref.WeakKeyDictionary()
 
 
 def _stop_all() -> None:
-    for broker in list(_LIVING):
-        broker._at_exit()  # noqa: SLF001
+    for broker, process in list(_LIVING.items()):
+        if process == os.getpid():
+            with contextlib.suppress(Exception):
+                broker.stop(timeout=3.0)
 
 
 atexit.register(_stop_all)

@@ -68,7 +68,6 @@ class Program(Watched):
             listener=None if self.contract is None else Listener(self, self.contract),
         )
         consumer.watch_lives(self._new_life)
-        consumer.engine._patience = None  # noqa: SLF001 (gevent's hub, and with it real time, has no part in this)
         return consumer
 
     def _new_life(self, life: GroupLife) -> None:
