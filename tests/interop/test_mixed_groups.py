@@ -12,6 +12,9 @@ import pytest
 from managedconsumer.testing import DevBroker
 from tests.broker.groupkit import SESSION_S, Fleet, Load, Member, ProcessMember
 
+# Other programs have to start and to be balanced in time, on a machine that runs other tests as well.
+pytestmark = pytest.mark.busy
+
 PARTITIONS = 4
 PATIENCE_S = 4 * SESSION_S
 START_S = 60.0  # another client starts as a process of its own, on a machine that runs other tests, too
