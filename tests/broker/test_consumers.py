@@ -121,7 +121,7 @@ class TestWaiting:
                 message = consumer.consume()
                 if message is not None:
                     got.append(message.offset)
-            assert time.monotonic() - start < 1.0
+            assert time.monotonic() - start < 5
             return len(got) >= 100
 
         opener.until(everything, "100 messages")
@@ -135,7 +135,7 @@ class TestWaiting:
         def everything() -> bool:
             start = time.monotonic()
             message = consumer.consume(block=False)
-            assert time.monotonic() - start < 1.0
+            assert time.monotonic() - start < 5
             if message is not None:
                 got.append(message.offset)
             return len(got) == 100

@@ -298,7 +298,7 @@ def test_stop_is_quick_and_leaves_nothing(
         mode.sleep(0.2)
         started = time.monotonic()
         consumer.stop()
-        assert time.monotonic() - started < 2.0
+        assert time.monotonic() - started < 5
         waiting.join(5)
         assert [type(error) for error in ended] == [err.ConsumerStoppedException]
         assert consumer.health()["fetchers"] == 0

@@ -182,7 +182,7 @@ def refused(connection: Connection, kind: type[errors.KafkaException]) -> str:
     with pytest.raises(kind) as caught:
         connection.connect()
         connection.request(schemas.METADATA, METADATA)
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 5
     assert connection.address in str(caught.value)
     assert ALICE not in str(caught.value)
     return str(caught.value)
