@@ -27,6 +27,8 @@ from tests.test_damage import sound
 TOPIC = "orders"
 LIMIT = 200_000
 Open = Callable[..., Any]
+Places = list[tuple[int, int]]
+Errors = list[err.RecordTooLargeError]
 
 every_kind = pytest.mark.parametrize("kind", ["simple", "managed"])
 every_handler = pytest.mark.parametrize("greenlets", [False, True], ids=["threads", "gevent"])
@@ -63,35 +65,34 @@ def opened(broker: MemoryBroker) -> Iterator[Open]:
         consumer.stop()
 
 
-def drain(consumer: Any, until: int = 8) -> tuple[list[tuple[int, int]], list[err.RecordTooLargeError]]:
-    """Partition and offset of each message, and the errors, until so many of both have come."""
-    got, raised = [], []
-    while len(got) + len(raised) < until:
+def collect(consumer: Any, enough: Callable[[int, int], bool]) -> tuple[Places, Errors]:
+    """Partition and offset of each message, and the errors, until ``enough(messages, errors)`` of them have come."""
+    got: Places = []
+    raised: Errors = []
+    handler = consumer._session.engine.handler
+    end = handler.now() + 60
+    while not enough(len(got), len(raised)):
+        assert handler.now() < end, f"a standstill after {got} and {raised}"
         try:
             message = consumer.consume()
         except err.RecordTooLargeError as error:
             raised.append(error)
+            handler.sleep(0.01)  # each call raises it until there is a message of another partition
         else:
             assert message is not None, f"a standstill after {got} and {raised}"
             got.append((message.partition_id, message.offset))
     return got, raised
 
 
-def gather(consumer: Any, count: int) -> tuple[list[tuple[int, int]], err.RecordTooLargeError]:
-    """Partition and offset of so many messages, and the error, which each call raises until the others have come."""
-    got, error, handler = [], None, consumer._session.engine.handler
-    end = handler.now() + 60
-    while len(got) < count or error is None:
-        assert handler.now() < end, f"a standstill after {got} and {error}"
-        try:
-            message = consumer.consume()
-        except err.RecordTooLargeError as raised:
-            error = raised
-            handler.sleep(0.01)
-        else:
-            assert message is not None, f"a standstill after {got} and {error}"
-            got.append((message.partition_id, message.offset))
-    return got, error
+def drain(consumer: Any, until: int = 8) -> tuple[Places, Errors]:
+    """So many, messages and errors together."""
+    return collect(consumer, lambda messages, errors: messages + errors >= until)
+
+
+def gather(consumer: Any, count: int) -> tuple[Places, err.RecordTooLargeError]:
+    """So many messages, and the last error."""
+    got, raised = collect(consumer, lambda messages, errors: messages >= count and errors > 0)
+    return got, raised[-1]
 
 
 @every_handler
