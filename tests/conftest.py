@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from managedconsumer.testing import DevBroker, DevBrokerError
 from managedconsumer.testing.kafka._node import Node
@@ -22,6 +24,13 @@ UNKNOWN_TOPIC = 3
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores Ctrl-C, and so would the programs that tests start to see how they end by it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+if sys.dont_write_bytecode and sys.pycache_prefix is None:
+    # Nothing may be written beside the sources, but without compiled files each run rewrites every test's asserts, and
+    # each program that a test starts compiles the package: a fifth of what the fast tests cost.
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(Path("~/.cache/managedconsumer/compiled").expanduser())
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 if sys.version_info < (3, 11):
     # The oracle of the wire tests, kio, needs Python 3.11; what it checks does not depend on Python's version.
@@ -37,6 +46,9 @@ _LONG = _NOT_FAST - {"broker", "spark"}
 TOO_SLOW = [r"AssertionError: .*not within [0-9.]+ s"]
 #: More second tries than this in one run are no accident: the run fails.
 MOST_RERUNS = 5
+
+# Examples of each property, without ``--long``; hypothesis' own 100 with it.
+settings.register_profile("short", max_examples=20)
 
 _running: list[pytest.Item] = []
 _rerun: list[str] = []
@@ -70,10 +82,16 @@ def _wanted(item: pytest.Item, expression: str) -> bool:
     return not expression or all(re.search(rf"\b{name}\b", expression) for name in marks)
 
 
+def pytest_collection_finish() -> None:
+    """The tests themselves are no garbage: a test that collects need not look through all of them."""
+    gc.collect()
+    gc.freeze()
+
+
 # -- a test that starts a broker says so ------------------------------------------------------------------------
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A broker that is started by a test without the mark ``broker`` fails that test."""
     launch = Node.launch
 
@@ -83,6 +101,8 @@ def pytest_configure() -> None:
         launch(node, *arguments)
 
     Node.launch = checked  # type: ignore[method-assign]
+    if not config.option.long and not config.getoption("--hypothesis-profile", None):
+        settings.load_profile("short")
 
 
 def _may_start_brokers(item: pytest.Item) -> bool:

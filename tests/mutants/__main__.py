@@ -74,6 +74,8 @@ class Copy:
 
     def _run(self, *command: str, check: bool = False, twin: str = "") -> str:
         environment = {**os.environ, "PYTHONPATH": str(self.home), "PYTHONDONTWRITEBYTECODE": "1"}
+        # Python takes a compiled file for a source of the same size and second: a mutant's is never kept.
+        environment["PYTHONPYCACHEPREFIX"] = os.devnull
         if twin:
             environment["MANAGEDCONSUMER_IMPL"] = twin
         done = subprocess.run(

@@ -226,7 +226,7 @@ def test_threads_that_wait_do_not_wake_each_other_while_a_partition_is_given_up(
 
 def test_a_task_is_told_that_a_rebalance_took_its_message_away_when_it_commits() -> None:
     lost = 0
-    for seed in range(20):
+    for seed in range(6):
         plan = Plan(seed, members=1, topics={"t": 2}, fault_rate=0.0, duration=4.0, readers=2, tasks=True, drain=0.0)
         plan.auto_commit, plan.explicit_commit, plan.processing = None, 1.0, 0.5
         plan.batches = [(0.5 + n / 10, "t", n % 2, 1) for n in range(30)]
