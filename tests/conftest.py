@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from managedconsumer.clock import Backoff
 from managedconsumer.testing import DevBroker, DevBrokerError
 from managedconsumer.testing.kafka._node import Node
 
@@ -196,6 +197,17 @@ def dev_broker() -> Iterator[Callable[..., DevBroker]]:
     yield start
     for broker in started:
         broker.stop()
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has failed is tried again after a tenth of the package's pauses."""
+    make = Backoff.__init__
+
+    def init(self: Backoff, base: float, cap: float, random: Callable[[], float]) -> None:
+        make(self, base / 10, cap / 10, random)
+
+    monkeypatch.setattr(Backoff, "__init__", init)
 
 
 _numbers = itertools.count(1)

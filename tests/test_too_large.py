@@ -24,6 +24,8 @@ from tests.logserver import LogServer
 from tests.runtime.peers import Peer
 from tests.test_damage import sound
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 TOPIC = "orders"
 LIMIT = 200_000
 Open = Callable[..., Any]
@@ -180,7 +182,12 @@ def test_librdkafka_fetches(
     ours = rdkafka_config.settings
 
     def small(*args: Any) -> dict[str, Any]:
-        sizes = {"message.max.bytes": 1000, "fetch.max.bytes": 1000, "receive.message.max.bytes": LIMIT}
+        sizes = {
+            "message.max.bytes": 1000,
+            "fetch.max.bytes": 1000,
+            "receive.message.max.bytes": LIMIT,
+            "fetch.error.backoff.ms": 20,
+        }
         return {**ours(*args), **sizes}
 
     monkeypatch.setattr(rdkafka_config, "settings", small)

@@ -18,6 +18,8 @@ from managedconsumer.subscription_state import PartitionNotAssignedError
 from managedconsumer.testing import MemoryBroker
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
