@@ -174,6 +174,7 @@ def test_a_larger_limit_delivers_it(broker: MemoryBroker, opened: Open) -> None:
         assert [larger.consume().offset for _ in range(5)] == list(range(5))
 
 
+@pytest.mark.slow  # librdkafka rests for a second after such an error
 @every_handler
 @every_kind
 def test_librdkafka_fetches(
