@@ -12,6 +12,7 @@ import pytest
 
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment
+from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
 from tests.memberkit import TOPIC, Listener, Member, grow
@@ -42,6 +43,7 @@ def make(broker: MemoryBroker) -> Iterator[Make]:
     yield new
     for query in made:
         query.stop()
+    close_shared_pools()
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
