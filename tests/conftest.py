@@ -68,6 +68,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.broker)
         if not any(item.get_closest_marker(name) for name in _NOT_FAST):
             item.add_marker(pytest.mark.fast)
+            if not item.get_closest_marker("timeout"):
+                # By a signal: a thread for each of thousands of tests takes longer than most of them.
+                item.add_marker(pytest.mark.timeout(float(config.getini("timeout")), method="signal"))
         if item.get_closest_marker("busy") and config.pluginmanager.hasplugin("rerunfailures"):
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=1, only_rerun=TOO_SLOW))
         if not config.option.long and not _wanted(item, config.option.markexpr):
