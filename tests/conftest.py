@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import re
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
+from managedconsumer.clock import Backoff
 from managedconsumer.testing import DevBroker, DevBrokerError
 from managedconsumer.testing.kafka._node import Node
 
@@ -37,6 +40,9 @@ _LONG = _NOT_FAST - {"broker", "spark"}
 TOO_SLOW = [r"AssertionError: .*not within [0-9.]+ s"]
 #: More second tries than this in one run are no accident: the run fails.
 MOST_RERUNS = 5
+
+# Examples of each property, without ``--long``; hypothesis' own 100 with it.
+settings.register_profile("short", max_examples=20)
 
 _running: list[pytest.Item] = []
 _rerun: list[str] = []
@@ -70,10 +76,16 @@ def _wanted(item: pytest.Item, expression: str) -> bool:
     return not expression or all(re.search(rf"\b{name}\b", expression) for name in marks)
 
 
+def pytest_collection_finish() -> None:
+    """The tests themselves are no garbage: a test that collects need not look through all of them."""
+    gc.collect()
+    gc.freeze()
+
+
 # -- a test that starts a broker says so ------------------------------------------------------------------------
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A broker that is started by a test without the mark ``broker`` fails that test."""
     launch = Node.launch
 
@@ -83,6 +95,8 @@ def pytest_configure() -> None:
         launch(node, *arguments)
 
     Node.launch = checked  # type: ignore[method-assign]
+    if not config.option.long and not config.getoption("--hypothesis-profile", None):
+        settings.load_profile("short")
 
 
 def _may_start_brokers(item: pytest.Item) -> bool:
@@ -176,6 +190,17 @@ def dev_broker() -> Iterator[Callable[..., DevBroker]]:
     yield start
     for broker in started:
         broker.stop()
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has failed is tried again after a tenth of the package's pauses."""
+    make = Backoff.__init__
+
+    def init(self: Backoff, base: float, cap: float, random: Callable[[], float]) -> None:
+        make(self, base / 10, cap / 10, random)
+
+    monkeypatch.setattr(Backoff, "__init__", init)
 
 
 _numbers = itertools.count(1)

@@ -19,6 +19,8 @@ PYTHON = sorted(PACKAGE.rglob("*.py"))
 CYTHON = sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".pyx", ".pxi", ".pxd"))
 
 _CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\b\s*\(?([^#]*)|c?import\s+([\w.]+))")
+# Most nodes of a tree, and nothing is in them.
+_LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator, ast.cmpop, ast.arg)
 _LOADERS = ("import_module", "__import__")
 
 
@@ -93,7 +95,8 @@ def _in_python(path: Path, node: ast.AST, kind: str) -> Iterator[Import]:
         return
     inner = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and kind == "module"
     for child in ast.iter_child_nodes(node):
-        yield from _in_python(path, child, "function" if inner else kind)
+        if not isinstance(child, _LEAVES):
+            yield from _in_python(path, child, "function" if inner else kind)
 
 
 def _called(function: ast.expr) -> str:

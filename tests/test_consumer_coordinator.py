@@ -12,58 +12,16 @@ from typing import Any
 
 import pytest
 
-from managedconsumer import OffsetAndMetadata, SubscriptionState, TopicPartition
+from managedconsumer import OffsetAndMetadata, TopicPartition
 from managedconsumer.coordinator.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
-from managedconsumer.coordinator.consumer import ConsumerCoordinator
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment
-from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.testing.memory.logs import Log
+from tests.memberkit import TOPIC, Member, grow
 
-TOPIC = "orders"
 T0, T1, T2 = (TopicPartition(TOPIC, number) for number in range(3))
 EAGER, COOPERATIVE = (RangePartitionAssignor,), (CooperativeStickyPartitionAssignor,)
-Make = Callable[..., "Member"]
-
-
-class Listener:
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, list[TopicPartition]]] = []
-        self.raises: str | None = None
-
-    def _note(self, what: str, tps: Any) -> None:
-        self.calls.append((what, sorted(tps)))
-        if self.raises == what:
-            raise ZeroDivisionError(what)
-
-    def on_partitions_revoked(self, revoked: Any) -> None:
-        self._note("revoked", revoked)
-
-    def on_partitions_assigned(self, assigned: Any) -> None:
-        self._note("assigned", assigned)
-
-    def on_partitions_lost(self, lost: Any) -> None:
-        self._note("lost", lost)
-
-
-class Member:
-    def __init__(self, broker: MemoryBroker, topics: list[str], **options: Any) -> None:
-        self.cluster = Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler())
-        self.subscription, self.listener = SubscriptionState(), Listener()
-        self.subscription.subscribe(topics=topics, listener=self.listener)
-        self.coordinator = ConsumerCoordinator(
-            self.cluster, self.subscription, None, **{"group_id": "g", "heartbeat_interval_ms": 50, **options}
-        )
-
-    @property
-    def share(self) -> list[TopicPartition]:
-        return sorted(self.subscription.assigned_partitions())
-
-    def close(self) -> None:
-        self.coordinator.close()
-        self.cluster.close()
+Make = Callable[..., Member]
 
 
 @pytest.fixture
@@ -83,11 +41,6 @@ def make(broker: MemoryBroker) -> Iterator[Make]:
     yield new
     for member in made:
         member.close()
-
-
-def grow(broker: MemoryBroker, topic: str = TOPIC) -> None:
-    """One more partition."""
-    broker._do(lambda: broker._topics.logs[topic].append(Log()))
 
 
 @pytest.mark.parametrize("assignors", [EAGER, COOPERATIVE])
@@ -188,10 +141,7 @@ def test_what_the_listener_raises_costs_nobody_a_partition(make: Make, what: str
 def test_an_expelled_member_commits_nothing_and_tells_it_once(broker: MemoryBroker, make: Make) -> None:
     member = make(auto_commit_interval_ms=60_000)
     member.coordinator.ensure_active_group(5)
-    with member.coordinator.lock:
-        state = member.subscription.assignment[T0]
-        state.seek(7)
-        state.finish()
+    member.finish(T0, 7)
     broker.evict("g")
     deadline = time.monotonic() + 10
     while not member.coordinator.need_rejoin():  # a heartbeat tells
@@ -205,10 +155,7 @@ def test_an_expelled_member_commits_nothing_and_tells_it_once(broker: MemoryBrok
 def test_what_is_finished_is_committed_before_the_partition_goes(broker: MemoryBroker, make: Make) -> None:
     member = make(auto_commit_interval_ms=60_000)
     member.coordinator.ensure_active_group(5)
-    with member.coordinator.lock:
-        state = member.subscription.assignment[T0]
-        state.seek(7)
-        state.finish()
+    member.finish(T0, 7)
     member.coordinator.request_rejoin("a test")
     member.coordinator.ensure_active_group(5)
     assert broker.committed("g") == {T0: 7}

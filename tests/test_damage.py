@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -40,12 +41,21 @@ def consumer(server: LogServer, **options: Any) -> SimpleConsumer:
 
 
 def drain(consumer: SimpleConsumer) -> tuple[list[tuple[int, int]], err.CorruptRecordError | None]:
+    """Partition and offset of each message up to the end of the log, or up to the damage."""
     seen: list[tuple[int, int]] = []
-    try:
-        seen.extend((message.partition_id, message.offset) for message in consumer)
-    except err.CorruptRecordError as error:
-        return seen, error
-    return seen, None
+    end = time.monotonic() + 20
+    while True:
+        assert time.monotonic() < end, f"a standstill after {seen}"
+        try:
+            message = consumer.consume(block=False)
+        except err.CorruptRecordError as error:
+            return seen, error
+        if message is not None:
+            seen.append((message.partition_id, message.offset))
+        elif not any(consumer.lag().values()):
+            return seen, None
+        else:
+            time.sleep(0.002)
 
 
 @damaged

@@ -100,6 +100,13 @@ IMPURE_C = ("cpython.pythread", "libc.time", "posix")
 FILES = [*PYTHON, *CYTHON]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def trees() -> Iterator[None]:
+    """The trees of all files are half of the objects of the whole process: each collection goes through them."""
+    yield
+    tree_of.cache_clear()
+
+
 def row_of(module: str) -> int:
     if module in DOORS:
         return ROW["consumers"]

@@ -12,7 +12,7 @@ from managedconsumer import ConsumerRebalanceListener, ManagedBalancedConsumer, 
 from managedconsumer import errors as err
 from managedconsumer.consumers import owner as group_owner
 from managedconsumer.consumers import positioning
-from managedconsumer.runtime.engine import positions
+from managedconsumer.runtime.engine import fetch_pool, positions
 from tests.spoiled import SpoiledBroker, partitions_of
 from tests.waiting import until
 
@@ -29,6 +29,12 @@ every_handler = pytest.mark.parametrize("greenlets", [False, True], ids=["thread
 def broker() -> Iterator[SpoiledBroker]:
     with SpoiledBroker({TOPIC: 2}) as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def short_rest(short_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was refused is tried again soon."""
+    monkeypatch.setattr(fetch_pool, "_ERROR_REST", 0.01)
 
 
 @pytest.fixture
@@ -55,7 +61,7 @@ class TestKnownAtStart:
 
     @pytest.fixture(autouse=True)
     def slow(self, broker: SpoiledBroker) -> None:
-        broker.delay["ListOffsets"] = 0.1
+        broker.delay["ListOffsets"] = 0.03
 
     @every_handler
     @every_kind
@@ -138,9 +144,9 @@ class TestLeaderOutOfReach:
     @pytest.fixture
     def hurried(self, monkeypatch: pytest.MonkeyPatch, broker: SpoiledBroker) -> None:
         defaults = positioning.Positioning.find.__kwdefaults__
-        monkeypatch.setitem(defaults, "patience", 0.2)
-        monkeypatch.setattr(positions, "_ROUND", 0.1)
-        monkeypatch.setattr(group_owner, "_FIRST_POSITION_PATIENCE", 0.2)
+        monkeypatch.setitem(defaults, "patience", 0.05)
+        monkeypatch.setattr(positions, "_ROUND", 0.05)
+        monkeypatch.setattr(group_owner, "_FIRST_POSITION_PATIENCE", 0.05)
         broker.refuse("ListOffsets", self.NOT_LEADER)
 
     @pytest.mark.usefixtures("hurried")

@@ -23,11 +23,9 @@ from managedconsumer.coordinator.committing import Committing, Patience, Wanted,
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.coordinator.protocol import ConsumerProtocol
-from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.cluster.offsets import OffsetClient
-from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
+from managedconsumer.runtime.member import GroupMember
 from managedconsumer.structs import NO_GENERATION, ClusterSnapshot, Generation, OffsetAndMetadata, TopicPartition
-from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +33,6 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 # How long (seconds) a leader tries to get the metadata that it assigns by.
 _METADATA_PATIENCE = 60.0
-# How long (ms) the coordinator may take to say what all members have.
-_DESCRIBE_MS = 5000
 # How long (seconds) a commit at a rebalance or a close may take.
 _LAST_COMMIT = 5.0
 _FOR_EVER = float("inf")
@@ -172,8 +168,7 @@ class ConsumerCoordinator(BaseCoordinator):
             case handover.Look():
                 return self._look(step.topics)
             case handover.Describe():
-                body = {"groups": [self.group_id]}
-                return self._link.request(MEMBERSHIP, schemas.DESCRIBE_GROUPS, body, _DESCRIBE_MS)
+                return self._member.describe_group()
             case handover.Note():
                 self._log.note(step.kind, step.generation, step.partitions, step.reason)
         return None
@@ -382,7 +377,7 @@ class _Holder:
 
     def joined(self) -> bool:
         member = self._member()
-        return member is not None and member.generation.joined and member.state is not MemberState.LOSING
+        return member is not None and member.joined
 
     def subscribed(self, topic: str) -> bool:
         with self._lock:

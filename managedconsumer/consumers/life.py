@@ -18,9 +18,7 @@ from managedconsumer.runtime.engine.callbacks import ListenerCalls
 from managedconsumer.runtime.engine.committer import MemberIdentity
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.engine.watchdog import ProcessingWatchdog
-from managedconsumer.runtime.member import MEMBERSHIP
 from managedconsumer.runtime.waiting.primitives import Worker
-from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 
@@ -214,16 +212,15 @@ def wait_for_first_assignment(current: Callable[[], GroupLife | None], engine: E
             engine.lock.wait(0.2)
 
 
-def _with_what_the_group_has(error: BaseException, engine: Engine) -> BaseException:
+def _with_what_the_group_has(error: BaseException, life: GroupLife) -> BaseException:
     """Where members do not agree on an assignor: what the others use, if the coordinator tells."""
-    if not isinstance(error, err.InconsistentGroupProtocol) or engine.link is None:
+    if not isinstance(error, err.InconsistentGroupProtocol):
         return error
     try:
-        body = {"groups": [engine.group_id]}
-        (group,) = engine.link.request(MEMBERSHIP, schemas.DESCRIBE_GROUPS, body, _DESCRIBE_MS)["groups"]
+        (group,) = life.member.describe_group(_DESCRIBE_MS)["groups"]
         kind, assignor, said = group["protocol_type"], group["protocol_data"], str(error.args[0])
     except (err.KafkaException, LookupError, ValueError) as problem:  # the answer would only explain more
-        log.debug("group %s: what the group uses could not be asked for: %s", engine.group_id, problem)
+        log.debug("group %s: what the group uses could not be asked for: %s", life.engine.group_id, problem)
         return error
     if not kind:
         return error
@@ -262,7 +259,7 @@ def _work(there: weakref.ref[GroupLives], life: GroupLife) -> None:
 def _end_of(lives: GroupLives, life: GroupLife, error: BaseException) -> None:
     """``error`` ends ``life``: the older protocol follows, or the consumer has failed."""
     if not life.refused(error):
-        life.engine.fail(_with_what_the_group_has(error, life.engine))
+        life.engine.fail(_with_what_the_group_has(error, life))
         return
     try:
         lives.fall_back(life, error)

@@ -16,15 +16,13 @@ from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator import handover as ho
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.negotiation import Negotiation
-from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.engine.callbacks import CallbackNotDelivered, ListenerCalls
 from managedconsumer.runtime.engine.group_log import GroupLog
 from managedconsumer.runtime.engine.troubles import GROUP
-from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
+from managedconsumer.runtime.member import GroupMember
 from managedconsumer.structs import ClusterSnapshot, Generation, TopicPartition
 from managedconsumer.subscription_state import FetchState
-from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +30,6 @@ log = logging.getLogger(__name__)
 _COMMIT_SHARE, _COMMIT_LONGEST = 0.3, 5.0
 # How long (seconds) one attempt to get metadata lasts before the leader looks whether it still leads.
 _METADATA_PATIENCE = 5.0
-# How long (ms) the coordinator may take to say what all members have.
-_DESCRIBE_MS = 5000
 # How long (seconds) the commit of a stop may take, and that of an interpreter that ends without stop().
 _LAST_COMMIT_PATIENCE, _EXIT_PATIENCE = 2.0, 1.0
 
@@ -137,7 +133,7 @@ class GroupOwner:
 
     def joined(self) -> bool:
         """True while the group counts us as a member."""
-        return self.member.generation.joined and self.member.state is not MemberState.LOSING
+        return self.member.joined
 
     def subscribed(self, topic: str) -> bool:
         """True if the consumer reads ``topic``."""
@@ -171,7 +167,7 @@ class GroupOwner:
             case ho.Look():
                 return self._look(step.topics)
             case ho.Describe():
-                return self._describe()
+                return self.member.describe_group()
             case ho.Note():
                 self._log.note(step.kind, step.generation, step.partitions, step.reason)
             case ho.Trouble():
@@ -264,12 +260,6 @@ class GroupOwner:
                 # Until brokers are back, or the session is over: then the next join elects again.
                 engine.troubles.note(GROUP, f"no metadata to assign partitions by: {error}")
         return None
-
-    def _describe(self) -> Mapping[str, Any]:
-        if self._engine.link is None:
-            raise err.IllegalStateError("an owner of partitions needs a group")
-        body = {"groups": [self._engine.group_id]}
-        return self._engine.link.request(MEMBERSHIP, schemas.DESCRIBE_GROUPS, body, _DESCRIBE_MS)
 
     def metadata_changed(self) -> None:
         """Called after each metadata refresh: new topics for a pattern, new partitions for a leader."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from typing import Callable, Mapping, Protocol
+from typing import Any, Callable, Mapping, Protocol
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
@@ -19,10 +19,12 @@ from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.open_requests import OpenRequests
 from managedconsumer.runtime.waiting import exits
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.runtime.waiting.primitives import Worker
 from managedconsumer.structs import Generation
+from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +33,12 @@ MEMBERSHIP, HEARTBEAT = "membership", "heartbeat"
 _LONGEST_NAP = 5.0
 # A join may wait for minutes, so it does not start on a connection that has been silent for this long (seconds).
 _TRUSTED_IDLE = 3.0
-# After this long (seconds) without an answer the log and health() say what the member waits for.
-_TELL_AFTER = 5.0
 # No era of a link.
 _KNOWN = -1
 # How long (seconds) the interpreter's end may wait for the coordinator.
 _EXIT_SECONDS = 1.0
+# How long (ms) the coordinator may take to describe the group.
+_DESCRIBE_MS = 5000
 
 
 class Owner(Protocol):
@@ -88,9 +90,7 @@ class GroupMember:
         self._pid = os.getpid()
         self._beat_worker: Worker | None = None
         self._members: dict[str, bytes] = {}
-        # By purpose: the open request and when it was sent, and whether the owner was told that it takes long.
-        self._asked: dict[str, tuple[str, float]] = {}
-        self._slow: dict[str, str] = {}
+        self._open = OpenRequests(owner.observe)
         self._on_death = on_death
         self._before_exit = before_exit
         self._exiting = False
@@ -108,6 +108,11 @@ class GroupMember:
     def state(self) -> MemberState:
         """The machine's state."""
         return self.machine.state
+
+    @property
+    def joined(self) -> bool:
+        """True while the group counts us as a member."""
+        return self.generation.joined and self.state is not MemberState.LOSING
 
     @property
     def stable(self) -> bool:
@@ -146,6 +151,11 @@ class GroupMember:
                 self._link.request(MEMBERSHIP, leave_request.api, leave_request.body, int(leave_request.timeout * 1000))
             except err.KafkaException as problem:
                 log.info("leaving the group was not confirmed: %s", problem)
+
+    def describe_group(self, timeout_ms: int = _DESCRIBE_MS) -> Mapping[str, Any]:
+        """The coordinator's answer to a DescribeGroups of our group; raises any KafkaException. Thread-safe."""
+        body = {"groups": [self.machine.group_id]}
+        return self._link.request(MEMBERSHIP, schemas.DESCRIBE_GROUPS, body, timeout_ms)
 
     def wake(self) -> None:
         """Make a waiting :meth:`wait` look again."""
@@ -231,7 +241,7 @@ class GroupMember:
 
     def _send(self, purpose: str, request: ev.Request) -> bool:
         era, idle = self._link.era, _TRUSTED_IDLE if purpose == MEMBERSHIP else None
-        self._asked[purpose] = (request.api.name, self._handler.now())
+        self._open.sent(purpose, request.api.name, self._handler.now())
         try:
             answer = self._link.request(purpose, request.api, request.body, int(request.timeout * 1000), idle_s=idle)
         except err.KafkaException as error:
@@ -240,7 +250,7 @@ class GroupMember:
             self._dispatch(events, _KNOWN)
             return False
         finally:
-            self._answered(purpose)
+            self._open.answered(purpose)
         if self._away:
             self._away = False
             self._owner.observe(ev.CoordinatorBack())
@@ -249,18 +259,6 @@ class GroupMember:
             self._lock.notify_all()  # a heartbeat's answer may ask for a rebalance without an event
         self._dispatch(events, era)
         return True
-
-    def _tell_what_lasts(self, now: float) -> None:
-        for purpose, (api, since) in list(self._asked.items()):
-            if now - since >= _TELL_AFTER and purpose not in self._slow:
-                self._slow[purpose] = api
-                self._owner.observe(ev.Waiting(api, over=False))
-
-    def _answered(self, purpose: str) -> None:
-        self._asked.pop(purpose, None)
-        api = self._slow.pop(purpose, None)
-        if api is not None:
-            self._owner.observe(ev.Waiting(api, over=True))
 
     def _hand_to_owner(self, event: ev.Event) -> None:
         if isinstance(event, ev.PrepareJoin):
@@ -315,7 +313,7 @@ class GroupMember:
     def _beat(self) -> None:
         backoff = Backoff(0.05, 1.0, self._handler.random)
         while not self._closing:
-            self._tell_what_lasts(self._handler.now())
+            self._open.tell_what_lasts(self._handler.now())
             with self._lock:
                 now = self._handler.now()
                 events = self.machine.check_session(now)

@@ -19,21 +19,17 @@ from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.history import History
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.negotiation import Negotiation
-from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.engine.group_log import GroupLog
 from managedconsumer.runtime.engine.troubles import GROUP, Troubles
-from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
+from managedconsumer.runtime.member import GroupMember
 from managedconsumer.spark.topics import TopicView
 from managedconsumer.structs import ClusterSnapshot, Generation, OffsetAndMetadata, TopicPartition
-from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 
 _COMMIT_PATIENCE = 5.0
 _POSITIONS_PATIENCE = 30.0
 _LEAVE_TIMEOUT = 2.0
-# How long (ms) the coordinator may take to say what all members have.
-_DESCRIBE_MS = 5000
 
 Found = tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]
 FindPositions = Callable[[Collection[TopicPartition]], Found]
@@ -172,7 +168,7 @@ class QueryMember:
 
     def joined(self) -> bool:
         """True while the group counts us as a member."""
-        return self.generation.joined and self.member.state is not MemberState.LOSING
+        return self.member.joined
 
     def subscribed(self, topic: str) -> bool:
         """True if the query reads ``topic``."""
@@ -201,7 +197,7 @@ class QueryMember:
             case handover.Look():
                 return self._look(step.topics)
             case handover.Describe():
-                return self._describe()
+                return self.member.describe_group()
             case handover.Note():
                 self._log.note(step.kind, step.generation, step.partitions, step.reason)
             case handover.Trouble():
@@ -237,12 +233,6 @@ class QueryMember:
             return self.view.cluster.refresh_until(None, _POSITIONS_PATIENCE)
         self.view.watched = frozenset(topics)
         return self.view.cluster.refresh_until(topics, _POSITIONS_PATIENCE)
-
-    def _describe(self) -> Mapping[str, Any]:
-        if self.view.link is None:
-            raise err.IllegalStateError("a member needs a group")
-        body = {"groups": [self.config.group_id]}
-        return self.view.link.request(MEMBERSHIP, schemas.DESCRIBE_GROUPS, body, _DESCRIBE_MS)
 
     def _check_metadata(self) -> None:
         """Ask for a rebalance when a topic or a partition has come or gone."""

@@ -7,6 +7,7 @@ from typing import Any, Callable, Iterator
 
 import pytest
 
+from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler
 from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
@@ -55,3 +56,13 @@ def broker() -> Iterator[SilentProxyBroker]:
     broker.start()
     yield broker
     broker.close()
+
+
+@pytest.fixture
+def cluster(broker: SilentProxyBroker, handler: Handler, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The cluster of ``broker``, with its metadata; requests end after the test file's ``TIMEOUT`` (ms)."""
+    settings = ConnectionSettings(request_timeout_ms=request.module.TIMEOUT)
+    cluster = Cluster([("127.0.0.1", broker._port)], handler, settings)
+    cluster.refresh()
+    yield cluster
+    cluster.close()

@@ -18,6 +18,8 @@ from managedconsumer.subscription_state import PartitionNotAssignedError
 from managedconsumer.testing import MemoryBroker
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -31,6 +33,10 @@ class Broker(MemoryBroker):
         self.stranger: str = ""
         self.commits: list[dict[int, int]] = []
         self._held: list[Callable[[], None]] = []
+
+    def holds_back(self) -> bool:
+        """True when a request waits for its answer."""
+        return bool(self._held)
 
     def speak(self) -> None:
         """Answer what was held back."""
@@ -92,6 +98,11 @@ def make(broker: Broker) -> Iterator[Callable[..., Any]]:
     broker.speak()
     for consumer in made:
         consumer.stop(timeout=1)
+
+
+def once(condition: Callable[[], bool], call: Callable[..., Any], *args: Any) -> None:
+    """Call it in another thread as soon as ``condition`` is true."""
+    threading.Thread(target=lambda: until(condition) and call(*args), daemon=True).start()
 
 
 def lose(broker: Broker, consumer: Any) -> None:
@@ -163,7 +174,7 @@ def test_what_a_rebalance_took_while_it_was_in_hand_is_told_and_the_rest_is_comm
 
 def test_a_partition_that_comes_back_with_its_buffer_is_committed(broker: Broker, make: Callable[..., Any]) -> None:
     """An eager rebalance that gives everything back at once takes nothing away."""
-    consumer = make()
+    consumer = make(revoke_drain_ms=50)
     message = consumer.consume()
     generation = consumer.generation_id
     consumer._member.request_rejoin("test")
@@ -203,7 +214,7 @@ def test_an_automatic_commit_covers_what_is_finished_and_not_what_is_in_hand(
 def test_an_explicit_commit_tries_through_a_fail_over(
     broker: Broker, make: Callable[..., Any], kind: Any, code: int
 ) -> None:
-    consumer = make(kind, offsets_channel_backoff_ms=50)
+    consumer = make(kind, offsets_channel_backoff_ms=5)
     consumer.consume()
     broker.codes = [code] * 8
     consumer.commit_offsets()
@@ -214,7 +225,7 @@ def test_an_explicit_commit_tries_through_a_fail_over(
 def test_the_error_says_what_really_happened_and_that_trying_again_helps(
     broker: Broker, make: Callable[..., Any]
 ) -> None:
-    consumer = make(SimpleConsumer, offsets_channel_backoff_ms=50, offsets_commit_max_retries=2)
+    consumer = make(SimpleConsumer, offsets_channel_backoff_ms=5, offsets_commit_max_retries=2)
     consumer.consume()
     broker.codes = [16] * 1000
     with pytest.raises(err.CommitFailedError, match="does not coordinate this group") as caught:
@@ -247,7 +258,7 @@ def test_a_refusal_is_raised_as_what_it_is(broker: Broker, make: Callable[..., A
 def test_an_answer_about_a_partition_that_nobody_asked_for_is_named(
     broker: Broker, make: Callable[..., Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    consumer = make(SimpleConsumer, offsets_channel_backoff_ms=50, offsets_commit_max_retries=1)
+    consumer = make(SimpleConsumer, offsets_channel_backoff_ms=5, offsets_commit_max_retries=1)
     consumer.consume()
     broker.stranger = name
     monkeypatch.setattr("managedconsumer.consumers.offsets_api._PATIENCE", 0.05)
@@ -331,7 +342,7 @@ def test_a_stop_finishes_what_is_pending(broker: Broker, make: Callable[..., Any
     consumer.consume()
     broker.silent = {"OffsetCommit"}
     commit = consumer.commit_offsets(wait=False)
-    threading.Timer(0.1, broker.speak).start()
+    threading.Timer(0.05, broker.speak).start()
     consumer.stop(timeout=3)
     assert commit.done() and commit.error is None
     assert sum(broker.committed("g").values()) == 1
@@ -345,7 +356,7 @@ def test_a_stop_tells_what_it_could_not_commit(
     consumer.consume()
     broker.silent = {"OffsetCommit"}
     commit = consumer.commit_offsets(wait=False)
-    consumer.stop(timeout=0.3)
+    consumer.stop(timeout=0.1)
     with pytest.raises(err.CommitFailedError, match="stopped before they were through"):
         commit.result(0)
     assert isinstance(commit.error, err.CommitFailedError)
@@ -366,7 +377,8 @@ def test_a_silent_coordinator_stops_no_consumption(broker: Broker, make: Callabl
 
 def test_a_rebalance_waits_for_its_commit_no_longer_than_it_may(broker: Broker, make: Callable[..., Any]) -> None:
     """30 % of the time for a rebalance: the partitions are on hold meanwhile."""
-    consumer = make(auto_commit_enable=True, auto_commit_interval_ms=20, rebalance_timeout_ms=1000)
+    options = {"auto_commit_interval_ms": 20, "revoke_drain_ms": 50}
+    consumer = make(auto_commit_enable=True, rebalance_timeout_ms=1000, **options)
     for _ in range(3):
         consumer.consume()
     broker.silent = {"OffsetCommit"}
@@ -393,7 +405,7 @@ def test_a_commit_that_waits_ends_with_the_membership(broker: Broker, make: Call
     while consumer.consume() is None:
         pass
     broker.silent = {"OffsetCommit"}
-    threading.Timer(0.1, broker.evict, ["g"]).start()
+    once(broker.holds_back, broker.evict, "g")
     began = time.monotonic()
     with pytest.raises(err.CommitFailedError, match="the membership is lost") as caught:
         consumer.commit_offsets()
@@ -417,14 +429,14 @@ def test_a_signal_handler_stops_what_is_inside_a_commit(
 
     def stop(*_: Any) -> None:
         if answers:
-            threading.Timer(0.1, broker.speak).start()
+            threading.Timer(0.05, broker.speak).start()
         began = time.monotonic()
-        consumer.stop(timeout=2 if answers else 0.5)
+        consumer.stop(timeout=2 if answers else 0.1)
         took.append(time.monotonic() - began)
 
     old = signal.signal(signal.SIGUSR1, stop)
     try:
-        threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGUSR1]).start()
+        once(broker.holds_back, os.kill, os.getpid(), signal.SIGUSR1)
         if answers:
             consumer.commit_offsets()
             assert broker.committed("g")[TopicPartition("t", message.partition_id)] == 1
@@ -450,7 +462,7 @@ def test_a_stop_takes_its_time_and_no_more_when_the_broker_is_silent(
     if lost:
         consumer._session.engine.link.lost("test")
     began = time.monotonic()
-    consumer.stop(timeout=0.5)
+    consumer.stop(timeout=0.2)
     assert time.monotonic() - began < 3
     assert "auto-commit (stop) did not happen" in caplog.text
 
@@ -474,7 +486,7 @@ def test_a_commit_in_a_callback_of_the_stop_has_the_stops_time(broker: Broker, m
         pass
     broker.silent = {"*"}
     began = time.monotonic()
-    consumer.stop(timeout=0.6)
+    consumer.stop(timeout=0.3)
     assert time.monotonic() - began < 4
     assert len(raised) == 1
 

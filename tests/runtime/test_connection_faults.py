@@ -18,6 +18,9 @@ from tests.runtime.conftest import Connect, Stopwatch
 from tests.runtime.peers import VERSIONS, Peer, scripted
 from tests.runtime.test_connection import HEARTBEAT, OK
 
+#: So many bytes of an answer that is refused for its size are looked at, and waited for.
+LOOKED_AT = 16_000
+
 
 def raw(data: bytes) -> Callable[[Peer], None]:
     """A peer that waits for the first bytes and answers something of its own."""
@@ -87,7 +90,7 @@ def test_impossible_sizes_cost_no_memory(new_connection: Connect, size: int) -> 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with scripted(raw(struct.pack(">i", size) + bytes(100))) as early:
         assert "claims" in fails(new_connection(early.port), kind)
-    with scripted(after_greeting(struct.pack(">i", size) + bytes(100))) as late:
+    with scripted(after_greeting(struct.pack(">i", size) + bytes(LOOKED_AT))) as late:
         assert "claims" in fails(new_connection(late.port), kind)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 10_000  # KiB
 
@@ -99,7 +102,7 @@ def test_before_the_login_only_small_answers_are_accepted(new_connection: Connec
 
 def test_only_records_may_be_very_large(new_connection: Connect) -> None:
     """What is no Fetch is decoded at once, and takes many times its size then."""
-    with scripted(after_greeting(struct.pack(">i", (16 << 20) + 1) + bytes(100))) as broker:
+    with scripted(after_greeting(struct.pack(">i", (16 << 20) + 1) + bytes(LOOKED_AT))) as broker:
         connection = new_connection(broker.port)
         connection.connect()
         with pytest.raises(errors.FrameError, match="16777217 bytes and 16777216 are allowed"):
@@ -109,7 +112,7 @@ def test_only_records_may_be_very_large(new_connection: Connect) -> None:
         connection = new_connection(broker.port)
         connection.connect()
         with pytest.raises(errors.RequestTimedOut):  # it is waited for
-            connection.request(schemas.FETCH, {"max_wait_ms": 1, "min_bytes": 1, "topics": []}, timeout_ms=200)
+            connection.request(schemas.FETCH, {"max_wait_ms": 1, "min_bytes": 1, "topics": []}, timeout_ms=50)
 
 
 def test_a_wrong_correlation_id(new_connection: Connect) -> None:
@@ -219,11 +222,11 @@ def test_a_silent_broker_times_out_and_is_given_up(new_connection: Connect, stop
         peer.wait_for_eof()
 
     with scripted(script) as broker:
-        connection = new_connection(broker.port, request_timeout_ms=150)
+        connection = new_connection(broker.port, request_timeout_ms=50)
         text = fails(connection, errors.RequestTimedOut)
-        assert "did not finish Heartbeat within 0.1" in text
+        assert "did not finish Heartbeat within 0.05" in text
         assert "raise socket_timeout_ms of KafkaClient" in text
-    assert 0.15 <= stopwatch.seconds < 0.6
+    assert 0.05 <= stopwatch.seconds < 0.6
 
 
 def test_a_time_out_of_ones_own(new_connection: Connect, stopwatch: Stopwatch) -> None:
@@ -256,8 +259,8 @@ def test_a_slow_loris_does_not_extend_the_time_out(
 
 def test_a_broker_that_accepts_and_says_nothing(new_connection: Connect, stopwatch: Stopwatch) -> None:
     with scripted(lambda peer: peer.wait_for_eof() and None) as broker:
-        text = fails(new_connection(broker.port, connect_timeout_ms=150), errors.RequestTimedOut)
-        assert "did not finish connecting within 0.15 s" in text
+        text = fails(new_connection(broker.port, connect_timeout_ms=50), errors.RequestTimedOut)
+        assert "did not finish connecting within 0.05 s" in text
         assert "KafkaClient's socket_timeout_ms, and at most 10 s" in text
     assert stopwatch.seconds < 0.6
 

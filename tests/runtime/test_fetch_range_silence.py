@@ -16,6 +16,8 @@ from tests.logserver import TOPIC, LogServer
 from tests.spoiled import SpoiledBroker, partitions_of
 from tests.test_damage import bad_content, bad_crc, sound
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 
 def read(address: str, start: int, stop: int, on_lost: Any = None, **limits: Any) -> list[int]:
     cluster = Cluster(parse_bootstrap(address), ThreadingHandler())

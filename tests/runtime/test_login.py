@@ -25,6 +25,9 @@ PASSWORD = "correct-horse-battery"
 TOKEN = "header.secretpayload.signature"
 ALL = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 Exchange = Callable[[Peer, int], None]
+PassTime = Callable[[float], None]
+#: How long (ms) a session lasts until the next login.
+LIFETIME = 20_000
 
 
 def security(mechanism: str, **changes: Any) -> Security:
@@ -131,18 +134,26 @@ def test_every_mechanism_and_no_secret_in_the_debug_log(
         connection.close()
 
 
+@pytest.fixture
+def pass_time(handler: Handler, monkeypatch: pytest.MonkeyPatch) -> PassTime:
+    """``pass_time(seconds)``: the connection's clock goes forward, and nobody waits."""
+    passed = [0.0]
+    monkeypatch.setattr(handler, "now", lambda: time.monotonic() + sum(passed))
+    return passed.append
+
+
 @pytest.mark.parametrize("mechanism", ALL)
 def test_every_mechanism_logs_in_again_before_the_session_ends(
-    new_connection: Connect, handler: Handler, mechanism: str, caplog: pytest.LogCaptureFixture
+    new_connection: Connect, handler: Handler, pass_time: PassTime, mechanism: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """KIP-368, on the same connection, between two requests."""
     exchange = EXCHANGES[mechanism]
 
     def script(peer: Peer) -> None:
         peer.greet()
-        exchange(peer, 500)
+        exchange(peer, LIFETIME)
         for _ in range(2):
-            exchange(peer, 500)
+            exchange(peer, LIFETIME)
             peer.answer(schemas.HEARTBEAT, OK)
 
     with caplog.at_level(logging.DEBUG), scripted(script) as broker:
@@ -151,8 +162,8 @@ def test_every_mechanism_logs_in_again_before_the_session_ends(
         due = [connection.login_due_at]
         for _ in range(2):
             assert due[-1] is not None
-            assert 0 < due[-1] - handler.now() < 0.5
-            handler.sleep(due[-1] - handler.now())
+            assert 0 < due[-1] - handler.now() < LIFETIME / 1000
+            pass_time(due[-1] - handler.now())
             assert connection.needs_login
             assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
             due.append(connection.login_due_at)
@@ -160,41 +171,43 @@ def test_every_mechanism_logs_in_again_before_the_session_ends(
         assert secret_free(caplog.text)
 
 
-def test_nothing_under_way_is_disturbed_by_a_new_login(new_connection: Connect, handler: Handler) -> None:
+def test_nothing_under_way_is_disturbed_by_a_new_login(new_connection: Connect, pass_time: PassTime) -> None:
     def script(peer: Peer) -> None:
         peer.greet()
-        plain(peer, 500)
+        plain(peer, LIFETIME)
         first, _ = peer.read()
         second, _ = peer.read()  # sent although a login is due: an answer is still to come
         for header in (first, second):
             assert header.api is schemas.HEARTBEAT
             peer.sock.sendall(peer.frame(header, OK))
-        plain(peer, 500)
+        plain(peer, LIFETIME)
         peer.answer(schemas.HEARTBEAT, OK)
 
     with scripted(script) as broker:
         connection = new_connection(broker.port, security=security("PLAIN"))
         connection.connect()
         first = connection.send(schemas.HEARTBEAT, HEARTBEAT)
-        while not connection.needs_login:
-            handler.sleep(0.01)
+        assert not connection.needs_login
+        pass_time(LIFETIME / 1000)
+        assert connection.needs_login
         second = connection.send(schemas.HEARTBEAT, HEARTBEAT)
         assert connection.receive(first)["error_code"] == connection.receive(second)["error_code"] == 0
         assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
 
 
-def test_a_login_refused_later_ends_the_connection(new_connection: Connect, handler: Handler) -> None:
+def test_a_login_refused_later_ends_the_connection(new_connection: Connect, pass_time: PassTime) -> None:
     def script(peer: Peer) -> None:
         peer.greet()
-        plain(peer, 500)
+        plain(peer, LIFETIME)
         handshake(peer, "PLAIN")
         refuse(peer, "Authentication failed: Invalid username or password")
 
     with scripted(script) as broker:
         connection = new_connection(broker.port, security=security("PLAIN"))
         connection.connect()
-        while not connection.needs_login:
-            handler.sleep(0.01)
+        assert not connection.needs_login
+        pass_time(LIFETIME / 1000)
+        assert connection.needs_login
         with pytest.raises(errors.SaslAuthenticationError, match="Invalid username"):
             connection.request(schemas.HEARTBEAT, HEARTBEAT)
         assert not connection.connected

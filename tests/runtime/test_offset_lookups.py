@@ -97,7 +97,7 @@ def test_leader_epochs_are_compared_with_all_leaders_at_once(
 
     client = OffsetClient(cluster, None, None, 0)
     monkeypatch.setattr(client, "_ask_leader", ask)
-    monkeypatch.setattr("managedconsumer.runtime.cluster.offsets._EPOCH_PATIENCE", 0.3)
+    monkeypatch.setattr("managedconsumer.runtime.cluster.offsets._EPOCH_PATIENCE", 0.1)
     began = time.monotonic()
     found = client.epoch_ends({TopicPartition(TOPIC, number): 3 for number in (0, 1)})
     assert time.monotonic() - began < 3.0

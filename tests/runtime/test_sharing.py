@@ -15,30 +15,13 @@ from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.cluster.metadata import Answers
 from managedconsumer.runtime.cluster.offsets import OffsetClient
-from managedconsumer.runtime.net.connection import ConnectionSettings
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.wire.protocol import schemas
-from tests.runtime.silent_proxy import SilentProxyBroker
+from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
 
-TOPIC = "orders"
-TIMEOUT = 10_000  # ms, of a request: no test waits for so long
-
-
-@pytest.fixture
-def broker() -> Iterator[SilentProxyBroker]:
-    broker = SilentProxyBroker({TOPIC: 1})
-    broker.start()
-    yield broker
-    broker.close()
-
-
-@pytest.fixture
-def cluster(broker: SilentProxyBroker, handler: Handler) -> Iterator[Cluster]:
-    cluster = Cluster([("127.0.0.1", broker._port)], handler, ConnectionSettings(request_timeout_ms=TIMEOUT))
-    cluster.refresh()
-    yield cluster
-    cluster.close()
+#: The time-out (ms) that the fixture ``cluster`` gives every request: no test waits for so long.
+TIMEOUT = 10_000
 
 
 class Beside:

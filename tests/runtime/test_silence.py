@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,16 +19,8 @@ from managedconsumer.wire.protocol import schemas
 from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
 from tests.waiting import until
 
-#: The time-out (ms) that these tests give every request.
+#: The time-out (ms) that the fixture ``cluster`` gives every request.
 TIMEOUT = 300
-
-
-@pytest.fixture
-def cluster(broker: SilentProxyBroker, handler: Handler) -> Iterator[Cluster]:
-    cluster = Cluster([("127.0.0.1", broker._port)], handler, ConnectionSettings(request_timeout_ms=TIMEOUT))
-    cluster.refresh()
-    yield cluster
-    cluster.close()
 
 
 @pytest.fixture

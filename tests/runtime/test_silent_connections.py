@@ -125,7 +125,7 @@ def test_health_and_the_log_say_what_a_join_waits_for(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("managedconsumer.runtime.member._TELL_AFTER", 0.05)
+    monkeypatch.setattr("managedconsumer.runtime.open_requests._TELL_AFTER", 0.05)
     monkeypatch.setattr("managedconsumer.runtime.member._LONGEST_NAP", 0.05)
     ghost = member(session_timeout_ms=5000, heartbeat_interval_ms=4000, auto_start=False)
     ghost.start()

@@ -20,6 +20,8 @@ from managedconsumer.wire.protocol import schemas
 from tests.runtime.silent_proxy import SilentProxyBroker
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 TOPIC = "orders"
 _NOT_AVAILABLE, _NOT_COORDINATOR = 15, 16
 
@@ -249,8 +251,8 @@ def test_a_stop_ends_a_start_that_waits_for_a_silent_broker(make: Callable[..., 
             starting = Beside(consumer.start)
             until(lambda: sum(wire.carried.count(asked) for wire in broker.wires) > before or starting.over(0))
             began = time.monotonic()
-            consumer.stop(timeout=1.0)
-            assert time.monotonic() - began < 3.0  # 1 s for the stop, and what a busy machine adds
+            consumer.stop(timeout=0.3)
+            assert time.monotonic() - began < 3.0  # 0.3 s for the stop, and what a busy machine adds
     finally:
         broker.close()
 
@@ -313,7 +315,7 @@ def test_a_cluster_that_restarts_while_a_consumer_starts_is_waited_for(make: Cal
         broker.dies_of = moment
         starting = Beside(consumer.start)
         assert broker.dead.wait(10)
-        time.sleep(0.3)  # the length of the fault: attempts meet a port where nothing listens
+        time.sleep(0.1)  # the length of the fault: attempts meet a port where nothing listens
         broker.dying.clear()
         broker.start()
         assert starting.over()

@@ -12,36 +12,16 @@ import pytest
 
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment
+from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.testing.memory.logs import Log
+from tests.memberkit import TOPIC, Listener, Member, grow
 from tests.spark.conftest import wait_for
 from tests.spark.queries import Query
-from tests.test_consumer_coordinator import Member
 
-TOPIC = "orders"
+T0, T1 = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 GROUP = {"group__id": "g", "kafka__metadata__max__age__ms": "0", "kafka__heartbeat__interval__ms": "50"}
 Make = Callable[..., Query]
-
-
-class Listener:
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, list[int]]] = []
-        self.raises: str | None = None
-
-    def _note(self, what: str, tps: Any) -> None:
-        self.calls.append((what, sorted(tp.partition for tp in tps)))
-        if self.raises == what:
-            raise ZeroDivisionError(what)
-
-    def on_partitions_revoked(self, revoked: Any) -> None:
-        self._note("revoked", revoked)
-
-    def on_partitions_assigned(self, assigned: Any) -> None:
-        self._note("assigned", assigned)
-
-    def on_partitions_lost(self, lost: Any) -> None:
-        self._note("lost", lost)
 
 
 @pytest.fixture
@@ -63,11 +43,7 @@ def make(broker: MemoryBroker) -> Iterator[Make]:
     yield new
     for query in made:
         query.stop()
-
-
-def grow(broker: MemoryBroker, topic: str = TOPIC) -> None:
-    """One more partition."""
-    broker._do(lambda: broker._topics.logs[topic].append(Log()))
+    close_shared_pools()
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
@@ -150,10 +126,10 @@ def test_an_expelled_query_commits_nothing_and_joins_again_at_once(broker: Memor
     broker.evict("g")
     wait_for(member.member.machine.need_rejoin, 4, "a heartbeat tells")
     query.batch()
-    assert listener.calls == [("assigned", [0, 1]), ("lost", [0, 1]), ("assigned", [0, 1])]
+    assert listener.calls == [("assigned", [T0, T1]), ("lost", [T0, T1]), ("assigned", [T0, T1])]
     assert broker.committed("g").keys() >= before.keys()
     query.stop()
-    assert listener.calls[3:] == [("revoked", [0, 1])]
+    assert listener.calls[3:] == [("revoked", [T0, T1])]
 
 
 def test_a_listener_that_raises_ends_the_query_and_is_not_told_twice(broker: MemoryBroker, make: Make) -> None:
@@ -177,7 +153,7 @@ def test_a_stop_tells_what_is_still_ours(make: Make) -> None:
     query = make(listener)
     query.batch()
     query.stop()
-    assert listener.calls == [("assigned", [0, 1]), ("revoked", [0, 1])]
+    assert listener.calls == [("assigned", [T0, T1]), ("revoked", [T0, T1])]
 
 
 def test_a_topic_that_matches_is_ours_before_the_metadata_has_it(make: Make) -> None:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from managedconsumer.testing import (
     DevBrokerError,
     PortTakenError,
 )
+from managedconsumer.testing.kafka._admin import speaks_kafka
 from managedconsumer.testing.kafka._kafka_config import HOST, free_port
 from managedconsumer.testing.kafka._processes import command_of
 
@@ -245,6 +247,7 @@ def test_a_port_that_is_taken_is_named_before_anything_is_fetched(
     occupied: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MANAGEDCONSUMER_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr("managedconsumer.testing.kafka._admin.speaks_kafka", partial(speaks_kafka, timeout=0.05))
     with pytest.raises(PortTakenError, match=f"Port {occupied} on 127.0.0.1 is already in use by another program"):
         DevBroker(port=occupied).start()
     assert not (tmp_path / "empty").exists()

@@ -43,7 +43,7 @@ class GroupLog:
             self.troubles.note(GROUP, f"membership lost: {event.error}")
 
     def note(self, kind: str, generation: Generation, tps: Collection[TopicPartition], reason: str = "") -> None:
-        """Something has happened to partitions; see :data:`managedconsumer.coordinator.history.KINDS`."""
+        """Something has happened to partitions. ``kind``: one that ``coordinator.history.GroupEvent`` describes."""
         log.debug("%s", self.history.add(kind, generation, tps, reason=reason))
 
     def taken_over(self) -> None:

@@ -138,6 +138,9 @@ class Witness:
         """The user goes on at ``to``: what is damaged before it is given up."""
         damaged = self.brokers.logs[tp].damaged
         self._given_up.setdefault(tp, set()).update(offset for offset in damaged if offset < to)
+        before = program.expected.get(tp)
+        if before is None or before[0] is not state:  # nothing was handed out before the damage: it starts behind it
+            self._check_start(program, tp, to)
         program.expected[tp] = (state, to)
         program.undelivered.pop(tp, None)
 
