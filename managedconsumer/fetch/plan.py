@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, Sequence
 
 from managedconsumer import codes
 from managedconsumer import errors as err
@@ -47,6 +47,11 @@ class FetchPlan:
     body: dict[str, Any]
     by_id: bool
     tickets: dict[tuple[Any, int], tuple[PartitionQueue, int, int]] = field(default_factory=dict)
+
+    def asks_leaders_for(self, queues: Sequence[PartitionQueue]) -> bool:
+        """True if it asks for all of ``queues``, together, and every one from its leader."""
+        asked = {ticket[0] for ticket in self.tickets.values()}
+        return len(asked) == len(queues) and not any(q.read_replica >= 0 or q.alone for q in queues)
 
 
 class Outcome(Enum):

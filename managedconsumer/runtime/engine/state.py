@@ -37,7 +37,7 @@ class Fetchers(Protocol):
     """The workers that fetch (:class:`managedconsumer.runtime.engine.fetch_pool.FetchPool`)."""
 
     def ensure_workers(self) -> None:
-        """Start what is missing for the current leaders; the engine's lock is held."""
+        """Start what is missing for the current leaders, and let none wait for another answer; the lock is held."""
 
 
 class Positions(Protocol):
@@ -99,7 +99,8 @@ class EngineState(forks.OwnProcess):
         self.abandoned = False
 
     def _make_locks(self) -> None:
-        shared = self.handler.RLock()
+        #: The lock of the three conditions: what takes it and neither waits nor wakes has less to do.
+        self.mutex = shared = self.handler.RLock()
         self.lock = self.handler.Condition(shared)  # the user waits here for messages
         self.not_full = self.handler.Condition(shared)  # the fetchers wait here for room in the buffer
         self.commits = self.handler.Condition(shared)  # the commit worker and threads that commit wait here

@@ -77,6 +77,7 @@ class Connection:
         self.heard_at = handler.now()
         """When (handler's clock) the last answer came over this connection, or when it was made."""
         self._handler = handler
+        self._versions: dict[int, int] = {}
         self._pid = os.getpid()
         self._hold = net.SocketHold(handler)
         self._transport: Transport | None = None
@@ -193,7 +194,12 @@ class Connection:
 
     def version(self, api: schemas.Api) -> int:
         """The version of a request to use with this broker; raises UnsupportedBrokerError."""
-        return versions.negotiate(api, self.broker_ranges, self.address)
+        found = self._versions.get(api.key)
+        if found is None:
+            found = versions.negotiate(api, self.broker_ranges, self.address)
+            if self._ready:  # the ranges stay
+                self._versions[api.key] = found
+        return found
 
     @property
     def needs_login(self) -> bool:
@@ -201,10 +207,20 @@ class Connection:
         return self.login_due_at is not None and self._handler.now() >= self.login_due_at
 
     def request(
-        self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: float | None = None, version: int | None = None
+        self,
+        api: schemas.Api,
+        body: Mapping[str, Any],
+        timeout_ms: float | None = None,
+        version: int | None = None,
+        sent: Callable[[], object] | None = None,
     ) -> dict[str, Any]:
-        """Send a request and wait for its answer; see :meth:`send` and :meth:`receive`."""
+        """Send a request and wait for its answer; see :meth:`send` and :meth:`receive`.
+
+        ``sent`` is called in between; it must not raise.
+        """
         correlation_id = self.send(api, body, version)
+        if sent is not None:
+            sent()
         return self.receive(correlation_id, timeout_ms)
 
     def send(self, api: schemas.Api, body: Mapping[str, Any], version: int | None = None) -> int:
@@ -233,7 +249,10 @@ class Connection:
         """The decoded answer; see :meth:`receive_frame`.  Notes the broker's throttling."""
         pending = self._expected(correlation_id)
         frame = self.receive_frame(correlation_id, timeout_ms)
-        answer = self._understand(lambda: pending.api.decode(pending.version, frame))
+        try:
+            answer = pending.api.decode(pending.version, frame)
+        except errors.ProtocolError as error:
+            raise self._not_understood(error) from error
         if answer.get("throttle_time_ms"):
             self.note_throttle(answer["throttle_time_ms"])
         return answer
@@ -346,8 +365,11 @@ class Connection:
             answer: dict[str, Any] = decode()
             return answer
         except errors.ProtocolError as error:
-            self.close()
-            raise type(error)(f"broker {self.address}: {error}") from error
+            raise self._not_understood(error) from error
+
+    def _not_understood(self, error: errors.ProtocolError) -> errors.ProtocolError:
+        self.close()
+        return type(error)(f"broker {self.address}: {error}")
 
     def _fail(self, error: BaseException, what: str, pending: _Pending | None = None) -> None:
         """Close the connection: its stream is in an unknown state.  Raises what the error means, if not plain."""
