@@ -301,12 +301,12 @@ class FetchPool:
         with engine.mutex:
             fp.release(plan, 0.0)
             fp.answered(plan)
-            if results:  # an idle topic's answers are empty, and wake nobody
-                desk.news = True
-                desk.quiet_since = engine.handler.now()
-                rest = desk.quiet_since + _ERROR_REST
+            if results:
+                now = engine.handler.now()
                 for result in results:
-                    stale |= self._take(result, rest)
+                    stale |= self._take(result, now + _ERROR_REST)
+                    if result.chunk is None or result.chunk.nbytes:  # an idle topic's answers wake nobody
+                        desk.news, desk.quiet_since = True, now
         retried = [result for result in results if result.outcome is fp.Outcome.RETRY]
         if retried:
             tp = retried[0].queue.tp

@@ -10,11 +10,9 @@ from __future__ import annotations
 import collections
 import logging
 import os
-import re
 from typing import Any, Callable, Final, Mapping, NamedTuple
 
 from managedconsumer import errors
-from managedconsumer._version import __version__
 from managedconsumer.runtime.net import diagnose, opening
 from managedconsumer.runtime.net import sockets as net
 from managedconsumer.runtime.net.settings import ConnectionSettings
@@ -30,8 +28,6 @@ log = logging.getLogger(__name__)
 _MAX_CORRELATION_ID: Final = 2**31 - 1
 _REAUTHENTICATE_AT: Final = (0.85, 0.95)  # of the session's life; a fleet that started together spreads out
 _LAST_WORDS_S: Final = 0.05
-# What a broker accepts as a client's version (KIP-511).
-_SOFTWARE_VERSION: Final = re.sub(r"[^A-Za-z0-9.-]", "-", __version__).strip(".-")
 
 
 class _Pending(NamedTuple):
@@ -149,29 +145,10 @@ class Connection:
     # -- connecting ---------------------------------------------------------------------------------------------
 
     def _negotiate(self, deadline: float) -> None:
-        """Ask for the broker's versions with the newest request we know, then with the oldest (KIP-511)."""
-        api = schemas.API_VERSIONS
-        body = {"client_software_name": "managedconsumer", "client_software_version": _SOFTWARE_VERSION}
-        for version in (api.max_version, 0):
-            pending = self._transmit(api, version, body if version else {}, deadline)
-            frame = self._read(pending, deadline)
-            # Not even the fallback's form can be relied on in what is not Kafka: look at the code first.
-            if version and bytes(frame[:2]) == errors.UnsupportedVersion.ERROR_CODE.to_bytes(2, "big"):
-                continue
-            answer = self._understand(lambda v=version, f=frame: versions.decode_api_versions(v, f))
-            if answer["error_code"]:
-                raise errors.error_for_code(
-                    answer["error_code"], f"the broker at {self.address} does not tell the versions it speaks"
-                )
-            self.broker_ranges = versions.broker_ranges(answer)
-            return
-        raise errors.UnsupportedBrokerError(
-            self.address,
-            api.name,
-            (api.min_version, api.max_version),
-            None,
-            "This is no Kafka broker of 0.10 or newer.",
-        )
+        def ask(version: int, body: Mapping[str, Any]) -> memoryview:
+            return self._read(self._transmit(schemas.API_VERSIONS, version, body, deadline), deadline)
+
+        self.broker_ranges = opening.ask_versions(ask, self._understand, self.address)
 
     def _log_in(self, deadline: float) -> None:
         from managedconsumer.runtime.net import login
