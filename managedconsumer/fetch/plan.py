@@ -208,9 +208,12 @@ def separate(plan: FetchPlan) -> tuple[PartitionQueue, int, int] | None:
 
 
 def answered(plan: FetchPlan) -> None:
-    """The answer was not too large, so its partitions may share a request again."""
-    for queue, _, _ in plan.tickets.values():
+    """The answer is here, and was not too large: its partitions may be asked for again, and share a request."""
+    for queue, version, _ in plan.tickets.values():
         queue.alone = False
+        if queue.version == version:
+            queue.in_flight = False
+            queue.retry_at = 0.0
 
 
 def ask_new_leaders(plan: FetchPlan, node: int, cluster: ClusterSnapshot) -> None:
@@ -221,7 +224,7 @@ def ask_new_leaders(plan: FetchPlan, node: int, cluster: ClusterSnapshot) -> Non
 
 
 def release(plan: FetchPlan, retry_at: float) -> None:
-    """The answer is here, or will not come: the partitions may be asked for again from ``retry_at`` on."""
+    """The answer will not come, or is of no use: the partitions may be asked for again from ``retry_at`` on."""
     for queue, version, _ in plan.tickets.values():
         if queue.version == version:
             queue.in_flight = False

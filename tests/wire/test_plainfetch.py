@@ -1,4 +1,4 @@
-"""The short way for the commonest Fetch: the same bytes and values as the table's, and nothing where it is not plain."""
+"""The short way for the commonest Fetch: the bytes and values of the table, and nothing where it is not plain."""
 
 from __future__ import annotations
 

@@ -299,7 +299,6 @@ class FetchPool:
         results = fp.read_answer(plan, answer, self._limits)
         stale = False
         with engine.mutex:
-            fp.release(plan, 0.0)
             fp.answered(plan)
             if results:
                 now = engine.handler.now()

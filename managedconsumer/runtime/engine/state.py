@@ -99,11 +99,12 @@ class EngineState(forks.OwnProcess):
         self.abandoned = False
 
     def _make_locks(self) -> None:
-        #: The lock of the three conditions: what takes it and neither waits nor wakes has less to do.
-        self.mutex = shared = self.handler.RLock()
+        shared = self.handler.RLock()
         self.lock = self.handler.Condition(shared)  # the user waits here for messages
         self.not_full = self.handler.Condition(shared)  # the fetchers wait here for room in the buffer
         self.commits = self.handler.Condition(shared)  # the commit worker and threads that commit wait here
+        #: The same lock, for what takes it very often and neither waits nor wakes: a condition makes two calls of it.
+        self.mutex = shared
 
     def disown(self) -> None:
         """In the child of a fork: every call raises from here on. Threads that do not exist here may hold the locks."""
