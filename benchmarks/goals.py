@@ -103,7 +103,11 @@ GOALS = [
     Goal(_PLAIN, PURE, "within", 1.5, peer=POLL),
     Goal("import", "managedconsumer", "most", 60, 40, metric="cpu_ms", unit="ms CPU"),
     Goal("start", "managedconsumer", "most", 0.15, metric="over_broker_s", unit="s above the broker's answers"),
-    Goal("idle", "managedconsumer", "most", 0.3, metric="core_percent", unit="% of a core"),
+    *(
+        Goal("rates", f"managedconsumer, {rate}/s", "within", 1, metric="core_percent", peer=f"confluent, {rate}/s")
+        for rate in ("10", "100", "500", "5,000", "50,000")
+    ),
+    Goal("idle", "managedconsumer", "most", 0.15, 0.07, metric="core_percent", unit="% of a core"),
     Goal("memory", "managedconsumer, 16 MB", "most", 1, metric="of_bound", unit="x queued_max_bytes"),
     Goal("memory", "managedconsumer, default (64 MB)", "most", 1, metric="of_bound", unit="x queued_max_bytes"),
     Goal("latency", "managedconsumer", "within", 1, metric="p50_ms", peer="confluent"),

@@ -24,6 +24,15 @@ _COLUMNS: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
         "Latency at 500 messages a second, 8 partitions",
         {"p50 ms": ("p50_ms", 2), "p99 ms": ("p99_ms", 2), "% of a core": ("core_percent", 1)},
     ),
+    "rates": (
+        "Steady rates, 8 partitions, 100 B",
+        {
+            "% of a core": ("core_percent", 2),
+            "us of CPU a message": ("us", 1),
+            "p50 ms": ("p50_ms", 2),
+            "p99 ms": ("p99_ms", 2),
+        },
+    ),
     "idle": (
         "Idle: 8 partitions, no messages",
         {"% of a core": ("core_percent", 2), "RSS MB": ("max_rss_mb", 0)},

@@ -2,65 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import random
-import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import children
+from bench import LONE, MB, PARTITIONS, Bench, Probe, probe_arguments, shuffled, small_topics
 from catalogue import NEW_KAFKA, OLD_KAFKA
-from children import HERE, Child, Progress
-from results import Row, Tables
-from workload import Cell, fill, send_first
+from children import HERE, Child
+from paced import latency, latency_seconds, rates, rates_seconds
+from workload import Cell, fill
 
-from managedconsumer.testing.kafka.devbroker import DevBroker
-from managedconsumer.testing.kafka.producer import Producer, encode_plain
-
-_PROBE, _ANSWERS, _CROWD = (str(HERE / "peers" / name) for name in ("probe.py", "answers.py", "crowd.py"))
-_PARTITIONS = 8
-#: Messages a second of the latency measurement.
-PACE = 500
-_MB = 1 << 20
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A client with options, as a row."""
-
-    name: str
-    client: str
-    options: dict[str, Any] = field(default_factory=dict)
-    kafka: str = NEW_KAFKA
-    #: MB that it was told to keep to.
-    bound: float = 0.0
-
-
-OURS = Probe("managedconsumer", "ours")
-LONE = [
-    OURS,
-    Probe("managedconsumer, gevent", "ours", {"use_greenlets": True}),
-    Probe("managedconsumer, use_rdkafka", "ours", {"use_rdkafka": True}),
-    Probe("managedconsumer, KIP-848", "ours", {"group_protocol": "consumer"}),
-    Probe("confluent", "confluent"),
-    Probe("aiokafka", "aiokafka"),
-    Probe("kafka-python", "kafkapython"),
-    Probe("pykafka (Kafka 3.9)", "pykafka", {}, OLD_KAFKA),
-]
+_ANSWERS, _CROWD = (str(HERE / "peers" / name) for name in ("answers.py", "crowd.py"))
 _MANY = {"queued_max_messages": 1_000_000}
 MEMORY = [
     Probe("managedconsumer, default (64 MB)", "ours", _MANY, bound=64),
-    Probe("managedconsumer, 16 MB", "ours", _MANY | {"queued_max_bytes": 16 * _MB}, bound=16),
+    Probe("managedconsumer, 16 MB", "ours", _MANY | {"queued_max_bytes": 16 * MB}, bound=16),
     Probe(
         "managedconsumer, 16 MB, gevent",
         "ours",
-        _MANY | {"queued_max_bytes": 16 * _MB, "use_greenlets": True},
+        _MANY | {"queued_max_bytes": 16 * MB, "use_greenlets": True},
         bound=16,
     ),
     Probe("confluent, default (64 MB)", "confluent", bound=64),
@@ -82,79 +43,6 @@ _IMPORT = (
     "import json, time, warnings; warnings.simplefilter('ignore'); b = time.process_time(); {0}; "
     "print(json.dumps(dict(cpu_ms=(time.process_time() - b) * 1000)))"
 )
-
-
-@dataclass
-class Bench:
-    """What the sections need."""
-
-    brokers: dict[str, DevBroker]
-    runs: int
-    quick: bool
-    patience: float
-    progress: Progress
-    tables: Tables
-    words: list[str] | None = None
-
-    def wanted(self, name: str) -> bool:
-        """Whether a row of this name was asked for."""
-        return not self.words or any(word in name for word in self.words)
-
-    def chosen(self, probes: Sequence[Probe]) -> list[Probe]:
-        """Those that were asked for, and whose broker runs."""
-        return [probe for probe in probes if self.wanted(probe.name) and probe.kafka in self.brokers]
-
-    def rows(self, table: str, names: Sequence[str]) -> dict[str, Row]:
-        """Empty rows of a new table."""
-        made = {name: Row(name) for name in names}
-        self.tables[table] = list(made.values())
-        return made
-
-    def attempt(self, table: str, row: Row, measure: Callable[[], dict[str, float]], seconds: float) -> None:
-        """One run of one row; a failure is kept and shown."""
-        self.progress.done(seconds)
-        if row.over:
-            return
-        try:
-            found = measure()
-        except (RuntimeError, ValueError) as error:
-            row.fail(str(error))
-            self.progress.say(f"{table}: {row.peer} failed: {error}")
-            return
-        row.runs.append(found)
-        self.progress.say(f"{table}: {row.peer}: " + ", ".join(f"{k} {v:,.3g}" for k, v in found.items()))
-
-
-def probe_arguments(probe: Probe, mode: str, broker: DevBroker, topic: str, **more: float) -> list[str]:
-    """The command line of ``peers/probe.py``."""
-    arguments = [_PROBE, "--client", probe.client, "--mode", mode, "--bootstrap", broker.bootstrap, "--topic", topic]
-    for name, value in more.items():
-        arguments += [f"--{name}", str(value)]
-    return [*arguments, "--options", json.dumps(probe.options), "--bound", str(probe.bound)]
-
-
-@contextmanager
-def small_topics(bench: Bench, name: str, probes: Sequence[Probe]) -> Iterator[str]:
-    """A topic with a message in each partition, on every broker that is needed."""
-    used = [bench.brokers[version] for version in sorted({probe.kafka for probe in probes})]
-    for broker in used:
-        broker.create_topic(name, _PARTITIONS)
-        with Producer(broker.bootstrap) as producer:
-            producer.partitions(name)
-            for partition in range(_PARTITIONS):
-                send_first(producer, name, partition, encode_plain([(None, b"0 0 first", 1_760_000_000_000)]))
-    try:
-        yield name
-    finally:
-        for broker in used:
-            broker.delete_topic(name)
-
-
-def shuffled(rows: Sequence[Probe], number: int) -> list[Probe]:
-    """Another order in every round."""
-    order = list(rows)
-    random.Random(number).shuffle(order)
-    return order
 
 
 # -- start and import ---------------------------------------------------------------------------------
@@ -200,83 +88,6 @@ def imports(bench: Bench) -> None:
                 bench.attempt("import", rows[name], partial(children.run, command, {}, bench.patience), 0.2)
 
 
-# -- latency ------------------------------------------------------------------------------------------
-
-
-class Pacer:
-    """Writes messages at a steady pace, in turn into every partition; a thread. Values: time, number, filling."""
-
-    def __init__(self, broker: DevBroker, topic: str, count: int) -> None:
-        self._broker, self._topic, self._count = broker, topic, count
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pacer", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        with Producer(self._broker.bootstrap) as producer:
-            producer.partitions(self._topic)
-            due = time.monotonic()
-            for number in range(self._count):
-                if self._stopping.is_set():
-                    break
-                value = b"%d %d " % (time.monotonic_ns(), number)
-                producer.send(self._topic, number % _PARTITIONS, encode_plain([(None, value.ljust(100, b"."), 1)]))
-                due += 1 / PACE
-                time.sleep(max(0.0, due - time.monotonic()))
-            producer.flush()
-
-    def stop(self) -> None:
-        """End it."""
-        self._stopping.set()
-        self._thread.join(30)
-
-
-def _latency_messages(bench: Bench) -> tuple[int, int]:
-    """How many are sent, and how many of the first do not count."""
-    return (750, 100) if bench.quick else (1000, 100)
-
-
-def latency_seconds(bench: Bench) -> float:
-    """What the section is expected to take."""
-    return bench.runs * len(LONE) * (_latency_messages(bench)[0] / PACE + 1.2)
-
-
-def latency(bench: Bench) -> None:
-    """Time from just before a message is sent until the user has it, 500 messages a second."""
-    probes = bench.chosen(LONE)
-    rows = bench.rows("latency", [probe.name for probe in probes])
-    count, skip = _latency_messages(bench)
-    for number in range(bench.runs):
-        for probe in shuffled(probes, number):
-            broker = bench.brokers[probe.kafka]
-            bench.attempt(
-                "latency",
-                rows[probe.name],
-                partial(_one_latency, bench, probe, broker, count, skip),
-                count / PACE + 1.2,
-            )
-
-
-def _one_latency(bench: Bench, probe: Probe, broker: DevBroker, count: int, skip: int) -> dict[str, float]:
-    name = f"bench-latency-{time.monotonic_ns()}"
-    with small_topics(bench, name, [probe]) as topic, tempfile.TemporaryDirectory(prefix="bench-") as home:
-        ready = Path(home) / "ready"
-        command = probe_arguments(probe, "latency", broker, topic, count=count + _PARTITIONS, skip=skip)
-        child = Child([*command, "--ready", str(ready)])
-        pacer = None
-        try:
-            # A member that is still joining would find messages that are already late.
-            end = time.monotonic() + bench.patience / 2
-            while child.alive and not ready.exists() and time.monotonic() < end:
-                time.sleep(0.02)
-            pacer = Pacer(broker, topic, count)
-            return child.result(count / PACE + bench.patience / 2)
-        finally:
-            child.kill()
-            if pacer is not None:
-                pacer.stop()
-
-
 # -- idle and memory ----------------------------------------------------------------------------------
 
 
@@ -309,7 +120,7 @@ def idle(bench: Bench) -> None:
     seconds = _idle_for(bench)
     with small_topics(bench, "bench-idle", probes) as topic:
         for _ in range(bench.runs):
-            more = {"count": _PARTITIONS, "seconds": seconds}
+            more = {"count": PARTITIONS, "seconds": seconds}
             commands = [probe_arguments(p, "idle", bench.brokers[p.kafka], topic, **more) for p in probes]
             together(bench, "idle", probes, commands, seconds + 5.0)
 
@@ -323,7 +134,7 @@ def memory(bench: Bench) -> None:
     """Peak of memory with a slow reader on a topic much larger than the bound: 10 kB messages, 150 MB."""
     probes = bench.chosen(MEMORY)
     bench.rows("memory", [probe.name for probe in probes])
-    cell = Cell(10_000, "none", _PARTITIONS)
+    cell = Cell(10_000, "none", PARTITIONS)
     used = [bench.brokers[version] for version in sorted({probe.kafka for probe in probes})]
     for broker in used:
         fill(broker, cell, 15_000)
@@ -378,6 +189,7 @@ TABLES = {"start": ["start", "import"]}
 SECTIONS: dict[str, tuple[Callable[[Bench], None], Callable[[Bench], float]]] = {
     "start": (start, start_seconds),
     "latency": (latency, latency_seconds),
+    "rates": (rates, rates_seconds),
     "idle": (idle, idle_seconds),
     "memory": (memory, memory_seconds),
     "members": (members, members_seconds),

@@ -201,7 +201,7 @@ class TopicPartitionState:
 
     def is_fetchable(self) -> bool:
         """True if messages of this partition may be fetched and handed out."""
-        return self.active and not self.paused and not self.held and self.has_valid_position
+        return self.active and not self.paused and not self.held and self._state is FetchState.FETCHING
 
 
 def checked_offset(offset: int, what: str = "") -> int:

@@ -112,6 +112,8 @@ def test_goals_name_rows_and_workloads_that_the_full_run_has(load: Load) -> None
     catalogue, goals, sections = load("catalogue"), load("goals"), load("sections")
     known = {(cell.key, peer.name) for cell, level in catalogue.FULL for peer in catalogue.peers_for(level, None)}
     known |= {(table, probe.name) for table in ("start", "latency", "idle") for probe in sections.LONE}
+    paced = load("paced")
+    known |= {("rates", f"{probe.name}, {rate:,}/s") for probe in paced.RATED for rate in paced.RATES}
     known |= {("memory", probe.name) for probe in sections.MEMORY} | {("import", name) for name, _ in sections.IMPORTS}
     for goal in goals.GOALS:
         assert (goal.table, goal.row) in known

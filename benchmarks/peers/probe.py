@@ -4,6 +4,7 @@ Answers with one line of JSON. ``--mode``:
 
 ``start``     seconds from the call of the constructor until the first message
 ``latency``   values hold the time at which they were sent (ns, monotonic) and a running number
+``rate``      the same for ``--seconds`` at a steady pace, which begins when ``--ready`` is there
 ``idle``      CPU of the process in ``--seconds`` without messages, after every one that is there has been read
 ``slow``      a millisecond of pause for each message, for ``--seconds``: how far memory grows
 """
@@ -24,6 +25,8 @@ from measure import cpu_seconds, most_memory_mb
 
 #: Seconds for background work that follows the first messages.
 _SETTLE = 2.0
+#: How long (ns) a steady pace goes on before it counts.
+_WARM_NS = 1e9
 
 
 def say(facts: dict[str, float]) -> None:
@@ -82,6 +85,46 @@ def latency(read: Read, spec: Spec, count: int, skip: int, ready: Path) -> dict[
     }
 
 
+def rate(read: Read, spec: Spec, count: int, seconds: float, ready: Path) -> dict[str, float]:
+    """``--count`` messages are there before; then CPU and latency of all that comes, without the first second."""
+    late: list[int] = []
+    state = {"left": count, "begins": 0.0, "ends": 0.0, "cpu": 0.0, "seen": 0}
+
+    def handle(value: bytes) -> float:
+        if state["left"] > 0:
+            state["left"] -= 1
+            if not state["left"]:
+                ready.touch()
+            return 0.0
+        state["seen"] += 1
+        now = time.monotonic_ns()
+        if now < state["begins"]:
+            return 0.0
+        if not state["begins"]:
+            state["begins"], state["ends"] = now + _WARM_NS, now + _WARM_NS + seconds * 1e9
+        elif not state["cpu"]:
+            state.update(cpu=cpu_seconds(), began=now, seen=0)
+        else:
+            late.append(now - int(value[: value.index(b" ")]))
+            if now >= state["ends"]:
+                state["spent"], state["took"] = cpu_seconds() - state["cpu"], (now - state["began"]) / 1e9
+                raise Enough
+        return 0.0
+
+    try:
+        read(spec, handle)
+    except Enough:
+        pass
+    late.sort()
+    return {
+        "p50_ms": late[len(late) // 2] / 1e6,
+        "p99_ms": late[min(len(late) - 1, len(late) * 99 // 100)] / 1e6,
+        "core_percent": state["spent"] / state["took"] * 100,
+        "us": state["spent"] / state["seen"] * 1e6,
+        "per_s": state["seen"] / state["took"],
+    }
+
+
 def idle(read: Read, spec: Spec, count: int, seconds: float) -> None:
     """Ends the process: a client that waits for a message cannot be told that there will be none."""
     there = threading.Event()
@@ -134,7 +177,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--client", choices=sorted(CLIENTS), required=True)
-    parser.add_argument("--mode", choices=("start", "latency", "idle", "slow"), required=True)
+    parser.add_argument("--mode", choices=("start", "latency", "rate", "idle", "slow"), required=True)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--options", type=json.loads, default={}, help="the client's own options, as JSON")
@@ -150,6 +193,8 @@ def main() -> None:
         say(start(read, spec))
     elif given.mode == "latency":
         say(latency(read, spec, given.count, given.skip, given.ready))
+    elif given.mode == "rate":
+        say(rate(read, spec, given.count, given.seconds, given.ready))
     elif given.mode == "slow":
         say(slow(read, spec, given.seconds, given.bound))
     else:

@@ -127,6 +127,8 @@ class FetchBuffer:
         self._turn: deque[PartitionQueue] = deque()
         #: Moves whenever a chunk was taken out or a partition became fetchable again: the fetchers may find work.
         self.pops = 0
+        #: Moves whenever a partition comes or goes.
+        self.members = 0
 
     def __iter__(self) -> Iterator[PartitionQueue]:
         return iter(self.queues.values())
@@ -144,6 +146,7 @@ class FetchBuffer:
     def add(self, tp: TopicPartition, state: TopicPartitionState, partition: Any) -> PartitionQueue:
         """Start to keep ``tp``; whatever was kept for it before is dropped."""
         self.drop([tp])
+        self.members += 1
         queue = self.queues[tp] = PartitionQueue(tp, state, partition)
         return queue
 
@@ -152,6 +155,7 @@ class FetchBuffer:
         for tp in tps:
             queue = self.queues.pop(tp, None)
             if queue is not None:
+                self.members += 1
                 queue.version += 1
                 for chunk in queue.chunks:
                     chunk.active = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, Sequence
 
 from managedconsumer import codes
 from managedconsumer import errors as err
@@ -47,6 +47,11 @@ class FetchPlan:
     body: dict[str, Any]
     by_id: bool
     tickets: dict[tuple[Any, int], tuple[PartitionQueue, int, int]] = field(default_factory=dict)
+
+    def asks_leaders_for(self, queues: Sequence[PartitionQueue]) -> bool:
+        """True if it asks for all of ``queues``, together, and every one from its leader."""
+        asked = {ticket[0] for ticket in self.tickets.values()}
+        return len(asked) == len(queues) and not any(q.read_replica >= 0 or q.alone for q in queues)
 
 
 class Outcome(Enum):
@@ -203,9 +208,12 @@ def separate(plan: FetchPlan) -> tuple[PartitionQueue, int, int] | None:
 
 
 def answered(plan: FetchPlan) -> None:
-    """The answer was not too large, so its partitions may share a request again."""
-    for queue, _, _ in plan.tickets.values():
+    """The answer is here, and was not too large: its partitions may be asked for again, and share a request."""
+    for queue, version, _ in plan.tickets.values():
         queue.alone = False
+        if queue.version == version:
+            queue.in_flight = False
+            queue.retry_at = 0.0
 
 
 def ask_new_leaders(plan: FetchPlan, node: int, cluster: ClusterSnapshot) -> None:
@@ -216,7 +224,7 @@ def ask_new_leaders(plan: FetchPlan, node: int, cluster: ClusterSnapshot) -> Non
 
 
 def release(plan: FetchPlan, retry_at: float) -> None:
-    """The answer is here, or will not come: the partitions may be asked for again from ``retry_at`` on."""
+    """The answer will not come, or is of no use: the partitions may be asked for again from ``retry_at`` on."""
     for queue, version, _ in plan.tickets.values():
         if queue.version == version:
             queue.in_flight = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any, Iterable, Mapping, Sequence
 
 from managedconsumer import codes
 
@@ -25,6 +25,11 @@ class FetchSession:
         self._epoch = _FIRST_EPOCH
         self._known: dict[Key, Mapping[str, Any]] = {}
 
+    @property
+    def alive(self) -> bool:
+        """True while the broker remembers what was asked for."""
+        return bool(self._id)
+
     def reset(self) -> None:
         """The next request names everything and asks for a new session."""
         self._id, self._epoch = 0, _FIRST_EPOCH
@@ -46,8 +51,24 @@ class FetchSession:
             **body,
             "session_id": self._id,
             "session_epoch": self._epoch,
-            "topics": _by_topic(changed),
+            "topics": _by_topic(changed.items()),
             "forgotten_topics_data": _forgotten(gone),
+        }
+
+    def repeat(self, body: Mapping[str, Any], moved: Sequence[tuple[Key, Mapping[str, Any]]]) -> dict[str, Any] | None:
+        """The same as the last request, but for the partitions ``moved``; None: that must be asked for whole.
+
+        ``body`` is what the last request said; its topics are not looked at.
+        """
+        if not self._id:
+            return None
+        self._known.update(moved)
+        return {
+            **body,
+            "session_id": self._id,
+            "session_epoch": self._epoch,
+            "topics": _by_topic(moved),
+            "forgotten_topics_data": (),
         }
 
     def accept(self, answer: Mapping[str, Any]) -> bool:
@@ -63,9 +84,9 @@ class FetchSession:
         return True
 
 
-def _by_topic(parts: Mapping[Key, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _by_topic(parts: Iterable[tuple[Key, Mapping[str, Any]]]) -> list[dict[str, Any]]:
     topics: dict[tuple[str, bytes], list[Mapping[str, Any]]] = {}
-    for (name, topic_id, _), part in parts.items():
+    for (name, topic_id, _), part in parts:
         topics.setdefault((name, topic_id), []).append(part)
     return [
         {"topic": name, "topic_id": topic_id, "partitions": entries} for (name, topic_id), entries in topics.items()

@@ -187,19 +187,21 @@ FETCH = [
     Mutant(
         "messages arrive and nobody wakes the reader",
         "managedconsumer/runtime/engine/fetch_pool.py",
-        "            if results:  # an idle topic's answers are empty, and wake nobody\n"
-        "                engine.lock.notify_all()\n",
-        "",
+        "                        desk.news, desk.quiet_since = True, now\n",
+        "                        desk.quiet_since = now\n",
         (),
         _SOME,
     ),
     Mutant(
         "a new assignment wakes no fetcher",
         "managedconsumer/runtime/engine/assignment_part.py",
+        "            self.subscription.release(tps)\n"
         "            self.fetchers.ensure_workers()\n"
         "            self.lock.notify_all()\n"
         "            self.not_full.notify_all()\n",
-        "            self.fetchers.ensure_workers()\n            self.lock.notify_all()\n",
+        "            self.subscription.release(tps)\n"
+        "            self.fetchers.ensure_workers()\n"
+        "            self.lock.notify_all()\n",
         (),
         _MANY,
     ),

@@ -136,6 +136,7 @@ class AssignmentPart(EngineState):
                 self._decided(tp)
                 self.subscription.seek(tp, offset, epochs.get(tp, -1))
                 self.buffer.restart(tp)
+            self.fetchers.ensure_workers()
             self.lock.notify_all()
             self.not_full.notify_all()
 

@@ -43,7 +43,7 @@ class ConsumingPart(AssignmentPart):
 
         Raises what ended the consumer. Neither: nothing is there, or a stop is wanted.
         """
-        with self.lock:
+        with self.mutex:
             self.visits += 1
             if not self.collector.has_hand(who):
                 self._leave_dead_hands()
@@ -84,15 +84,16 @@ class ConsumingPart(AssignmentPart):
             taken = task = None
             self.inside.add(who)
             try:
-                with self.lock:
+                with self.mutex:
                     taken, task = self.attempt(take, who)
                     if taken or self.stop_wanted or self.ending:
                         return taken
                     if task is None:
-                        deadline = deadline or Deadline(self.handler.now(), timeout)
-                        if deadline.expired(self.handler.now()):
+                        now = self.handler.now()
+                        deadline = deadline or Deadline(now, timeout)
+                        if deadline.expired(now):
                             return None
-                        remaining = deadline.remaining(self.handler.now())
+                        remaining = deadline.remaining(now)
                         self.lock.wait(_LONGEST_NAP if remaining is None else min(remaining, _LONGEST_NAP))
             except BaseException:
                 if taken:

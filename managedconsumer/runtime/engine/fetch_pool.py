@@ -7,6 +7,7 @@ condition and costs nothing.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Mapping, cast
 
 from managedconsumer import errors as err
@@ -14,6 +15,7 @@ from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.fetch.refused import refused_batch
+from managedconsumer.fetch.repeats import Moved, Repeat
 from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
 from managedconsumer.runtime.engine.troubles import FETCH
@@ -32,12 +34,48 @@ _LONGEST_NAP = 5.0
 # second of being there.
 _FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 0.4
+# After so many seconds without a message a request may wait at the broker for so many ms: what Kafka's own consumers
+# do by default. The first message ends the wait, and so does whatever else there is to ask for (``_hurry``).
+_QUIET_AFTER = 1.0
+QUIET_WAIT_MS = 500
 
 
 def answer_timeout_ms(connection: Connection, max_wait_ms: int, now: float) -> float:
     """How long to wait for a Fetch: as for any request, and what the broker waits and throttles us for (KIP-219)."""
     throttled = max(0.0, connection.throttled_until - now)
     return max_wait_ms + connection.settings.request_timeout_ms + 1000 * throttled
+
+
+class Desk:
+    """What one fetch worker has before it."""
+
+    __slots__ = (
+        *("backoff", "buffers", "connection", "hurried", "moved", "news", "patient", "quiet_since", "repeat"),
+        "session",
+    )
+
+    def __init__(self, backoff: Backoff) -> None:
+        self.backoff = backoff
+        self.buffers = BufferPool()
+        self.connection: Connection | None = None
+        self.session = FetchSession()
+        self.repeat = Repeat()
+        #: What the next request has to name, if it repeats the last one; None: it is another one.
+        self.moved: Moved | None = None
+        #: True: something has been put into the buffer, and the consuming threads have not been woken.
+        self.news = False
+        #: When (handler's clock) the last message came.
+        self.quiet_since = 0.0
+        #: True: the request may wait longer at the broker than was asked for, as nothing is expected to come.
+        self.patient = False
+        #: True: the connection was closed because something else is to be asked for at once.
+        self.hurried = False
+
+    def hang_up(self) -> None:
+        """Close the connection, if there is one."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
 
 
 class FetchPool:
@@ -49,14 +87,20 @@ class FetchPool:
         self._slots = slots
         self._workers: dict[tuple[int, int], Any] = {}
         self._retired: list[Any] = []
+        self._desks: dict[tuple[int, int], Desk] = {}
+        self._may_be_patient = limits.min_bytes <= 1 and limits.max_wait_ms < QUIET_WAIT_MS
         #: Offsets of answers that went past the high watermark which came with them, see :meth:`_past_watermark`.
         self._refetched: dict[TopicPartition, int] = {}
+        #: How often a partition went to another broker without new metadata.
+        self._moves = 0
 
     def ensure_workers(self) -> None:
-        """Start what is missing for the current leaders; the engine's lock is held."""
+        """Start what is missing for the current leaders, and let none wait for another answer; the lock is held."""
         engine = self._engine
         if engine.closing:
             return
+        for desk in self._desks.values():
+            self._hurry(desk)
         for queue in engine.buffer:
             key = (fp.source_node(queue, engine.cluster.snapshot), self._slot(queue))
             if key[0] >= 0 and key not in self._workers:
@@ -81,44 +125,41 @@ class FetchPool:
 
     def _run(self, key: tuple[int, int]) -> None:
         engine = self._engine
-        connection: Connection | None = None
-        backoff = Backoff(_FIRST_PAUSE, LONGEST_PAUSE, engine.handler.random)
-        buffers, session = BufferPool(), FetchSession()
+        desk = Desk(Backoff(_FIRST_PAUSE, LONGEST_PAUSE, engine.handler.random))
         try:
-            while (plan := self._next_plan(key)) is not None:
+            with engine.mutex:
+                self._desks[key] = desk
+            while (plan := self._next_plan(key, desk)) is not None:
                 try:
-                    if connection is None or not connection.connected:
-                        if connection is not None:
-                            connection.close()
-                        connection = engine.cluster.connect(key[0], buffers.take)
-                        session.reset()
-                    answer = self._ask(connection, session, plan)
+                    answer = self._ask(key[0], desk, plan)
                 except err.FATAL_LOCAL_ERRORS:
                     raise
-                except err.FrameTooLargeError as error:
-                    if not self._refuse(plan, error):
-                        self._give_up(key, plan, connection, error, backoff)
-                    connection = None
-                    continue
                 except err.KafkaException as error:
-                    self._give_up(key, plan, connection, error, backoff)
-                    connection = None
+                    self._not_answered(key, desk, plan, error)
                     continue
-                backoff.succeed()
-                self._deliver(key, plan, answer)
+                desk.backoff.succeed()
+                self._deliver(key, desk, plan, answer)
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             engine.fail(error)
         finally:
+            self._tell(desk)
             engine.troubles.over((FETCH, *key))
-            if connection is not None:
-                connection.close()
+            desk.hang_up()
 
-    def _next_plan(self, key: tuple[int, int]) -> fp.FetchPlan | None:
+    def _next_plan(self, key: tuple[int, int], desk: Desk) -> fp.FetchPlan | None:
         """Wait until there is something to ask for; None: this worker is not needed any more."""
         engine = self._engine
-        with engine.lock:
+        with engine.mutex:
             while not engine.closing:
                 snapshot, now = engine.cluster.snapshot, engine.handler.now()
+                again = desk.repeat.again(engine.buffer, snapshot, self._moves, now)
+                if again is not None:
+                    plan, desk.moved = again
+                    quiet = not desk.moved and now - desk.quiet_since >= _QUIET_AFTER
+                    desk.patient = quiet and self._may_be_patient
+                    return plan
+                desk.repeat.forget()
+                desk.moved, desk.patient, desk.quiet_since = None, False, now
                 self._ask_leaders_again(now)
                 mine = [q for q in engine.buffer if (fp.source_node(q, snapshot), self._slot(q)) == key]
                 if not mine:
@@ -126,15 +167,33 @@ class FetchPool:
                 for queue in mine:
                     if fp.recreated(queue, snapshot):
                         engine.topic_recreated(queue, snapshot.topics[queue.tp.topic].topic_id)
-                plan = fp.plan_fetch(engine.buffer, mine, snapshot, self._limits, now)
-                if plan is not None:
-                    return plan
+                found = fp.plan_fetch(engine.buffer, mine, snapshot, self._limits, now)
+                if found is not None:
+                    if not self._limits.rack and found.asks_leaders_for(mine):
+                        desk.repeat.keep(found, engine.buffer, snapshot, self._moves)
+                    return found
                 resting = [q.retry_at - now for q in mine if q.retry_at > now]
+                self._tell(desk)
                 engine.not_full.wait(min([_LONGEST_NAP, *resting]))
+            self._desks.pop(key, None)
             worker = self._workers.pop(key, None)
             if worker is not None and engine.closing:
                 self._retired.append(worker)
         return None
+
+    def _hurry(self, desk: Desk) -> None:
+        """Give up a request that may wait long at the broker if another is needed by now; the lock is held."""
+        if desk.patient and not desk.repeat.holds(self._engine.buffer, self._moves):
+            desk.patient, desk.hurried = False, True
+            if desk.connection is not None:
+                desk.connection.close()
+
+    def _tell(self, desk: Desk) -> None:
+        """Wake the consuming threads if there is something new for them."""
+        if desk.news:
+            desk.news = False
+            with self._engine.mutex:
+                self._engine.lock.notify_all()
 
     def _ask_leaders_again(self, now: float) -> None:
         """Another replica may be the closest by now; only leaders know (KIP-392)."""
@@ -145,23 +204,52 @@ class FetchPool:
 
     def _sources_changed(self) -> None:
         """Another broker is to be asked: there is a worker for it, and it wakes up."""
+        self._moves += 1
         self.ensure_workers()
         self._engine.not_full.notify_all()
 
-    def _ask(self, connection: Connection, session: FetchSession, plan: fp.FetchPlan) -> dict[str, Any]:
+    def _ask(self, node: int, desk: Desk, plan: fp.FetchPlan) -> dict[str, Any]:
+        connection, session = desk.connection, desk.session
+        if connection is None or not connection.connected:
+            self._tell(desk)  # before what may take long
+            desk.hang_up()
+            connection = desk.connection = self._engine.cluster.connect(node, desk.buffers.take)
+            session.reset()
+            desk.hurried = False
         version = connection.version(schemas.FETCH)
         if not plan.by_id:
             version = min(version, fp.TOPIC_ID_VERSION - 1)
         if version < fp.EPOCH_VERSION:
             fp.forget_epochs(plan)
-        timeout = answer_timeout_ms(connection, self._limits.max_wait_ms, self._engine.handler.now())
-        answer = connection.request(schemas.FETCH, session.shorten(plan.body, version), timeout, version)
+        timeout: float = self._limits.max_wait_ms + connection.settings.request_timeout_ms
+        if connection.throttled_until:
+            timeout = answer_timeout_ms(connection, self._limits.max_wait_ms, self._engine.handler.now())
+        body = None if desk.moved is None else session.repeat(plan.body, desk.moved)
+        if body is None:
+            body = session.shorten(plan.body, version)
+        if desk.patient:
+            body["max_wait_ms"] = QUIET_WAIT_MS
+            timeout += QUIET_WAIT_MS
+        # Consuming threads are woken when the request is on its way: this thread waits then, and they need not wait for
+        # the interpreter's lock.
+        answer = connection.request(schemas.FETCH, body, timeout, version, partial(self._tell, desk))
         if not session.accept(answer):
             answer = connection.request(schemas.FETCH, session.shorten(plan.body, version), timeout, version)
             session.accept(answer)
         if answer.get("error_code"):
             raise err.error_for_code(answer["error_code"])
         return answer
+
+    def _not_answered(self, key: tuple[int, int], desk: Desk, plan: fp.FetchPlan, error: err.KafkaException) -> None:
+        self._tell(desk)
+        connection, desk.connection = desk.connection, None
+        with self._engine.mutex:
+            hurried, desk.hurried, desk.patient = desk.hurried, False, False
+            if hurried and isinstance(error, err.SocketDisconnectedError):
+                fp.release(plan, 0.0)
+                return
+        if not isinstance(error, err.FrameTooLargeError) or not self._refuse(plan, error):
+            self._give_up(key, plan, connection, error, desk.backoff)
 
     def _give_up(
         self,
@@ -205,19 +293,19 @@ class FetchPool:
             engine.lock.notify_all()
             return True
 
-    def _deliver(self, key: tuple[int, int], plan: fp.FetchPlan, answer: dict[str, Any]) -> None:
+    def _deliver(self, key: tuple[int, int], desk: Desk, plan: fp.FetchPlan, answer: dict[str, Any]) -> None:
         """Walk the answer without the lock, then hand it over in one go."""
         engine = self._engine
         results = fp.read_answer(plan, answer, self._limits)
         stale = False
-        with engine.lock:
-            rest = engine.handler.now() + _ERROR_REST
-            fp.release(plan, 0.0)
+        with engine.mutex:
             fp.answered(plan)
-            for result in results:
-                stale |= self._take(result, rest)
-            if results:  # an idle topic's answers are empty, and wake nobody
-                engine.lock.notify_all()
+            if results:
+                now = engine.handler.now()
+                for result in results:
+                    stale |= self._take(result, now + _ERROR_REST)
+                    if result.chunk is None or result.chunk.nbytes:  # an idle topic's answers wake nobody
+                        desk.news, desk.quiet_since = True, now
         retried = [result for result in results if result.outcome is fp.Outcome.RETRY]
         if retried:
             tp = retried[0].queue.tp

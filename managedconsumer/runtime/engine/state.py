@@ -37,7 +37,7 @@ class Fetchers(Protocol):
     """The workers that fetch (:class:`managedconsumer.runtime.engine.fetch_pool.FetchPool`)."""
 
     def ensure_workers(self) -> None:
-        """Start what is missing for the current leaders; the engine's lock is held."""
+        """Start what is missing for the current leaders, and let none wait for another answer; the lock is held."""
 
 
 class Positions(Protocol):
@@ -103,6 +103,8 @@ class EngineState(forks.OwnProcess):
         self.lock = self.handler.Condition(shared)  # the user waits here for messages
         self.not_full = self.handler.Condition(shared)  # the fetchers wait here for room in the buffer
         self.commits = self.handler.Condition(shared)  # the commit worker and threads that commit wait here
+        #: The same lock, for what takes it very often and neither waits nor wakes: a condition makes two calls of it.
+        self.mutex = shared
 
     def disown(self) -> None:
         """In the child of a fork: every call raises from here on. Threads that do not exist here may hold the locks."""

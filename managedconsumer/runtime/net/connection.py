@@ -10,11 +10,9 @@ from __future__ import annotations
 import collections
 import logging
 import os
-import re
 from typing import Any, Callable, Final, Mapping, NamedTuple
 
 from managedconsumer import errors
-from managedconsumer._version import __version__
 from managedconsumer.runtime.net import diagnose, opening
 from managedconsumer.runtime.net import sockets as net
 from managedconsumer.runtime.net.settings import ConnectionSettings
@@ -30,8 +28,6 @@ log = logging.getLogger(__name__)
 _MAX_CORRELATION_ID: Final = 2**31 - 1
 _REAUTHENTICATE_AT: Final = (0.85, 0.95)  # of the session's life; a fleet that started together spreads out
 _LAST_WORDS_S: Final = 0.05
-# What a broker accepts as a client's version (KIP-511).
-_SOFTWARE_VERSION: Final = re.sub(r"[^A-Za-z0-9.-]", "-", __version__).strip(".-")
 
 
 class _Pending(NamedTuple):
@@ -77,6 +73,7 @@ class Connection:
         self.heard_at = handler.now()
         """When (handler's clock) the last answer came over this connection, or when it was made."""
         self._handler = handler
+        self._versions: dict[int, int] = {}
         self._pid = os.getpid()
         self._hold = net.SocketHold(handler)
         self._transport: Transport | None = None
@@ -148,29 +145,10 @@ class Connection:
     # -- connecting ---------------------------------------------------------------------------------------------
 
     def _negotiate(self, deadline: float) -> None:
-        """Ask for the broker's versions with the newest request we know, then with the oldest (KIP-511)."""
-        api = schemas.API_VERSIONS
-        body = {"client_software_name": "managedconsumer", "client_software_version": _SOFTWARE_VERSION}
-        for version in (api.max_version, 0):
-            pending = self._transmit(api, version, body if version else {}, deadline)
-            frame = self._read(pending, deadline)
-            # Not even the fallback's form can be relied on in what is not Kafka: look at the code first.
-            if version and bytes(frame[:2]) == errors.UnsupportedVersion.ERROR_CODE.to_bytes(2, "big"):
-                continue
-            answer = self._understand(lambda v=version, f=frame: versions.decode_api_versions(v, f))
-            if answer["error_code"]:
-                raise errors.error_for_code(
-                    answer["error_code"], f"the broker at {self.address} does not tell the versions it speaks"
-                )
-            self.broker_ranges = versions.broker_ranges(answer)
-            return
-        raise errors.UnsupportedBrokerError(
-            self.address,
-            api.name,
-            (api.min_version, api.max_version),
-            None,
-            "This is no Kafka broker of 0.10 or newer.",
-        )
+        def ask(version: int, body: Mapping[str, Any]) -> memoryview:
+            return self._read(self._transmit(schemas.API_VERSIONS, version, body, deadline), deadline)
+
+        self.broker_ranges = opening.ask_versions(ask, self._understand, self.address)
 
     def _log_in(self, deadline: float) -> None:
         from managedconsumer.runtime.net import login
@@ -193,7 +171,12 @@ class Connection:
 
     def version(self, api: schemas.Api) -> int:
         """The version of a request to use with this broker; raises UnsupportedBrokerError."""
-        return versions.negotiate(api, self.broker_ranges, self.address)
+        found = self._versions.get(api.key)
+        if found is None:
+            found = versions.negotiate(api, self.broker_ranges, self.address)
+            if self._ready:  # the ranges stay
+                self._versions[api.key] = found
+        return found
 
     @property
     def needs_login(self) -> bool:
@@ -201,10 +184,20 @@ class Connection:
         return self.login_due_at is not None and self._handler.now() >= self.login_due_at
 
     def request(
-        self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: float | None = None, version: int | None = None
+        self,
+        api: schemas.Api,
+        body: Mapping[str, Any],
+        timeout_ms: float | None = None,
+        version: int | None = None,
+        sent: Callable[[], object] | None = None,
     ) -> dict[str, Any]:
-        """Send a request and wait for its answer; see :meth:`send` and :meth:`receive`."""
+        """Send a request and wait for its answer; see :meth:`send` and :meth:`receive`.
+
+        ``sent`` is called in between; it must not raise.
+        """
         correlation_id = self.send(api, body, version)
+        if sent is not None:
+            sent()
         return self.receive(correlation_id, timeout_ms)
 
     def send(self, api: schemas.Api, body: Mapping[str, Any], version: int | None = None) -> int:
@@ -233,7 +226,10 @@ class Connection:
         """The decoded answer; see :meth:`receive_frame`.  Notes the broker's throttling."""
         pending = self._expected(correlation_id)
         frame = self.receive_frame(correlation_id, timeout_ms)
-        answer = self._understand(lambda: pending.api.decode(pending.version, frame))
+        try:
+            answer = pending.api.decode(pending.version, frame)
+        except errors.ProtocolError as error:
+            raise self._not_understood(error) from error
         if answer.get("throttle_time_ms"):
             self.note_throttle(answer["throttle_time_ms"])
         return answer
@@ -346,8 +342,11 @@ class Connection:
             answer: dict[str, Any] = decode()
             return answer
         except errors.ProtocolError as error:
-            self.close()
-            raise type(error)(f"broker {self.address}: {error}") from error
+            raise self._not_understood(error) from error
+
+    def _not_understood(self, error: errors.ProtocolError) -> errors.ProtocolError:
+        self.close()
+        return type(error)(f"broker {self.address}: {error}")
 
     def _fail(self, error: BaseException, what: str, pending: _Pending | None = None) -> None:
         """Close the connection: its stream is in an unknown state.  Raises what the error means, if not plain."""

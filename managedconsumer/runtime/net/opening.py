@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+import re
+from typing import Any, Callable, Final, Mapping
 
 from managedconsumer import errors
+from managedconsumer._version import __version__
 from managedconsumer.runtime.net import diagnose
 from managedconsumer.runtime.net import sockets as net
 from managedconsumer.runtime.net.settings import ConnectionSettings
 from managedconsumer.runtime.net.transport import make_transport
 from managedconsumer.runtime.waiting.handlers import Handler
-from managedconsumer.wire.protocol import framing, schemas
+from managedconsumer.wire.protocol import framing, schemas, versions
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +24,39 @@ MAX_EARLY_FRAME_BYTES: Final = 1 << 20
 # each (42 bytes in version 12), several times what a cluster can have.
 MAX_ORDINARY_FRAME_BYTES: Final = 16 << 20
 _PROBE_S: Final = 0.5
+# What a broker accepts as a client's version (KIP-511).
+_SOFTWARE_VERSION: Final = re.sub(r"[^A-Za-z0-9.-]", "-", __version__).strip(".-")
+
+
+def ask_versions(
+    ask: Callable[[int, Mapping[str, Any]], memoryview],
+    understand: Callable[[Callable[[], dict[str, Any]]], dict[str, Any]],
+    address: str,
+) -> dict[int, tuple[int, int]]:
+    """The versions of a broker: asked for with the newest request we know, then with the oldest (KIP-511).
+
+    ``ask`` sends ApiVersions in a version and gives the body of the answer, ``understand`` decodes one.
+    """
+    api = schemas.API_VERSIONS
+    body = {"client_software_name": "managedconsumer", "client_software_version": _SOFTWARE_VERSION}
+    for version in (api.max_version, 0):
+        frame = ask(version, body if version else {})
+        # Not even the fallback's form can be relied on in what is not Kafka: look at the code first.
+        if version and bytes(frame[:2]) == errors.UnsupportedVersion.ERROR_CODE.to_bytes(2, "big"):
+            continue
+        answer = understand(lambda v=version, f=frame: versions.decode_api_versions(v, f))  # type: ignore[misc]
+        if answer["error_code"]:
+            raise errors.error_for_code(
+                answer["error_code"], f"the broker at {address} does not tell the versions it speaks"
+            )
+        return versions.broker_ranges(answer)
+    raise errors.UnsupportedBrokerError(
+        address,
+        api.name,
+        (api.min_version, api.max_version),
+        None,
+        "This is no Kafka broker of 0.10 or newer.",
+    )
 
 
 def open_socket(

@@ -17,7 +17,8 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPALIVE", 60), ("TCP_KEEPINTVL", 10)
 # machine its power): Linux gives the connection up then, and not after its 15 minutes. It is less than a request's
 # time-out (30 s), and longer than the pauses that a network heals by itself. A keep-alive probe counts, too.
 USER_TIMEOUT_MS = 20_000
-_TCP_ESTABLISHED = 1
+_TCP_ESTABLISHED = b"\1"
+_LINUX = sys.platform.startswith("linux")
 
 
 class DialError(OSError):
@@ -96,10 +97,11 @@ class SocketHold:
 
 def is_established(sock: Any) -> bool:
     """Whether TCP still stands, as far as this machine knows; sees the end of an idle connection without reading."""
-    if not sys.platform.startswith("linux"):
+    if not _LINUX:
         return True
     try:
-        return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_ESTABLISHED)
+        found: bool = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == _TCP_ESTABLISHED
+        return found
     except OSError:
         return False
 

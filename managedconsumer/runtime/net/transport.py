@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _INBOX_BYTES: Final = 16 << 10
 _MIN_TIMEOUT_S: Final = 0.001
+#: By what part of it a kernel's time-out may be longer or shorter than what is left.
+_NEARLY: Final = 0.01
 _timeval = struct.Struct("@ll").pack
 
 FrameSize = Callable[[bytes], int]
@@ -114,22 +116,28 @@ class _BlockingTransport(Transport):
     def __init__(self, handler: Handler, sock: Any, buffer_factory: BufferFactory = bytearray) -> None:
         super().__init__(handler, sock, buffer_factory)
         sock.settimeout(None)
+        self._limits = {socket.SO_SNDTIMEO: 0.0, socket.SO_RCVTIMEO: 0.0}
 
     def send(self, data: bytes, deadline: float) -> None:
         view = memoryview(data)
         while view:
             self._limit(socket.SO_SNDTIMEO, deadline)
             try:
-                view = view[self._sock.send(view) :]
+                sent = self._sock.send(view)
             except BlockingIOError:
-                raise TimeoutError from None
+                self._out_of_time(deadline)
+                continue
+            if sent == len(view):
+                return
+            view = view[sent:]
 
     def _receive_some(self, view: memoryview, deadline: float, flags: int = 0) -> int:
-        self._limit(socket.SO_RCVTIMEO, deadline)
-        try:
-            return int(self._sock.recv_into(view, 0, flags))
-        except BlockingIOError:
-            raise TimeoutError from None
+        while True:
+            self._limit(socket.SO_RCVTIMEO, deadline)
+            try:
+                return int(self._sock.recv_into(view, 0, flags))
+            except BlockingIOError:
+                self._out_of_time(deadline)
 
     def _receive_all(self, view: memoryview, deadline: float) -> None:
         # The kernel counts the time-out over the whole of a MSG_WAITALL read, so dripping bytes do not extend it;
@@ -140,10 +148,19 @@ class _BlockingTransport(Transport):
                 raise PeerClosedError(partial=True)
             view = view[count:]
 
+    def _out_of_time(self, deadline: float) -> None:
+        """The kernel's time-out is over, and it may have been set a little too short."""
+        if self._now() >= deadline - _MIN_TIMEOUT_S:
+            raise TimeoutError from None
+
     def _limit(self, option: int, deadline: float) -> None:
         seconds = deadline - self._now()
         if seconds <= 0:
             raise TimeoutError
+        # What is set already is good enough if it is nearly that: it saves a system call for each operation.
+        if abs(seconds - self._limits[option]) < _NEARLY * seconds:
+            return
+        self._limits[option] = seconds
         # Zero would mean for ever.
         whole, fraction = divmod(max(seconds, _MIN_TIMEOUT_S), 1)
         self._sock.setsockopt(socket.SOL_SOCKET, option, _timeval(int(whole), int(fraction * 1e6)))

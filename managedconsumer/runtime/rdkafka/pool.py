@@ -18,9 +18,8 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
-from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
-from managedconsumer.runtime.engine.fetch_pool import FetchPool
+from managedconsumer.runtime.engine.fetch_pool import Desk, FetchPool
 from managedconsumer.runtime.engine.troubles import FETCH
 from managedconsumer.runtime.rdkafka import config as config
 from managedconsumer.runtime.rdkafka.chunk import RdkafkaChunk
@@ -259,17 +258,13 @@ class RdkafkaPool(FetchPool):
             plan = fp.plan_fetch(engine.buffer, [queue], snapshot, self._limits, engine.handler.now())
         if plan is None:
             return  # librdkafka will come to the same offset again
-        key, connection = (node, 0), None
+        key, desk = (node, 0), Desk(Backoff(_ERROR_REST, _ERROR_REST, engine.handler.random))
         try:
-            connection = engine.cluster.connect(node)
-            self._deliver(key, plan, self._ask(connection, FetchSession(), plan))
+            self._deliver(key, desk, plan, self._ask(node, desk, plan))
         except err.FATAL_LOCAL_ERRORS:
             raise
-        except err.FrameTooLargeError as error:
-            if not self._refuse(plan, error):
-                self._give_up(key, plan, connection, error, Backoff(_ERROR_REST, _ERROR_REST, engine.handler.random))
         except err.KafkaException as error:
-            self._give_up(key, plan, connection, error, Backoff(_ERROR_REST, _ERROR_REST, engine.handler.random))
+            self._not_answered(key, desk, plan, error)
         finally:
-            if connection is not None:
-                connection.close()
+            self._tell(desk)
+            desk.hang_up()

@@ -144,7 +144,12 @@ class SimulatedConnection:
         return api.max_version
 
     def request(
-        self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None = None, version: int | None = None
+        self,
+        api: schemas.Api,
+        body: Mapping[str, Any],
+        timeout_ms: int | None = None,
+        version: int | None = None,
+        sent: Callable[[], object] | None = None,
     ) -> dict[str, Any]:
         """One request; raises as the real one does."""
         del version
@@ -153,7 +158,10 @@ class SimulatedConnection:
             raise err.SocketDisconnectedError(f"{self.address}: the connection is closed")
         call = self._call = Call(api, body, task)
         self.network.send(self, call)
-        task.park(_DEFAULT_TIMEOUT if timeout_ms is None else timeout_ms / 1000.0)
+        if sent is not None:
+            sent()
+        if call.answer is None and not call.broken:  # it may have come meanwhile
+            task.park(_DEFAULT_TIMEOUT if timeout_ms is None else timeout_ms / 1000.0)
         self._call = None
         if call.answer is not None:
             return call.answer

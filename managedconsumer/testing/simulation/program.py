@@ -53,7 +53,8 @@ class Program(Watched):
             auto_commit_enable=plan.auto_commit is not None,
             auto_commit_interval_ms=int(1000 * (plan.auto_commit or 1.0)),
             queued_max_messages=plan.queued_messages,
-            fetch_wait_max_ms=3000,
+            # Some leave it to the consumer to be patient when nothing comes, which a seek or a rebalance has to end.
+            fetch_wait_max_ms=400 if self.world.plan.queued_messages % 2 else 3000,
             consumer_timeout_ms=PATIENCE_MS,
             auto_offset_reset=plan.reset,
             isolation_level=plan.isolation,

@@ -6,12 +6,14 @@ import struct
 from typing import Any, Callable, Final, Mapping
 
 from managedconsumer.errors import MalformedResponseError
+from managedconsumer.wire.protocol import plainfetch
 from managedconsumer.wire.protocol.decoder import struct_reader
 from managedconsumer.wire.protocol.encoder import struct_writer
 from managedconsumer.wire.protocol.explain import explain
 from managedconsumer.wire.protocol.primitives import Buffer, Malformed
 from managedconsumer.wire.protocol.table import Field, Versions, parse_fields
 
+_FETCH_KEY: Final = 1
 _API_VERSIONS_KEY: Final = 18
 _Encoder = Callable[[Mapping[str, Any]], bytes]
 _Decoder = Callable[["bytes | bytearray | memoryview"], "dict[str, Any]"]
@@ -140,7 +142,13 @@ class Api:
             # Outside the except block: the first error's text could hold a payload.
             raise ValueError(f"{self.name} {direction} version {version}: {reason}")
 
-        return encode
+        if not self._is_plain(version) or direction != "request":
+            return encode
+        return lambda body: plainfetch.write(version, body) or encode(body)
+
+    def _is_plain(self, version: int) -> bool:
+        """Whether there is a shorter way for the commonest bodies."""
+        return self.key == _FETCH_KEY and version in plainfetch.VERSIONS
 
     def _compile_decoder(self, direction: str, version: int) -> _Decoder:
         self._check(version)
@@ -168,7 +176,14 @@ class Api:
                 f"cannot decode a {self.name} {direction}, version {version}, of {len(view)} bytes: {reason}"
             )
 
-        return decode
+        if not self._is_plain(version) or direction != "response":
+            return decode
+
+        def decode_plain(data: bytes | bytearray | memoryview) -> dict[str, Any]:
+            found = plainfetch.read(memoryview(data))
+            return decode(data) if found is None else found
+
+        return decode_plain
 
 
 def _has_records(fields: tuple[Field, ...]) -> bool:

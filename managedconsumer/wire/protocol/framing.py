@@ -8,6 +8,7 @@ ApiVersions', which never has.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from managedconsumer.errors import FrameError, FrameTooLargeError, MalformedResponseError, ProtocolMismatchError
@@ -17,8 +18,9 @@ from managedconsumer.wire.protocol.schemas import APIS
 
 SIZE_BYTES: Final = 4
 _SMALLEST_FRAME: Final = 4  # a correlation id
-_REQUEST_HEADER: Final = struct.Struct(">ihhih")
+_REQUEST_HEADER: Final = struct.Struct(">ihhi")
 _RESPONSE_HEADER: Final = struct.Struct(">ii")
+_INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _TLS_ALERT: Final = 0x15
 _TLS_RECORD_TYPES: Final = range(0x14, 0x18)
@@ -36,12 +38,17 @@ class RequestHeader(NamedTuple):
 
 def encode_frame(api: Api, version: int, correlation_id: int, client_id: str | None, body: bytes) -> bytes:
     """A whole request, size included.  ``body`` comes from ``api.encode(version, ...)``."""
+    rest = _rest_of_header(client_id, api.is_flexible(version))
+    size = _REQUEST_HEADER.size - SIZE_BYTES + len(rest) + len(body)
+    return _REQUEST_HEADER.pack(size, api.key, version, correlation_id) + rest + body
+
+
+@lru_cache(maxsize=64)
+def _rest_of_header(client_id: str | None, flexible: bool) -> bytes:
+    """What is the same in all requests of a client."""
     name = b"" if client_id is None else client_id.encode()
-    tags = b"\0" if api.is_flexible(version) else b""
-    size = _REQUEST_HEADER.size - SIZE_BYTES + len(name) + len(tags) + len(body)
-    name_length = -1 if client_id is None else len(name)
-    head = _REQUEST_HEADER.pack(size, api.key, version, correlation_id, name_length)
-    return b"".join((head, name, tags, body))
+    length = -1 if client_id is None else len(name)
+    return _INT16.pack(length) + name + (b"\0" if flexible else b"")
 
 
 def encode_response_frame(api: Api, version: int, correlation_id: int, body: bytes) -> bytes:
@@ -122,6 +129,8 @@ def _response_has_tags(api: Api, version: int) -> bool:
 
 
 def _skip_tags(view: memoryview, pos: int) -> int:
+    if not view[pos]:  # nearly always
+        return pos + 1
     count, pos = read_uvarint(view, pos)
     for _ in range(count):
         _, pos = read_uvarint(view, pos)

@@ -1,0 +1,121 @@
+"""Messages that come at a steady pace: how late they are, and what it costs to wait for them."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from bench import LONE, PARTITIONS, Bench, Probe, probe_arguments, shuffled, small_topics
+from children import HERE, Child
+
+from managedconsumer.testing.kafka.devbroker import DevBroker
+
+#: Messages a second of the latency measurement.
+PACE = 500
+#: Messages a second, and who reads them.
+RATES = (10, 100, 500, 5_000, 50_000)
+RATED = [LONE[0], LONE[1], LONE[4], LONE[7]]
+
+
+class Pacer:
+    """``peers/pacer.py``: it writes messages at a steady pace, in turn into every partition."""
+
+    def __init__(self, broker: DevBroker, topic: str, pace: float, count: int) -> None:
+        command = [str(HERE / "peers" / "pacer.py"), "--bootstrap", broker.bootstrap, "--topic", topic]
+        command += ["--partitions", str(PARTITIONS), "--pace", str(pace), "--count", str(count)]
+        self._child = Child(command)
+
+    def stop(self) -> None:
+        """End it."""
+        self._child.kill()
+
+
+def _latency_messages(bench: Bench) -> tuple[int, int]:
+    """How many are sent, and how many of the first do not count."""
+    return (750, 100) if bench.quick else (1000, 100)
+
+
+def latency_seconds(bench: Bench) -> float:
+    """What the section is expected to take."""
+    return bench.runs * len(LONE) * (_latency_messages(bench)[0] / PACE + 1.2)
+
+
+def latency(bench: Bench) -> None:
+    """Time from just before a message is sent until the user has it, 500 messages a second."""
+    probes = bench.chosen(LONE)
+    rows = bench.rows("latency", [probe.name for probe in probes])
+    count, skip = _latency_messages(bench)
+    for number in range(bench.runs):
+        for probe in shuffled(probes, number):
+            broker = bench.brokers[probe.kafka]
+            bench.attempt(
+                "latency",
+                rows[probe.name],
+                partial(_one_latency, bench, probe, broker, count, skip),
+                count / PACE + 1.2,
+            )
+
+
+def _one_latency(bench: Bench, probe: Probe, broker: DevBroker, count: int, skip: int) -> dict[str, float]:
+    more = {"count": count + PARTITIONS, "skip": skip}
+    return _one_paced(bench, probe, broker, "latency", PACE, count, count / PACE, more)
+
+
+def _one_paced(
+    bench: Bench,
+    probe: Probe,
+    broker: DevBroker,
+    mode: str,
+    pace: float,
+    count: int,
+    seconds: float,
+    more: dict[str, float],
+) -> dict[str, float]:
+    """One reader beside ``count`` messages that are written at a steady pace."""
+    name = f"bench-{mode}-{time.monotonic_ns()}"
+    with small_topics(bench, name, [probe]) as topic, tempfile.TemporaryDirectory(prefix="bench-") as home:
+        ready = Path(home) / "ready"
+        command = probe_arguments(probe, mode, broker, topic, **more)
+        child = Child([*command, "--ready", str(ready)])
+        pacer = None
+        try:
+            # A member that is still joining would find messages that are already late.
+            end = time.monotonic() + bench.patience / 2
+            while child.alive and not ready.exists() and time.monotonic() < end:
+                time.sleep(0.02)
+            pacer = Pacer(broker, topic, pace, count)
+            return child.result(seconds + bench.patience / 2)
+        finally:
+            child.kill()
+            if pacer is not None:
+                pacer.stop()
+
+
+# -- steady rates -------------------------------------------------------------------------------------
+
+
+def _rate_for(bench: Bench) -> float:
+    return 2.0 if bench.quick else 4.0
+
+
+def rates_seconds(bench: Bench) -> float:
+    """What the section is expected to take."""
+    return bench.runs * len(RATES) * len(RATED) * (_rate_for(bench) + 2.5)
+
+
+def rates(bench: Bench) -> None:
+    """CPU and latency at each rate."""
+    probes = bench.chosen(RATED)
+    rows = bench.rows("rates", [f"{probe.name}, {rate:,}/s" for rate in RATES for probe in probes])
+    seconds = _rate_for(bench)
+    for number in range(bench.runs):
+        for rate in RATES:
+            for probe in shuffled(probes, number):
+                more = {"count": PARTITIONS, "seconds": seconds}
+                written = int(rate * (seconds + bench.patience))
+                one = partial(
+                    *(_one_paced, bench, probe, bench.brokers[probe.kafka]), "rate", rate, written, seconds, more
+                )
+                bench.attempt("rates", rows[f"{probe.name}, {rate:,}/s"], one, seconds + 2.5)

@@ -1,0 +1,106 @@
+"""The last request again, where nothing but positions has moved: what a worker asks nearly always. Pure.
+
+A whole plan looks at every partition of the consumer, and a session compares all that it names with what the broker
+knows. Between two answers of a quiet topic one position moves, or none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
+from managedconsumer.fetch.plan import FetchPlan
+from managedconsumer.fetch.sessions import Key
+from managedconsumer.structs import ClusterSnapshot
+
+Moved = list[tuple[Key, Mapping[str, Any]]]
+
+
+class _Line:
+    """One partition of the request: what was last said of it."""
+
+    __slots__ = ("key", "last_epoch", "list", "offset", "place", "queue", "version")
+
+    def __init__(self, queue: PartitionQueue, key: Key, entries: list[dict[str, Any]], place: int) -> None:
+        self.queue, self.key, self.list, self.place = queue, key, entries, place
+        self.version = queue.version
+        self.offset, self.last_epoch = queue.fetch_offset, queue.last_epoch
+
+
+class Repeat:
+    """What one worker has asked for last. ``engine.lock`` is held around every call."""
+
+    def __init__(self) -> None:
+        self._plan: FetchPlan | None = None
+        self._lines: list[_Line] = []
+        self._snapshot: ClusterSnapshot | None = None
+        self._members = self._moves = -1
+
+    def keep(self, plan: FetchPlan, buffer: FetchBuffer, snapshot: ClusterSnapshot, moves: int) -> None:
+        """``plan`` is everything that the worker has to ask for, and all of its partitions are asked of their leaders.
+
+        ``moves`` counts how often a partition went to another broker.
+        """
+        self._plan, self._snapshot, self._members, self._moves = plan, snapshot, buffer.members, moves
+        lines = self._lines = []
+        for topic in plan.body["topics"]:
+            name, entries = topic["topic"], topic["partitions"]
+            for place, entry in enumerate(entries):
+                key = (name, topic["topic_id"], entry["partition"])
+                lines.append(_Line(plan.tickets[name, key[2]][0], key, entries, place))
+
+    def forget(self) -> None:
+        """The next request is another one."""
+        self._plan = None
+        self._lines = []
+
+    def holds(self, buffer: FetchBuffer, moves: int) -> bool:
+        """False when another request than the last is needed because of what a user, a rebalance or a reset did."""
+        if buffer.members != self._members or moves != self._moves:
+            return False
+        return all(line.queue.version == line.version for line in self._lines)
+
+    def again(
+        self, buffer: FetchBuffer, snapshot: ClusterSnapshot, moves: int, now: float
+    ) -> tuple[FetchPlan, Moved] | None:
+        """The same request with the positions of now, and which of them have moved; its partitions are in flight.
+
+        None: it is not the one that is needed now.
+        """
+        plan = self._plan
+        if plan is None or snapshot is not self._snapshot:
+            return None
+        if buffer.members != self._members or moves != self._moves or buffer.nbytes >= buffer.max_bytes:
+            return None
+        most = buffer.max_messages
+        for line in self._lines:  # what ``plan.wanted`` says, without a call for each
+            queue = line.queue
+            if (
+                queue.version != line.version
+                or queue.in_flight
+                or queue.fetch_offset < 0
+                or now < queue.retry_at
+                or queue.alone
+                or queue.records >= most
+                or not queue.state.is_fetchable()
+            ):
+                return None
+        moved: Moved = []
+        for line in self._lines:
+            queue = line.queue
+            queue.in_flight = True
+            if queue.fetch_offset != line.offset or queue.last_epoch != line.last_epoch:
+                moved.append((line.key, _move(plan, line, queue)))
+        return plan, moved
+
+
+def _move(plan: FetchPlan, line: _Line, queue: PartitionQueue) -> Mapping[str, Any]:
+    line.offset, line.last_epoch = queue.fetch_offset, queue.last_epoch
+    # A new dict: the broker's session remembers the last one.
+    entry = {**line.list[line.place], "fetch_offset": line.offset, "last_fetched_epoch": line.last_epoch}
+    line.list[line.place] = entry
+    name, topic_id, number = line.key
+    plan.tickets[name, number] = ticket = (queue, queue.version, line.offset)
+    if plan.by_id:
+        plan.tickets[topic_id, number] = ticket
+    return entry
