@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import dropwhile
 from typing import Any, Iterator, Sequence
 
 from managedconsumer import errors as err
@@ -141,10 +142,11 @@ class ReadingAPI(LifeAPI, FastPath):
         timeout = None if timeout_ms < 0 else timeout_ms / 1000.0
         return AsyncReader(self._session.engine, timeout, self._deserialize, self._decide_corrupt, self._stop_now)
 
-    def _deserialize(self, message: Message, who: int | None = None) -> bool:
+    def _deserialize(self, message: Message, who: int | None = None, batch: Sequence[Message] = ()) -> bool:
         """Apply the deserializer; False: skip the message. Raising leaves the position before it.
 
-        ``who`` has it in hand (None: the calling thread).
+        ``who`` has it in hand (None: the calling thread). ``batch``: the messages that came with it; those behind it
+        wait with it.
         """
         value, key = message.value, message.partition_key
         deserializer = self._session.options.deserializer
@@ -155,9 +157,11 @@ class ReadingAPI(LifeAPI, FastPath):
             return True
         except BaseException as error:  # noqa: BLE001 - it is raised again, or skipped as the user decides
             message.value, message.partition_key = value, key  # a signal may come when it is through: applied again
-            return self._not_deserialized(message, error, who)
+            return self._not_deserialized(message, error, who, batch)
 
-    def _not_deserialized(self, message: Message, error: BaseException, who: int | None) -> bool:
+    def _not_deserialized(
+        self, message: Message, error: BaseException, who: int | None = None, batch: Sequence[Message] = ()
+    ) -> bool:
         """False: skip it; otherwise what is raised leaves the position before it."""
         try:
             if isinstance(error, Exception):
@@ -166,33 +170,21 @@ class ReadingAPI(LifeAPI, FastPath):
                 _say_where(error, "the deserializer", message)
             raise error
         except BaseException:
-            self._session.engine.push_back([message], who)
+            waiting = list(dropwhile(lambda other: other is not message, batch))
+            self._session.engine.push_back(waiting or [message], who)
             raise
-
-    def _apply_deserializer(self, message: Message) -> bool:
-        deserializer = self._session.options.deserializer
-        if deserializer is None:
-            return True
-        try:
-            message.value, message.partition_key = deserializer(message.value, message.partition_key)
-        except Exception as error:
-            if self._decide(error, message) == "skip":
-                return False
-            _say_where(error, "the deserializer", message)
-            raise
-        return True
 
     def _deserialize_all(self, messages: list[Message]) -> list[Message]:
         """What comes before the first that cannot be used; raises where that is nothing."""
-        good = []
+        good: list[Message] = []
         for index, message in enumerate(messages):
             raw = message.value, message.partition_key
             try:
-                if self._apply_deserializer(message):
+                if self._deserialize(message, batch=messages):
                     good.append(message)
             except BaseException as error:
                 message.value, message.partition_key = raw
-                self._session.engine.push_back(messages[index:])
+                self._session.engine.push_back(messages[index:])  # a signal came here; otherwise they are back already
                 if not good:
                     raise
                 if not isinstance(error, Exception):  # Ctrl-C: what is good is delivered first
