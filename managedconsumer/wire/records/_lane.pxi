@@ -11,29 +11,85 @@ cdef inline uint64_t this_thread() noexcept:
 
 
 @cython.final
+cdef class _Seat:
+    """A thread (or greenlet) that takes from the lane: its number, and the offset of the message it has in hand."""
+
+    cdef object who
+    cdef object greenlet           # a weak reference; None: it is a thread
+    cdef long long offset
+
+
+@cython.final
 cdef class Lane:
-    """The fast path from a chunk to the thread that consumes, see ``managedconsumer.wire.records._lane_py``.
+    """The fast path from a chunk to the threads that consume, see ``managedconsumer.wire.records._lane_py``.
 
     What happens in ``take`` happens under the GIL and runs no Python code, so it is one step to every other thread: after
     ``detach()`` nothing more comes out of it.
     """
 
     cdef RecordChunk _chunk
-    cdef uint64_t _thread
+    cdef uint64_t _thread          # that has taken last
     cdef object _current           # gives the greenlet, where threads do not tell consumers apart
-    cdef object _owner
-    cdef readonly long long last_offset
+    cdef object _owner             # the greenlet that has taken last
+    cdef _Seat _seat               # of that thread or greenlet
+    cdef dict _seats               # by the thread's id, or that of the greenlet
     cdef readonly long long count
 
     def __init__(self, current=None, here=None):
         self._current = None if here is not None else current
-        self.last_offset = -1
+        self._seats = {}
+        self._seat = _Seat.__new__(_Seat)
 
-    def attach(self, RecordChunk chunk not None):
-        """Let the calling thread take from ``chunk``, whose last message it has in hand."""
-        self._thread = this_thread()
-        self._owner = None if self._current is None else self._current()
+    def attach(self, RecordChunk chunk not None, who, long long offset, others=()):
+        """Let the calling thread, which is ``who``, take from ``chunk``; it has ``offset`` of it in hand.
+
+        Of those that had a seat, ``others`` keep theirs.
+        """
+        cdef _Seat seat = self._seat
+        if others or len(self._seats) != 1 or seat.who != who or not self._is_last():
+            self._seats = {key: seat for key, seat in self._seats.items() if (<_Seat>seat).who in others}
+            seat = _Seat.__new__(_Seat)
+            seat.who = who
+            if self._current is None:
+                self._thread = this_thread()
+                self._seats[self._thread] = seat
+            else:
+                self._owner = self._current()
+                seat.greenlet = ref(self._owner)
+                self._seats[<uintptr_t><void *>self._owner] = seat
+            self._seat = seat
+        seat.offset = offset
         self._chunk = chunk
+
+    cdef bint _is_last(self):
+        """True if the calling thread has the seat that was used last."""
+        if self._current is None:
+            return this_thread() == self._thread
+        self._owner = self._current()
+        return self._seat.greenlet is not None and self._seat.greenlet() is self._owner
+
+    cdef bint _sit(self) except -1:
+        """The calling thread is another than the one that has taken last: change seats. False: it has none."""
+        cdef uint64_t thread
+        if self._current is None:
+            thread = this_thread()
+            seat = self._seats.get(thread)
+            if seat is None:
+                return False
+            self._thread = thread
+        else:
+            owner = self._current()
+            seat = self._seats.get(<uintptr_t><void *>owner)
+            if seat is None or (<_Seat>seat).greenlet() is not owner:  # the number of one that is gone
+                return False
+            self._owner = owner
+        self._seat = <_Seat>seat
+        return True
+
+    def seated(self):
+        """Who has a seat, and the offset of the message that each has in hand; the lane is detached."""
+        cdef _Seat seat
+        return [(seat.who, seat.offset) for seat in self._seats.values()]
 
     def detach(self):
         """From here on nothing is taken."""
@@ -41,7 +97,7 @@ cdef class Lane:
         self._owner = None
 
     def leave(self):
-        """Let the thread take the slow path for its next message. For signal handlers."""
+        """Let each thread take the slow path for its next message. For signal handlers."""
         self.detach()
 
     def cut(self):
@@ -60,16 +116,16 @@ cdef class Lane:
         if chunk is None or not chunk.active or chunk._torn:
             return None
         if self._current is None:
-            if this_thread() != self._thread:
+            if this_thread() != self._thread and not self._sit():
                 return None
-        elif self._current() is not self._owner:
+        elif self._current() is not self._owner and not self._sit():
             return None
         while chunk._cursor.left > 0 or chunk._step_plain():
             outcome = read_record(&chunk._cursor, &view)
             if outcome == GOOD:
                 message = chunk._message(&view)
                 chunk.position = view.offset + 1
-                self.last_offset = view.offset
+                self._seat.offset = view.offset
                 self.count += 1
                 return message
             if outcome != BELOW:

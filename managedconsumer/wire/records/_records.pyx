@@ -40,6 +40,7 @@ cdef extern from "_slots.h":
     int mc_expose(PyTypeObject *cls, PyMemberDef *member) except -1
 
 from datetime import datetime, timedelta
+from weakref import ref
 
 from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.wire.records import compression
