@@ -30,13 +30,9 @@ class ReadingAPI(LifeAPI, FastPath):
     def __init__(self, session: Session) -> None:
         """``session``: all that this consumer owns."""
         super().__init__(session)
-        if self._plain:  # consume() takes messages past the lock: it saves a third of the time
-            self._open_lane(session.engine.collector.lane)
-
-    @property
-    def _plain(self) -> bool:
-        """True if nothing of the user's stands between the decoder and the user."""
-        return type(self).consume is ReadingAPI.consume and self._session.options.deserializer is None
+        self._deserializer = session.engine.patient(session.options.deserializer)
+        # consume() takes messages past the lock.
+        self._open_lane(session.engine.collector.lane, self._deserializer)
 
     # -- consuming ------------------------------------------------------------------------------------
 
@@ -64,24 +60,38 @@ class ReadingAPI(LifeAPI, FastPath):
         return None
 
     def _consume(self, timeout: float | None) -> Message | None:
-        session = self._session
-        take = session.engine.collector.lane.take
+        session, message, raw = self._session, None, None
+        take, deserializer = session.engine.collector.lane.take, session.options.deserializer
+        try:
+            while True:
+                message = raw = None
+                message = take() or self._next_message(timeout)
+                if message is None:
+                    self._finish_stop()
+                    return None
+                if deserializer is None:
+                    return message
+                raw = message.value, message.partition_key
+                if self._deserialize(message):
+                    return message
+        except BaseException:
+            if (
+                message is not None
+            ):  # a signal comes before or behind the deserializer; what that refused is back already
+                if raw is not None:
+                    message.value, message.partition_key = raw
+                session.engine.push_back([message])
+            raise
+
+    def _next_message(self, timeout: float | None) -> Message | None:
         while True:
-            message = take()
-            if message is None:
-                try:
-                    message = session.engine.next_message(timeout)
-                except err.CorruptRecordError as error:
-                    self._decide_corrupt(error)
-                    continue
-                except _EXITS:
-                    self._stop_at_exit()
-                    raise
-            if message is None:
-                self._finish_stop()
-                return None
-            if session.options.deserializer is None or self._deserialize(message):
-                return message
+            try:
+                return self._session.engine.next_message(timeout)
+            except err.CorruptRecordError as error:
+                self._decide_corrupt(error)
+            except _EXITS:
+                self._stop_at_exit()
+                raise
 
     def consume_batch(self, max_messages: int = 500, timeout_ms: int = 1000) -> list[Message]:
         """What is there, up to ``max_messages``, as soon as there is one; empty after ``timeout_ms`` (-1: never).
@@ -132,8 +142,8 @@ class ReadingAPI(LifeAPI, FastPath):
 
     def __iter__(self) -> Iterator[Message]:
         """Messages until ``consume()`` gives None; may be iterated again."""
-        if self._plain:
-            return self._session.engine.collector.lane.iterate(self.consume)
+        if type(self).consume is ReadingAPI.consume:
+            return self._session.engine.collector.lane.iterate(self.consume, self._deserializer, self._not_deserialized)
         return iter(self.consume, None)
 
     def __aiter__(self) -> AsyncReader:

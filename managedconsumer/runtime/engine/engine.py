@@ -28,9 +28,6 @@ from managedconsumer.wire.records._lane_py import Lane as PythonLane
 
 
 def _lane(handler: Handler, options: ConsumerOptions) -> Any:
-    # The fast path never yields to other greenlets, so there is none where a deserializer may be slow.
-    if not handler.native and options.deserializer is not None:
-        return None
     make = PythonLane if options.use_rdkafka else Lane  # librdkafka's messages become ours in Python
     here = handler.here
     return make(None if here else handler.current, here)

@@ -137,9 +137,25 @@ cdef class Lane:
         """The next message, or None where the slow path is needed."""
         return self._next()
 
-    def iterate(self, slow):
+    def iterate(self, slow, deserializer=None, refused=None):
         """An iterator that calls ``slow`` where the fast path ends, and ends where that gives None."""
-        return _Iterator.__new__(_Iterator, self, slow)
+        return _Iterator.__new__(_Iterator, self, slow, deserializer, refused)
+
+
+cdef bint deserialized(Message message, deserializer, refused, FastPath consumer) except -1:
+    """Give ``message`` what the deserializer makes of its value and key.
+
+    ``refused``, or else the consumer, decides about what it raises.
+
+    No signal comes between the lane and the deserializer, nor between that and the user: there is no Python code there.
+    """
+    value, key = message.value, message.partition_key
+    try:
+        message.value, message.partition_key = deserializer(value, key)
+    except BaseException as error:
+        message.value, message.partition_key = value, key
+        return consumer._not_deserialized(message, error) if refused is None else refused(message, error)
+    return True
 
 
 cdef class FastPath:
@@ -147,13 +163,19 @@ cdef class FastPath:
 
     cdef Lane _fast
     cdef object _lane              # any other, under use_rdkafka
+    cdef object _applied           # the deserializer, or None
 
-    def _open_lane(self, lane):
+    def _open_lane(self, lane, deserializer=None):
         """From now on ``consume()`` takes from ``lane``."""
+        self._applied = deserializer
         if isinstance(lane, Lane):
             self._fast = lane
         else:
             self._lane = lane
+
+    def _not_deserialized(self, message, error):
+        """False: skip the message; otherwise what is raised leaves the position before it."""
+        raise NotImplementedError
 
     @cython.binding(False)  # what the interpreter calls most quickly
     @cython.embedsignature(False)
@@ -172,9 +194,13 @@ once, CorruptRecordError and the deserializer's exceptions as ``on_error`` decid
             if self._fast is not None:
                 message = self._fast._next()
                 if message is not None:
-                    return message
+                    if self._applied is None or deserialized(<Message>message, self._applied, None, self):
+                        return message
             elif self._lane is not None:
-                message = self._lane.take()
+                if self._applied is None:
+                    message = self._lane.take()
+                else:
+                    message = self._lane.take_deserialized(self._applied, self._not_deserialized)
                 if message is not None:
                     return message
         return self._consume_waiting(block, unblock_event)
@@ -186,18 +212,24 @@ cdef class _Iterator:
 
     cdef Lane _lane
     cdef object _slow
+    cdef object _deserializer
+    cdef object _refused
 
-    def __cinit__(self, Lane lane not None, slow):
+    def __cinit__(self, Lane lane not None, slow, deserializer, refused):
         self._lane = lane
         self._slow = slow
+        self._deserializer = deserializer
+        self._refused = refused
 
     def __iter__(self):
         return self
 
     def __next__(self):
         message = self._lane._next()
-        if message is not None:
-            return message
+        while message is not None:
+            if self._deserializer is None or deserialized(<Message>message, self._deserializer, self._refused, None):
+                return message
+            message = self._lane._next()
         message = self._slow()
         if message is None:
             raise StopIteration

@@ -23,6 +23,11 @@ from weakref import ref
 
 from managedconsumer.wire.records._message_py import Message
 
+#: What a deserializer makes of value and key.
+Deserializer = Callable[[Any, Any], "tuple[Any, Any]"]
+#: Decides about a message at which the deserializer raised this: returns where it is skipped, otherwise raises.
+Refused = Callable[[Message, BaseException], object]
+
 
 def _nothing() -> Message:
     raise IndexError
@@ -204,8 +209,37 @@ class Lane:
         except IndexError:
             return None
 
-    def iterate(self, slow: Callable[[], Message | None]) -> Iterator[Message]:
+    def take_deserialized(self, deserializer: Deserializer, refused: Refused) -> Message | None:
+        """:meth:`take` with what ``deserializer`` makes of value and key; ``refused`` decides about what it raises."""
+        while True:
+            message = raw = None
+            try:
+                message = self.take()
+                if message is None:
+                    return None
+                raw = message.value, message.partition_key
+                message.value, message.partition_key = deserializer(*raw)
+                return message
+            except BaseException as error:
+                if message is None:
+                    raise
+                if raw is not None:
+                    message.value, message.partition_key = raw
+                refused(message, error)
+
+    def iterate(
+        self,
+        slow: Callable[[], Message | None],
+        deserializer: Deserializer | None = None,
+        refused: Refused | None = None,
+    ) -> Iterator[Message]:
         """An iterator that calls ``slow`` where the fast path ends, and ends where that gives None."""
+        if deserializer is None or refused is None:
+            return self._iterate(slow)
+        take = partial(self.take_deserialized, deserializer, refused)
+        return iter(lambda: take() or slow(), None)
+
+    def _iterate(self, slow: Callable[[], Message | None]) -> Iterator[Message]:
         here, current = self._here, self._current
         while (message := self.take() or slow()) is not None:
             yield message
@@ -225,10 +259,15 @@ class FastPath:
     """Base of the consumers: ``consume()`` takes from a lane, and calls ``_consume_waiting()`` where that ends."""
 
     _lane: Lane | None = None
+    _applied: Deserializer | None = None
 
-    def _open_lane(self, lane: Lane) -> None:
+    def _open_lane(self, lane: Lane, deserializer: Deserializer | None = None) -> None:
         """From now on ``consume()`` takes from ``lane``."""
-        self._lane = lane
+        self._lane, self._applied = lane, deserializer
+
+    def _not_deserialized(self, message: Message, error: BaseException) -> bool:
+        """False: skip the message; otherwise what is raised leaves the position before it."""
+        raise NotImplementedError
 
     def consume(self, block: bool = True, unblock_event: Any = None) -> Message | None:
         """The next message, or None after ``consumer_timeout_ms`` without one (at once with ``block=False``).
@@ -238,9 +277,9 @@ class FastPath:
         Raises what ended the consumer, ConsumerStoppedException when it is not running, an exception of a callback
         once, CorruptRecordError and the deserializer's exceptions as ``on_error`` decides.
         """
-        lane = self._lane
+        lane, apply = self._lane, self._applied
         if lane is not None and unblock_event is None:
-            message = lane.take()
+            message = lane.take() if apply is None else lane.take_deserialized(apply, self._not_deserialized)
             if message is not None:
                 return message
         return self._consume_waiting(block, unblock_event)
