@@ -22,7 +22,6 @@ from managedconsumer.errors import CorruptRecordError
 from managedconsumer.runtime.rdkafka.chunk import RdkafkaChunk
 from managedconsumer.runtime.waiting.owners import here
 from managedconsumer.wire import records
-from managedconsumer.wire.records._lane_py import Lane as PythonLane
 from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker
 from tests.fetch.kit import Kit, batch, damaged, tp
 from tests.runtime.test_rdkafka_chunk import Theirs
@@ -96,7 +95,7 @@ class Program:
     def __init__(self, kind: str, logs: Logs) -> None:
         self.module: Any = None if kind == "rdkafka" else records.load(kind)
         self.kit, self.logs, self.want = Kit(len(logs)), logs, wanted(logs)
-        make = self.module.Lane if self.module else PythonLane
+        make = self.module.Lane if self.module else records.Lane
         self.kit.collector.lane = make(None, here)
         self.got: Found = []
         self.refused = False
@@ -168,7 +167,7 @@ def seated(program: Program) -> Found:
     """Two with a seat in the lane each, in turns."""
     if not program.acting:
         program.acting = [Greenlet(), Greenlet()]
-        make = program.module.Lane if program.module else PythonLane
+        make = program.module.Lane if program.module else records.Lane
         program.kit.collector.lane = make(lambda: program.acting[0])
     program.acting.reverse()
     message = program.kit.collector.lane.take() or program.kit.collector.take(id(program.acting[0]))

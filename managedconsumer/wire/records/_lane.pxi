@@ -28,6 +28,9 @@ cdef class Lane:
     """
 
     cdef RecordChunk _chunk
+    cdef object _other             # a chunk that something else has decoded, and its messages; the next is the last
+    cdef list _ready
+    cdef long long _last           # the offset that was taken last of them
     cdef uint64_t _thread          # that has taken last
     cdef object _current           # gives the greenlet, where threads do not tell consumers apart
     cdef object _owner             # the greenlet that has taken last
@@ -40,7 +43,7 @@ cdef class Lane:
         self._seats = {}
         self._seat = _Seat.__new__(_Seat)
 
-    def attach(self, RecordChunk chunk not None, who, long long offset, others=()):
+    def attach(self, chunk not None, who, long long offset, others=()):
         """Let the calling thread, which is ``who``, take from ``chunk``; it has ``offset`` of it in hand.
 
         Of those that had a seat, ``others`` keep theirs.
@@ -59,7 +62,12 @@ cdef class Lane:
                 self._seats[<uintptr_t><void *>self._owner] = seat
             self._seat = seat
         seat.offset = offset
-        self._chunk = chunk
+        if isinstance(chunk, RecordChunk):
+            self._chunk = <RecordChunk>chunk
+        else:
+            self._last = -1
+            self._other = chunk
+            self._ready = chunk._ready
 
     cdef bint _is_last(self):
         """True if the calling thread has the seat that was used last."""
@@ -95,6 +103,11 @@ cdef class Lane:
         """From here on nothing is taken."""
         self._chunk = None
         self._owner = None
+        if self._ready is not None:
+            self._ready = None
+            other, self._other = self._other, None
+            if self._last >= 0:
+                other.position = self._last + 1
 
     def leave(self):
         """Let each thread take the slow path for its next message. For signal handlers."""
@@ -106,19 +119,31 @@ cdef class Lane:
 
     @property
     def attached(self):
-        return self._chunk is not None
+        return self._chunk is not None or self._ready is not None
+
+    cdef inline bint _may_take(self) except -1:
+        """True if the calling thread or greenlet has a seat."""
+        if self._current is None:
+            return this_thread() == self._thread or self._sit()
+        return self._current() is self._owner or self._sit()
+
+    cdef Message _next_ready(self):
+        cdef Message message
+        if self._ready is None or not self._ready or not self._may_take():
+            return None
+        message = <Message?>self._ready.pop()
+        self._seat.offset = self._last = message.offset
+        self.count += 1
+        return message
 
     cdef inline Message _next(self):
         cdef View view
         cdef Outcome outcome
         cdef Message message
         cdef RecordChunk chunk = self._chunk
-        if chunk is None or not chunk.active or chunk._torn:
-            return None
-        if self._current is None:
-            if this_thread() != self._thread and not self._sit():
-                return None
-        elif self._current() is not self._owner and not self._sit():
+        if chunk is None:
+            return self._next_ready()
+        if not chunk.active or chunk._torn or not self._may_take():
             return None
         while chunk._cursor.left > 0 or chunk._step_plain():
             outcome = read_record(&chunk._cursor, &view)
@@ -162,16 +187,12 @@ cdef class FastPath:
     """Base of the consumers, see ``managedconsumer.wire.records._lane_py``."""
 
     cdef Lane _fast
-    cdef object _lane              # any other, under use_rdkafka
     cdef object _applied           # the deserializer, or None
 
-    def _open_lane(self, lane, deserializer=None):
+    def _open_lane(self, Lane lane not None, deserializer=None):
         """From now on ``consume()`` takes from ``lane``."""
         self._applied = deserializer
-        if isinstance(lane, Lane):
-            self._fast = lane
-        else:
-            self._lane = lane
+        self._fast = lane
 
     def _not_deserialized(self, message, error):
         """False: skip the message; otherwise what is raised leaves the position before it."""
@@ -190,18 +211,10 @@ With ``unblock_event`` (pykafka's) it returns None as soon as the event is set, 
 Raises what ended the consumer, ConsumerStoppedException when it is not running, an exception of a callback
 once, CorruptRecordError and the deserializer's exceptions as ``on_error`` decides.
 """
-        if unblock_event is None:
-            if self._fast is not None:
-                message = self._fast._next()
-                if message is not None:
-                    if self._applied is None or deserialized(<Message>message, self._applied, None, self):
-                        return message
-            elif self._lane is not None:
-                if self._applied is None:
-                    message = self._lane.take()
-                else:
-                    message = self._lane.take_deserialized(self._applied, self._not_deserialized)
-                if message is not None:
+        if unblock_event is None and self._fast is not None:
+            message = self._fast._next()
+            if message is not None:
+                if self._applied is None or deserialized(<Message>message, self._applied, None, self):
                     return message
         return self._consume_waiting(block, unblock_event)
 

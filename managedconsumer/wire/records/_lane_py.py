@@ -92,7 +92,7 @@ class Lane:
 
         Of those that had a seat, ``others`` keep theirs.
         """
-        if not self._open or not hasattr(chunk, "_ready"):  # the accelerator's: under use_rdkafka both kinds come
+        if not self._open:
             return
         me = self._here.number if self._current is None else self._current()
         key = me if self._current is None else id(me)
