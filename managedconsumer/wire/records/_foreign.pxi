@@ -5,16 +5,20 @@ def messages_of(PartitionContext context, list lot, long long first_offset, epoc
     cdef int kind
     cdef long long timestamp
     cdef list made = []
+    if not lot:
+        return made
+    kind_of_all = type(lot[0])  # methods are looked up once
+    value_of, key_of, headers_of = kind_of_all.value, kind_of_all.key, kind_of_all.headers
+    timestamp_of, offset_of = kind_of_all.timestamp, kind_of_all.offset
     for place in range(len(lot) - 1, -1, -1):
         theirs = lot[place]
-        stamp = theirs.timestamp()
-        kind, timestamp = stamp
+        kind, timestamp = timestamp_of(theirs)
         message = Message.__new__(Message)
-        message.value = theirs.value()
-        message.partition_key = theirs.key()
-        message._headers = theirs.headers()
+        message.value = value_of(theirs)
+        message.partition_key = key_of(theirs)
+        message._headers = headers_of(theirs)
         message._context = context
-        message.offset = theirs.offset() if first_offset < 0 else first_offset + place
+        message.offset = offset_of(theirs) if first_offset < 0 else first_offset + place
         message.timestamp = timestamp if kind else 0
         message.timestamp_type = kind - 1
         message.leader_epoch = epoch_of(theirs) if epoch is None else epoch
@@ -33,14 +37,18 @@ def runs_of(list lot):
     cdef list runs = [], run = None
     cdef long partition, last = -1
     place = None
+    if not lot:
+        return runs
+    kind_of_all = type(lot[0])
+    error_of, topic_of, partition_of = kind_of_all.error, kind_of_all.topic, kind_of_all.partition
     for message in lot:
-        error = message.error()
-        topic = message.topic()
+        error = error_of(message)
+        topic = topic_of(message)
+        partition = partition_of(message)
         if error is not None or topic is None:
-            runs.append((topic, message.partition(), error, [message]))
+            runs.append((topic, partition, error, [message]))
             run = None
             continue
-        partition = message.partition()
         if run is None or partition != last or topic != place:
             run, last, place = [], partition, topic
             runs.append((topic, partition, None, run))
