@@ -37,13 +37,13 @@ def loop(job: Job, **options: Any) -> None:
     consumer.stop()
 
 
-def deserializer(job: Job) -> None:
+def deserializer(job: Job, **options: Any) -> None:
     """The same with a function for every value."""
-    loop(job, deserializer=lambda value, key: (value, key))
+    loop(job, deserializer=lambda value, key: (value, key), **options)
 
 
-def two_threads(job: Job) -> None:
-    """Two threads that consume from one consumer."""
+def threads(job: Job, number: int) -> None:
+    """So many threads that consume from one consumer."""
     consumer = _consumer(job)
     totals: list[int] = []
 
@@ -53,10 +53,13 @@ def two_threads(job: Job) -> None:
             seen += len(message.value)
         totals.append(seen)
 
-    second = threading.Thread(target=read, args=(job.count // 2,))
-    second.start()
-    read(job.count - job.count // 2)
-    second.join()
+    share = job.count // number
+    others = [threading.Thread(target=read, args=(share,)) for _ in range(number - 1)]
+    for other in others:
+        other.start()
+    read(job.count - share * len(others))
+    for other in others:
+        other.join()
     job.done(sum(totals))
     consumer.stop()
 
@@ -133,7 +136,10 @@ if __name__ == "__main__":
             "gevent": partial(loop, use_greenlets=True),
             "rdkafka": partial(loop, use_rdkafka=True),
             "deserializer": deserializer,
-            "two-threads": two_threads,
+            "gevent-deserializer": partial(deserializer, use_greenlets=True),
+            "two-threads": partial(threads, number=2),
+            "four-threads": partial(threads, number=4),
+            "eight-threads": partial(threads, number=8),
             "fetch-only": fetch_only,
         }
     )

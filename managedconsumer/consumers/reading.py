@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import dropwhile
 from typing import Any, Iterator, Sequence
 
 from managedconsumer import errors as err
@@ -29,13 +30,9 @@ class ReadingAPI(LifeAPI, FastPath):
     def __init__(self, session: Session) -> None:
         """``session``: all that this consumer owns."""
         super().__init__(session)
-        if self._plain:  # consume() takes messages past the lock: it saves a third of the time
-            self._open_lane(session.engine.collector.lane)
-
-    @property
-    def _plain(self) -> bool:
-        """True if nothing of the user's stands between the decoder and the user."""
-        return type(self).consume is ReadingAPI.consume and self._session.options.deserializer is None
+        self._deserializer = session.engine.patient(session.options.deserializer)
+        # consume() takes messages past the lock.
+        self._open_lane(session.engine.collector.lane, self._deserializer)
 
     # -- consuming ------------------------------------------------------------------------------------
 
@@ -63,24 +60,38 @@ class ReadingAPI(LifeAPI, FastPath):
         return None
 
     def _consume(self, timeout: float | None) -> Message | None:
-        session = self._session
-        take = session.engine.collector.lane.take
+        session, message, raw = self._session, None, None
+        take, deserializer = session.engine.collector.lane.take, session.options.deserializer
+        try:
+            while True:
+                message = raw = None
+                message = take() or self._next_message(timeout)
+                if message is None:
+                    self._finish_stop()
+                    return None
+                if deserializer is None:
+                    return message
+                raw = message.value, message.partition_key
+                if self._deserialize(message):
+                    return message
+        except BaseException:
+            if (
+                message is not None
+            ):  # a signal comes before or behind the deserializer; what that refused is back already
+                if raw is not None:
+                    message.value, message.partition_key = raw
+                session.engine.push_back([message])
+            raise
+
+    def _next_message(self, timeout: float | None) -> Message | None:
         while True:
-            message = take()
-            if message is None:
-                try:
-                    message = session.engine.next_message(timeout)
-                except err.CorruptRecordError as error:
-                    self._decide_corrupt(error)
-                    continue
-                except _EXITS:
-                    self._stop_at_exit()
-                    raise
-            if message is None:
-                self._finish_stop()
-                return None
-            if session.options.deserializer is None or self._deserialize(message):
-                return message
+            try:
+                return self._session.engine.next_message(timeout)
+            except err.CorruptRecordError as error:
+                self._decide_corrupt(error)
+            except _EXITS:
+                self._stop_at_exit()
+                raise
 
     def consume_batch(self, max_messages: int = 500, timeout_ms: int = 1000) -> list[Message]:
         """What is there, up to ``max_messages``, as soon as there is one; empty after ``timeout_ms`` (-1: never).
@@ -131,8 +142,8 @@ class ReadingAPI(LifeAPI, FastPath):
 
     def __iter__(self) -> Iterator[Message]:
         """Messages until ``consume()`` gives None; may be iterated again."""
-        if self._plain:
-            return self._session.engine.collector.lane.iterate(self.consume)
+        if type(self).consume is ReadingAPI.consume:
+            return self._session.engine.collector.lane.iterate(self.consume, self._deserializer, self._not_deserialized)
         return iter(self.consume, None)
 
     def __aiter__(self) -> AsyncReader:
@@ -141,10 +152,11 @@ class ReadingAPI(LifeAPI, FastPath):
         timeout = None if timeout_ms < 0 else timeout_ms / 1000.0
         return AsyncReader(self._session.engine, timeout, self._deserialize, self._decide_corrupt, self._stop_now)
 
-    def _deserialize(self, message: Message, who: int | None = None) -> bool:
+    def _deserialize(self, message: Message, who: int | None = None, batch: Sequence[Message] = ()) -> bool:
         """Apply the deserializer; False: skip the message. Raising leaves the position before it.
 
-        ``who`` has it in hand (None: the calling thread).
+        ``who`` has it in hand (None: the calling thread). ``batch``: the messages that came with it; those behind it
+        wait with it.
         """
         value, key = message.value, message.partition_key
         deserializer = self._session.options.deserializer
@@ -155,9 +167,11 @@ class ReadingAPI(LifeAPI, FastPath):
             return True
         except BaseException as error:  # noqa: BLE001 - it is raised again, or skipped as the user decides
             message.value, message.partition_key = value, key  # a signal may come when it is through: applied again
-            return self._not_deserialized(message, error, who)
+            return self._not_deserialized(message, error, who, batch)
 
-    def _not_deserialized(self, message: Message, error: BaseException, who: int | None) -> bool:
+    def _not_deserialized(
+        self, message: Message, error: BaseException, who: int | None = None, batch: Sequence[Message] = ()
+    ) -> bool:
         """False: skip it; otherwise what is raised leaves the position before it."""
         try:
             if isinstance(error, Exception):
@@ -166,33 +180,21 @@ class ReadingAPI(LifeAPI, FastPath):
                 _say_where(error, "the deserializer", message)
             raise error
         except BaseException:
-            self._session.engine.push_back([message], who)
+            waiting = list(dropwhile(lambda other: other is not message, batch))
+            self._session.engine.push_back(waiting or [message], who)
             raise
-
-    def _apply_deserializer(self, message: Message) -> bool:
-        deserializer = self._session.options.deserializer
-        if deserializer is None:
-            return True
-        try:
-            message.value, message.partition_key = deserializer(message.value, message.partition_key)
-        except Exception as error:
-            if self._decide(error, message) == "skip":
-                return False
-            _say_where(error, "the deserializer", message)
-            raise
-        return True
 
     def _deserialize_all(self, messages: list[Message]) -> list[Message]:
         """What comes before the first that cannot be used; raises where that is nothing."""
-        good = []
+        good: list[Message] = []
         for index, message in enumerate(messages):
             raw = message.value, message.partition_key
             try:
-                if self._apply_deserializer(message):
+                if self._deserialize(message, batch=messages):
                     good.append(message)
             except BaseException as error:
                 message.value, message.partition_key = raw
-                self._session.engine.push_back(messages[index:])
+                self._session.engine.push_back(messages[index:])  # a signal came here; otherwise they are back already
                 if not good:
                     raise
                 if not isinstance(error, Exception):  # Ctrl-C: what is good is delivered first

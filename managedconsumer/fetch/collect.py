@@ -17,6 +17,7 @@ from typing import Any, Callable, Container, Sequence, TypeVar
 from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.hands import Hands
+from managedconsumer.fetch.pushed import PushedBack
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Lane, Message, RecordChunk
 from managedconsumer.wire.records.arrow import chunk_to_columns, messages_to_columns
@@ -31,12 +32,11 @@ class FetchCollector:
     """Delivers the buffered messages of all partitions, chunk by chunk in turn."""
 
     def __init__(self, buffer: FetchBuffer, lane: Lane | None = None) -> None:
-        """``lane``: the fast path without the lock, for a single consuming thread; None: there is none."""
+        """``lane``: the fast path without the lock, for all consuming threads; None: there is none."""
         self._buffer = buffer
         #: Detached before anything here is looked at.
         self.lane = lane or Lane()
-        self._shared = lane is None
-        self._lane_who: int | None = None
+        self._short = lane is not None
         self._lane_seen = 0
         self._queue: PartitionQueue | None = None
         self._chunk: RecordChunk | None = None
@@ -44,26 +44,43 @@ class FetchCollector:
         self._mark = 0
         #: Which thread has which messages in hand.
         self.hands = Hands()
-        #: Messages that came back and wait to be handed out again, in order, each with its queue's version.
-        self._pushed: list[tuple[PartitionQueue, int, Message]] = []
+        self._pushed = PushedBack()
         self.handed_out = 0
 
     def take(self, who: int) -> Message | None:
         """The next message for the thread ``who``, whose last one is thereby finished; None: nothing is buffered.
 
-        Raises CorruptRecordError when the next thing in turn cannot be read; the position stays before it.
+        The next ones come to the thread by the lane. Raises CorruptRecordError when the next thing in turn cannot be
+        read; the position stays before it.
         """
-        return self._take_one(who, short=True)
+        message = None
+        try:
+            message = self.take_for_task(who)
+            if message is not None and self._short and not self._pushed:
+                self._give_seat(who, message.offset)
+            return message
+        except BaseException:
+            if message is not None:  # others may have taken from the lane by now: this one alone comes back
+                self.push_back(who, [message])
+            raise
+
+    def _give_seat(self, who: int, offset: int) -> None:
+        """Let ``who`` go past the lock, and the others that have nothing in hand but of the same partition."""
+        queue, chunk, hands = self._queue, self._chunk, self.hands
+        if queue is None or chunk is None or hands[who][0][0] is not queue:
+            return
+        others: list[int] = []
+        if len(hands) > 1:  # the rest comes to the lock first: somebody may wait for what it has in hand
+            seated = ((other, had) for other, had in self.lane.seated() if hands.get(other) == ((queue, had),))
+            others = [other for other, _ in seated if other != who and not hands.lost_something(other)]
+        self.lane.attach(chunk, who, offset, others)
 
     def take_for_task(self, who: int) -> Message | None:
         """:meth:`take` without the lane, which tells threads apart, not the tasks that share one."""
-        return self._take_one(who, short=False)
-
-    def _take_one(self, who: int, *, short: bool) -> Message | None:
         self._look(who)
         taken: tuple[Message, ...] = ()
         try:
-            if self._pushed and (pushed := self._next_pushed()) is not None:
+            if self._pushed and (pushed := self._pushed.first()) is not None:
                 queue, message = pushed
                 taken = (message,)
                 self.hands[who] = ((queue, message.offset),)
@@ -77,9 +94,6 @@ class FetchCollector:
             self.hands[who] = ((self._queue, found.offset),)
             self._queue.state.position = found.offset + 1
             self.handed_out += 1
-            if short and not self._pushed and not self._shared:
-                self._lane_who = who
-                self.lane.attach(self._chunk)
             return found
         except BaseException:
             self._undo(who, taken)
@@ -113,7 +127,7 @@ class FetchCollector:
 
     def _next_many(self, limit: int, taken: list[Message]) -> tuple[PartitionQueue, list[Message], bool] | None:
         """Messages of one partition, and whether they are fresh; what was pushed back comes first, one at a time."""
-        if self._pushed and (pushed := self._next_pushed()) is not None:
+        if self._pushed and (pushed := self._pushed.first()) is not None:
             return pushed[0], [pushed[1]], False
         try:
             more = self._read(lambda chunk: chunk.take(limit) or None)
@@ -128,9 +142,9 @@ class FetchCollector:
         self._look(who)
         taken: list[Message] = []
         try:
-            if self._pushed and (pushed := self._next_pushed()) is not None:
+            if self._pushed and (pushed := self._pushed.first()) is not None:
                 queue = pushed[0]
-                taken += [m for other, version, m in self._pushed if other is queue and version == queue.version]
+                taken += self._pushed.of(queue)
                 batch = messages_to_columns(queue.context, taken, columns)
                 self.hands[who] = ((queue, taken[0].offset),)
                 self._take_pushed(queue, taken)
@@ -195,10 +209,8 @@ class FetchCollector:
         self._put_away()
 
     def _look(self, who: int) -> None:
-        """``who`` is here: what it had in hand is finished. A second consuming thread ends the fast path for good."""
+        """``who`` is here: what it had in hand is finished."""
         self.settle_lane()
-        if self._lane_who is not None and self._lane_who != who:
-            self._shared = True
         if who in self.hands or self.hands.lost_something(who):
             self.finish(who)
         if self._chunk is not None:
@@ -211,13 +223,14 @@ class FetchCollector:
 
     def _note_lane(self) -> None:
         taken = self.lane.count - self._lane_seen
-        if not taken or self._lane_who is None:
+        if not taken:
             return
         queue, chunk = self._queue, self._chunk
         if queue is not None and chunk is not None and queue.state.active and queue.state.has_valid_position:
-            # The thread may take one more in between: its offset is read last, so what is in hand is never too high.
+            # The position first: a hand that is still the old one is too low, which says less than is true.
             queue.state.position = chunk.position
-            self.hands[self._lane_who] = ((queue, self.lane.last_offset),)
+            for who, offset in self.lane.seated():
+                self.hands[who] = ((queue, offset),)
             self._settle(queue)
         self._lane_seen += taken
         self.handed_out += taken
@@ -306,34 +319,22 @@ class FetchCollector:
             if unused is None or lowest < unused[0].offset:
                 kept.append((queue, lowest))
             if unused is not None and queue.state.active and queue.state.has_valid_position:
-                waiting = {id(item[2]) for item in self._pushed}
-                items = [(queue, queue.version, message) for message in unused if id(message) not in waiting]
-                self._pushed = sorted(self._pushed + items, key=lambda item: (item[0].tp, item[2].offset))
+                self._pushed.add(queue, unused)
                 self._reach(queue, queue.state.position or 0)
         if kept:
             self.hands[who] = tuple(kept)
         else:
             self.hands.pop(who, None)
 
-    def _next_pushed(self) -> tuple[PartitionQueue, Message] | None:
-        """What was pushed back and may be handed out; it stays here until :meth:`_take_pushed`."""
-        for queue, version, message in self._pushed:
-            if queue.version == version and queue.state.is_fetchable():
-                return queue, message
-        self._pushed = [item for item in self._pushed if item[0].version == item[1] and item[0].state.active]
-        return None
-
     def _take_pushed(self, queue: PartitionQueue, messages: Sequence[Message]) -> None:
         """These of ``queue`` have been pushed back, and are in a hand again."""
-        gone = {id(message) for message in messages}
-        self._pushed = [item for item in self._pushed if id(item[2]) not in gone]
+        self._pushed.remove(messages)
         ahead = self._chunk.position if queue is self._queue and self._chunk is not None else queue.frontier
         self._reach(queue, max(messages[-1].offset + 1, ahead or 0))
 
     def _reach(self, queue: PartitionQueue, offset: int) -> None:
         """The position goes to ``offset``, but not beyond a message that has been pushed back."""
-        waiting = [m.offset for other, version, m in self._pushed if other is queue and version == queue.version]
-        queue.state.position = min([offset, *waiting])
+        queue.state.position = min([offset, *(message.offset for message in self._pushed.of(queue))])
 
     def shelve(self) -> None:
         """Put the current chunk back: its partition may be held, paused or dropped next."""
@@ -348,7 +349,7 @@ class FetchCollector:
                 self._chunk.active = False
             self._queue = self._chunk = None
         self.hands.forget(tps)
-        self._pushed = [item for item in self._pushed if item[0].tp not in tps]
+        self._pushed.forget(tps)
 
     # -- hands ----------------------------------------------------------------------------------------
 
@@ -374,20 +375,17 @@ class FetchCollector:
         return None if queue is None else self.hands.lowest(queue, but)
 
     def has_hand(self, who: int) -> bool:
-        """True if ``who`` has something in hand, or uses the fast path."""
-        return who in self.hands or who == self._lane_who
+        """True if ``who`` has something in hand."""
+        return who in self.hands
 
     def owners(self) -> list[int]:
-        """The threads that have something in hand, and the one that uses the fast path."""
+        """The threads that have something in hand."""
         self.settle_lane()
-        found = self.hands.owners()
-        return sorted(found if self._lane_who is None else found | {self._lane_who})
+        return sorted(self.hands.owners())
 
     def leave_behind(self, who: int) -> list[tuple[TopicPartition, int]]:
         """``who`` has ended: what it had in hand stays unfinished as long as the partition is ours. Returns that."""
         self.settle_lane()
-        if who == self._lane_who:
-            self._lane_who = None  # another thread may use the fast path
         return self.hands.leave_behind(who)
 
 

@@ -22,14 +22,13 @@ from managedconsumer.errors import CorruptRecordError
 from managedconsumer.runtime.rdkafka.chunk import RdkafkaChunk
 from managedconsumer.runtime.waiting.owners import here
 from managedconsumer.wire import records
-from managedconsumer.wire.records._lane_py import Lane as PythonLane
 from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker
 from tests.fetch.kit import Kit, batch, damaged, tp
 from tests.runtime.test_rdkafka_chunk import Theirs
 
 ROOT = Path(managedconsumer.__file__).parent
 FILES = (
-    *("fetch/collect.py", "fetch/buffer.py", "partition_state.py", "runtime/rdkafka/chunk.py"),
+    *("fetch/collect.py", "fetch/buffer.py", "fetch/pushed.py", "partition_state.py", "runtime/rdkafka/chunk.py"),
     *(
         "wire/records/_lane_py.py",
         "wire/records/_records_py.py",
@@ -96,10 +95,11 @@ class Program:
     def __init__(self, kind: str, logs: Logs) -> None:
         self.module: Any = None if kind == "rdkafka" else records.load(kind)
         self.kit, self.logs, self.want = Kit(len(logs)), logs, wanted(logs)
-        make = self.module.Lane if self.module else PythonLane
+        make = self.module.Lane if self.module else records.Lane
         self.kit.collector.lane = make(None, here)
         self.got: Found = []
         self.refused = False
+        self.acting: list[Greenlet] = []
         for part in self.kit.states:
             self.answer(part)
 
@@ -142,8 +142,8 @@ class Program:
             assert finished <= min(waiting, default=finished), (part, finished, waiting)
 
     def all_finished(self) -> bool:
-        self.kit.collector.finish(ME)
-        self.kit.collector.finish(OTHER)
+        for who in self.kit.collector.owners():
+            self.kit.collector.finish(who)
         return [self.kit.finished(part) for part in self.kit.states] == [end_of(log[-1]) for log in self.logs]
 
 
@@ -156,6 +156,21 @@ def one(program: Program) -> Found:
 def in_turns(program: Program) -> Found:
     """Two threads: everything goes the long way."""
     message = program.kit.collector.take(ME if len(program.got) % 2 else OTHER)
+    return [] if message is None else [(message.partition_id, message.offset)]
+
+
+class Greenlet:
+    """What tells two that consume apart."""
+
+
+def seated(program: Program) -> Found:
+    """Two with a seat in the lane each, in turns."""
+    if not program.acting:
+        program.acting = [Greenlet(), Greenlet()]
+        make = program.module.Lane if program.module else records.Lane
+        program.kit.collector.lane = make(lambda: program.acting[0])
+    program.acting.reverse()
+    message = program.kit.collector.lane.take() or program.kit.collector.take(id(program.acting[0]))
     return [] if message is None else [(message.partition_id, message.offset)]
 
 
@@ -251,20 +266,20 @@ first_and_last = pytest.mark.parametrize("last", [False, pytest.param(True, mark
 
 @first_and_last
 @pytest.mark.parametrize("kind", kinds())
-@pytest.mark.parametrize("step", [one, in_turns, many, columns])
+@pytest.mark.parametrize("step", [one, in_turns, seated, many, columns])
 def test_nothing_is_lost_whatever_line_is_interrupted(kind: str, step: Any, last: bool) -> None:
     interrupt_everywhere(kind, SOUND, step, last)
 
 
 @first_and_last
 @pytest.mark.parametrize("kind", kinds())
-@pytest.mark.parametrize("take", [in_turns, many, columns])
+@pytest.mark.parametrize("take", [in_turns, seated, many, columns])
 def test_nothing_is_lost_after_a_deserializer_refused_messages(kind: str, take: Any, last: bool) -> None:
     interrupt_everywhere(kind, SOUND, refused(take), last)
 
 
 @first_and_last
 @pytest.mark.parametrize("kind", [kind for kind in kinds() if kind != "rdkafka"])
-@pytest.mark.parametrize("step", [one, many, columns])
+@pytest.mark.parametrize("step", [one, seated, many, columns])
 def test_nothing_is_lost_beside_damage(kind: str, step: Any, last: bool) -> None:
     interrupt_everywhere(kind, DAMAGED, step, last)

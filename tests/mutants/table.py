@@ -224,10 +224,25 @@ FETCH = [
     Mutant(
         "the lane: what is in hand counts as finished",
         "managedconsumer/fetch/collect.py",
-        "self.hands[self._lane_who] = ((queue, self.lane.last_offset),)",
-        "self.hands[self._lane_who] = ()",
+        "self.hands[who] = ((queue, offset),)\n            self._settle",
+        "self.hands[who] = ()\n            self._settle",
         ("tests/fetch/test_lane.py",),
         _SOME,
+    ),
+    Mutant(
+        "the lane: a message of another partition is finished past the lock",
+        "managedconsumer/fetch/collect.py",
+        " if hands.get(other) == ((queue, had),))",
+        ")",
+        ("tests/fetch/test_seats.py",),
+        _SOME,
+    ),
+    Mutant(
+        "the lane: an exception takes back what others have taken meanwhile",
+        "managedconsumer/fetch/collect.py",
+        "                self.push_back(who, [message])\n            raise\n",
+        "                self._undo(who, ())\n            raise\n",
+        ("tests/fetch/test_seats.py",),
     ),
     Mutant(
         "a hand holds its last message, not its first",
@@ -379,8 +394,8 @@ ACCELERATOR = [
     Mutant(
         "the accelerator's lane does not look who calls",
         "managedconsumer/wire/records/_lane.pxi",
-        "            if this_thread() != self._thread:\n",
-        "            if False:\n",
+        "            return this_thread() == self._thread or self._sit()\n",
+        "            return True\n",
         ("tests/fetch/test_lane.py",),
         twin="cython",
     ),

@@ -133,20 +133,22 @@ def test_a_chunk_of_nothing_but_an_end() -> None:
     assert chunk.position == 9
 
 
-def test_a_signal_hands_nothing_out() -> None:
+def test_a_signal_hands_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
     messages = theirs()
     chunk = RdkafkaChunk(CONTEXT, messages, 100)
     next(chunk)
+    value = Theirs.value
 
-    class Interrupted(Theirs):
-        def value(self) -> bytes | None:
+    def interrupted(message: Theirs) -> bytes | None:
+        if message is messages[5]:
             raise KeyboardInterrupt
+        return value(message)
 
-    kept, messages[5] = messages[5], Interrupted(Record(b""), 105)
-    with pytest.raises(KeyboardInterrupt):
-        chunk.take(9)
+    with monkeypatch.context() as patch:
+        patch.setattr(Theirs, "value", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            chunk.take(9)
     assert chunk.position == 101
-    messages[5] = kept
     assert [message.offset for message in chunk.take(9)] == list(range(101, 110))
 
 

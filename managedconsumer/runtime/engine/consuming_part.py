@@ -163,6 +163,12 @@ class ConsumingPart(AssignmentPart):
             self.collector.push_back(self.handler.ident() if who is None else who, messages)
             self.lock.notify_all()
 
+    def patient(self, fn: Callable[..., T] | None) -> Callable[..., T] | None:
+        """``fn``, which is called past the lock for each message: among greenlets the others run now and then."""
+        if fn is None or self._patience is None:
+            return fn
+        return self._patience.between(self.collector.lane.leave, fn)
+
     def skip_corrupt(self, tp: TopicPartition, offset: int) -> None:
         """Go on behind a batch that cannot be read, at which the error named ``offset``."""
         with self.lock:

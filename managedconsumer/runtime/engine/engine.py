@@ -24,16 +24,11 @@ from managedconsumer.runtime.waiting.news import News
 from managedconsumer.runtime.waiting.patience import Patience
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Lane
-from managedconsumer.wire.records._lane_py import Lane as PythonLane
 
 
-def _lane(handler: Handler, options: ConsumerOptions) -> Any:
-    # The fast path never yields to other greenlets, so there is none where a deserializer may be slow.
-    if not handler.native and options.deserializer is not None:
-        return None
-    make = PythonLane if options.use_rdkafka else Lane  # librdkafka's messages become ours in Python
+def _lane(handler: Handler) -> Lane:
     here = handler.here
-    return make(None if here else handler.current, here)
+    return Lane(None if here else handler.current, here)
 
 
 class Engine(ConsumingPart):
@@ -50,7 +45,7 @@ class Engine(ConsumingPart):
         partition_object: Callable[[TopicPartition], Any] = lambda tp: tp,
     ) -> None:
         """``partition_object`` makes what messages and users get for a partition."""
-        super().__init__(cluster, options, group_id, _lane(cluster.handler, options), partition_object)
+        super().__init__(cluster, options, group_id, _lane(cluster.handler), partition_object)
         #: What happened to the membership, for the log, ``events()`` and the recorder.
         self.history = History(group_id or "", self.handler.now, self.handler.wall_time)
         self._patience = None if self.handler.native or not self.handler.real else Patience(self.handler)

@@ -7,9 +7,9 @@ their checksums are right, so a chunk of these is never damaged.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any, Sequence
+from typing import Any
 
-from managedconsumer.wire.records import Message, PartitionContext, message_of
+from managedconsumer.wire.records import Message, PartitionContext, messages_of
 
 # What a record takes besides its value: key, headers, numbers; roughly.
 _RECORD_BYTES = 64
@@ -26,6 +26,8 @@ class RdkafkaChunk:
     __slots__ = (
         *(
             "_ahead",
+            "_epoch",
+            "_first",
             "_index",
             "_messages",
             "_ready",
@@ -39,9 +41,7 @@ class RdkafkaChunk:
         *("last_leader_epoch", "nbytes", "needs_bytes", "next_fetch_offset", "position", "record_count"),
     )
 
-    def __init__(
-        self, context: PartitionContext, messages: Sequence[Any], fetch_offset: int, end_offset: int = -1
-    ) -> None:
+    def __init__(self, context: PartitionContext, messages: list[Any], fetch_offset: int, end_offset: int = -1) -> None:
         """``messages`` follow ``fetch_offset`` in order; ``end_offset``: there is nothing up to there besides them."""
         self.context = context
         self.active = True
@@ -56,7 +56,10 @@ class RdkafkaChunk:
         self.nbytes = sum(map(len, messages)) + _RECORD_BYTES * len(messages)
         last = messages[-1] if messages else None
         self.next_fetch_offset = max(fetch_offset, end_offset, last.offset() + 1 if last is not None else -1)
+        # The offset of the first message, if they follow each other without a gap, and the epoch, if it is that of all.
+        self._first = _start_of_all(messages) if messages else -1
         self.last_leader_epoch = -1 if last is None else _epoch(last)
+        self._epoch = self.last_leader_epoch if not messages or _epoch(messages[0]) == self.last_leader_epoch else None
         self.epochs = _epochs(messages) if messages else []
 
     def __iter__(self) -> RdkafkaChunk:
@@ -76,8 +79,7 @@ class RdkafkaChunk:
 
     def _convert_more(self) -> bool:
         """Convert 1, 2, 4 ... messages ahead, so that a caller who takes one pays for one."""
-        lot = [self._convert(message) for message in self._messages[self._index : self._index + self._ahead]]
-        lot.reverse()
+        lot = self._convert(self._messages[self._index : self._index + self._ahead])
         self._ahead = min(2 * self._ahead, _MOST_AHEAD)
         self._index += len(lot)
         self._ready.extend(lot)
@@ -101,7 +103,8 @@ class RdkafkaChunk:
         stopped = stop_offset is not None and bool(lot) and lot[-1].offset() >= stop_offset
         if stopped:
             lot = [message for message in lot if message.offset() < (stop_offset or 0)]
-        taken = [self._convert(message) for message in lot]
+        taken = self._convert(lot)
+        taken.reverse()
         if not self.active:
             return []
         self._index += len(taken)
@@ -130,15 +133,16 @@ class RdkafkaChunk:
         if self.active:
             self.position = max(self.position, self.next_fetch_offset)
             self.exhausted = True
-            self._messages = ()
+            self._messages = []
 
-    def _convert(self, theirs: Any) -> Message:
-        kind, timestamp = theirs.timestamp()
-        if not kind:
-            timestamp = 0
-        fields = (theirs.value(), theirs.key(), theirs.offset(), timestamp, theirs.headers())
-        # Theirs: 0 none, 1 the producer's clock, 2 the broker's.
-        return message_of(self.context, *fields, kind - 1, _epoch(theirs))
+    def _convert(self, lot: list[Any]) -> list[Message]:
+        """These, from the next one on, as ours; the last one first."""
+        return messages_of(self.context, lot, self._first + self._index if self._first >= 0 else -1, self._epoch)
+
+
+def _start_of_all(messages: list[Any]) -> int:
+    first: int = messages[0].offset()
+    return first if messages[-1].offset() - first == len(messages) - 1 else -1
 
 
 def _offset(message: Any) -> int:
@@ -150,7 +154,7 @@ def _epoch(message: Any) -> int:
     return -1 if epoch is None else epoch
 
 
-def _epochs(messages: Sequence[Any]) -> list[tuple[int, int]]:
+def _epochs(messages: list[Any]) -> list[tuple[int, int]]:
     """Where the epoch changes: almost never, so the first and the last record are compared."""
     first, last = _epoch(messages[0]), _epoch(messages[-1])
     found = [(messages[0].offset(), first)] if first >= 0 else []
@@ -161,7 +165,7 @@ def _epochs(messages: Sequence[Any]) -> list[tuple[int, int]]:
     return found
 
 
-def _within(messages: Sequence[Any], limit: int) -> Sequence[Any]:
+def _within(messages: list[Any], limit: int) -> list[Any]:
     """As many as come before ``limit`` bytes are reached, and the one that reaches them."""
     size = 0
     for count, message in enumerate(messages, 1):

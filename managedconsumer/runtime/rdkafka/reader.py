@@ -11,6 +11,7 @@ from managedconsumer import errors as err
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import TopicPartition
+from managedconsumer.wire.records import runs_of
 
 log = logging.getLogger(__name__)
 
@@ -133,22 +134,20 @@ class Reader:
     def sort(self, lot: list[Any]) -> dict[TopicPartition, Part]:
         """By partition, in order; nothing of a partition counts that comes behind an error."""
         parts: dict[tuple[str, int], Part] = {}
-        for message in lot:
-            error = message.error()
-            topic = message.topic()
+        for topic, partition, error, messages in runs_of(lot):
             if topic is None:
                 self.hearing.errors.append(error)
                 continue
-            place = (topic, message.partition())  # equal to a TopicPartition, and made sooner
+            place = (topic, partition)  # equal to a TopicPartition, and made sooner
             part = parts.get(place)
             if part is None:
                 part = parts[TopicPartition(*place)] = Part()
             if part.error is not None:
                 continue
             if error is None:
-                part.messages.append(message)
+                part.messages += messages
             elif error.code() == self._package.KafkaError._PARTITION_EOF:  # noqa: SLF001 (their name for it)
-                part.end_offset = message.offset()
+                part.end_offset = messages[0].offset()
             else:
                 part.error = error
         return cast("dict[TopicPartition, Part]", parts)

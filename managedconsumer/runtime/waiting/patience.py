@@ -24,9 +24,25 @@ class Patience:
         # The greenlets that hold no lock but this consumer's, and so may wait in the middle of a decompression.
         self._may_wait: set[int] = set()
 
+    def _due(self) -> bool:
+        return self._handler.now() - self._last_turn > _TURN
+
+    def between(self, leave: Callable[[], None], fn: Callable[..., T]) -> Callable[..., T]:
+        """``fn``, which may take its time, with a call of ``leave`` before it when others have waited for a while.
+
+        ``leave`` sends the greenlet to :meth:`give_turn` for its next message.
+        """
+
+        def call(*args: Any) -> T:
+            if self._due():
+                leave()
+            return fn(*args)
+
+        return call
+
     def give_turn(self) -> None:
         """Let others run, if they have not for a while. Call it without a lock."""
-        if self._handler.now() - self._last_turn > _TURN:
+        if self._due():
             from gevent import get_hub
 
             # Not gevent.sleep(0), which gives way to what is ready but, fifty times over, not to timers and sockets.

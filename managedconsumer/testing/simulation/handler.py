@@ -13,7 +13,7 @@ from typing import Any, Callable, TypeVar
 
 from managedconsumer.runtime.waiting import owners, primitives
 from managedconsumer.runtime.waiting.handlers import Handler
-from managedconsumer.testing.simulation.kernel import FIRST_NUMBER, Killed, Process, Task
+from managedconsumer.testing.simulation.kernel import FIRST_NUMBER, Killed, Process, Task, current_greenlet
 
 T = TypeVar("T")
 _PREFIX = "managedconsumer."
@@ -318,6 +318,10 @@ class VirtualHandler(Handler):
     def ident(self) -> int:
         task = self.kernel.current
         return 0 if task is None else task.number
+
+    @property
+    def current(self) -> Callable[[], Any]:
+        return current_greenlet
 
     def is_alive(self, ident: int) -> bool:
         return not ident or (ident in self.process.tasks if ident > FIRST_NUMBER else owners.is_alive(ident))

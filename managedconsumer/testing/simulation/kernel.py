@@ -26,6 +26,9 @@ except ImportError as missing:
 START = 1000.0
 
 
+#: Gives the greenlet that runs: each worker is one.
+current_greenlet: Callable[[], Any] = greenlet.getcurrent
+
 #: Unwinds a worker of a process that was killed.
 Killed: type[BaseException] = greenlet.GreenletExit
 

@@ -19,6 +19,7 @@ from managedconsumer.testing.simulation.kernel import Task
 TAKING = (
     "fetch/collect.py",
     "fetch/buffer.py",
+    "fetch/pushed.py",
     "wire/records/_lane_py.py",
     "wire/records/_records_py.py",
     "wire/records/_recordparse_py.py",

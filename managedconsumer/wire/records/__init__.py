@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 
 IMPLEMENTATIONS = ("cython", "python")
 ENVIRONMENT_VARIABLE = "MANAGEDCONSUMER_IMPL"
-_INTERFACE = 4  # raised with every change of the interface, so that a stale build is not mistaken for a new one
+_INTERFACE = 5  # raised with every change of the interface, so that a stale build is not mistaken for a new one
 
 
 def load(name: str) -> Any:
@@ -75,7 +75,8 @@ if TYPE_CHECKING:
     from managedconsumer.wire.records._lane_py import Lane as Lane
     from managedconsumer.wire.records._message_py import Message as Message
     from managedconsumer.wire.records._message_py import PartitionContext as PartitionContext
-    from managedconsumer.wire.records._message_py import message_of as message_of
+    from managedconsumer.wire.records._message_py import messages_of as messages_of
+    from managedconsumer.wire.records._message_py import runs_of as runs_of
     from managedconsumer.wire.records._records_py import RecordChunk as RecordChunk
 
     __impl__: str
@@ -88,7 +89,8 @@ else:
     Message = _module.Message
     PartitionContext = _module.PartitionContext
     RecordChunk = _module.RecordChunk
-    message_of = _module.message_of
+    messages_of = _module.messages_of
+    runs_of = _module.runs_of
 
 
 def is_fallback() -> bool:

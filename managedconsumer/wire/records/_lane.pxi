@@ -11,37 +11,106 @@ cdef inline uint64_t this_thread() noexcept:
 
 
 @cython.final
+cdef class _Seat:
+    """A thread (or greenlet) that takes from the lane: its number, and the offset of the message it has in hand."""
+
+    cdef object who
+    cdef object greenlet           # a weak reference; None: it is a thread
+    cdef long long offset
+
+
+@cython.final
 cdef class Lane:
-    """The fast path from a chunk to the thread that consumes, see ``managedconsumer.wire.records._lane_py``.
+    """The fast path from a chunk to the threads that consume, see ``managedconsumer.wire.records._lane_py``.
 
     What happens in ``take`` happens under the GIL and runs no Python code, so it is one step to every other thread: after
     ``detach()`` nothing more comes out of it.
     """
 
     cdef RecordChunk _chunk
-    cdef uint64_t _thread
+    cdef object _other             # a chunk that something else has decoded, and its messages; the next is the last
+    cdef list _ready
+    cdef long long _last           # the offset that was taken last of them
+    cdef uint64_t _thread          # that has taken last
     cdef object _current           # gives the greenlet, where threads do not tell consumers apart
-    cdef object _owner
-    cdef readonly long long last_offset
+    cdef object _owner             # the greenlet that has taken last
+    cdef _Seat _seat               # of that thread or greenlet
+    cdef dict _seats               # by the thread's id, or that of the greenlet
     cdef readonly long long count
 
     def __init__(self, current=None, here=None):
         self._current = None if here is not None else current
-        self.last_offset = -1
+        self._seats = {}
+        self._seat = _Seat.__new__(_Seat)
 
-    def attach(self, RecordChunk chunk not None):
-        """Let the calling thread take from ``chunk``, whose last message it has in hand."""
-        self._thread = this_thread()
-        self._owner = None if self._current is None else self._current()
-        self._chunk = chunk
+    def attach(self, chunk not None, who, long long offset, others=()):
+        """Let the calling thread, which is ``who``, take from ``chunk``; it has ``offset`` of it in hand.
+
+        Of those that had a seat, ``others`` keep theirs.
+        """
+        cdef _Seat seat = self._seat
+        if others or len(self._seats) != 1 or seat.who != who or not self._is_last():
+            self._seats = {key: seat for key, seat in self._seats.items() if (<_Seat>seat).who in others}
+            seat = _Seat.__new__(_Seat)
+            seat.who = who
+            if self._current is None:
+                self._thread = this_thread()
+                self._seats[self._thread] = seat
+            else:
+                self._owner = self._current()
+                seat.greenlet = ref(self._owner)
+                self._seats[<uintptr_t><void *>self._owner] = seat
+            self._seat = seat
+        seat.offset = offset
+        if isinstance(chunk, RecordChunk):
+            self._chunk = <RecordChunk>chunk
+        else:
+            self._last = -1
+            self._other = chunk
+            self._ready = chunk._ready
+
+    cdef bint _is_last(self):
+        """True if the calling thread has the seat that was used last."""
+        if self._current is None:
+            return this_thread() == self._thread
+        self._owner = self._current()
+        return self._seat.greenlet is not None and self._seat.greenlet() is self._owner
+
+    cdef bint _sit(self) except -1:
+        """The calling thread is another than the one that has taken last: change seats. False: it has none."""
+        cdef uint64_t thread
+        if self._current is None:
+            thread = this_thread()
+            seat = self._seats.get(thread)
+            if seat is None:
+                return False
+            self._thread = thread
+        else:
+            owner = self._current()
+            seat = self._seats.get(<uintptr_t><void *>owner)
+            if seat is None or (<_Seat>seat).greenlet() is not owner:  # the number of one that is gone
+                return False
+            self._owner = owner
+        self._seat = <_Seat>seat
+        return True
+
+    def seated(self):
+        """Who has a seat, and the offset of the message that each has in hand; the lane is detached."""
+        cdef _Seat seat
+        return [(seat.who, seat.offset) for seat in self._seats.values()]
 
     def detach(self):
         """From here on nothing is taken."""
         self._chunk = None
         self._owner = None
+        if self._ready is not None:
+            self._ready = None
+            other, self._other = self._other, None
+            if self._last >= 0:
+                other.position = self._last + 1
 
     def leave(self):
-        """Let the thread take the slow path for its next message. For signal handlers."""
+        """Let each thread take the slow path for its next message. For signal handlers."""
         self.detach()
 
     def cut(self):
@@ -50,26 +119,38 @@ cdef class Lane:
 
     @property
     def attached(self):
-        return self._chunk is not None
+        return self._chunk is not None or self._ready is not None
+
+    cdef inline bint _may_take(self) except -1:
+        """True if the calling thread or greenlet has a seat."""
+        if self._current is None:
+            return this_thread() == self._thread or self._sit()
+        return self._current() is self._owner or self._sit()
+
+    cdef Message _next_ready(self):
+        cdef Message message
+        if self._ready is None or not self._ready or not self._may_take():
+            return None
+        message = <Message?>self._ready.pop()
+        self._seat.offset = self._last = message.offset
+        self.count += 1
+        return message
 
     cdef inline Message _next(self):
         cdef View view
         cdef Outcome outcome
         cdef Message message
         cdef RecordChunk chunk = self._chunk
-        if chunk is None or not chunk.active or chunk._torn:
-            return None
-        if self._current is None:
-            if this_thread() != self._thread:
-                return None
-        elif self._current() is not self._owner:
+        if chunk is None:
+            return self._next_ready()
+        if not chunk.active or chunk._torn or not self._may_take():
             return None
         while chunk._cursor.left > 0 or chunk._step_plain():
             outcome = read_record(&chunk._cursor, &view)
             if outcome == GOOD:
                 message = chunk._message(&view)
                 chunk.position = view.offset + 1
-                self.last_offset = view.offset
+                self._seat.offset = view.offset
                 self.count += 1
                 return message
             if outcome != BELOW:
@@ -81,23 +162,45 @@ cdef class Lane:
         """The next message, or None where the slow path is needed."""
         return self._next()
 
-    def iterate(self, slow):
+    def iterate(self, slow, deserializer=None, refused=None):
         """An iterator that calls ``slow`` where the fast path ends, and ends where that gives None."""
-        return _Iterator.__new__(_Iterator, self, slow)
+        return _Iterator.__new__(_Iterator, self, slow, deserializer, refused)
+
+
+cdef bint deserialized(Message message, deserializer, refused, FastPath consumer) except -1:
+    """Give ``message`` what the deserializer makes of its value and key.
+
+    ``refused``, or else the consumer, decides about what it raises.
+
+    No signal comes between the lane and the deserializer, nor between that and the user: there is no Python code there.
+    """
+    value, key = message.value, message.partition_key
+    try:
+        message.value, message.partition_key = deserializer(value, key)
+    except BaseException as error:
+        message.value, message.partition_key = value, key
+        return consumer._not_deserialized(message, error) if refused is None else refused(message, error)
+    return True
 
 
 cdef class FastPath:
     """Base of the consumers, see ``managedconsumer.wire.records._lane_py``."""
 
     cdef Lane _fast
-    cdef object _lane              # any other, under use_rdkafka
+    cdef object _lane              # the twin's, in a simulation
+    cdef object _applied           # the deserializer, or None
 
-    def _open_lane(self, lane):
+    def _open_lane(self, lane, deserializer=None):
         """From now on ``consume()`` takes from ``lane``."""
+        self._applied = deserializer
         if isinstance(lane, Lane):
             self._fast = lane
         else:
             self._lane = lane
+
+    def _not_deserialized(self, message, error):
+        """False: skip the message; otherwise what is raised leaves the position before it."""
+        raise NotImplementedError
 
     @cython.binding(False)  # what the interpreter calls most quickly
     @cython.embedsignature(False)
@@ -116,9 +219,13 @@ once, CorruptRecordError and the deserializer's exceptions as ``on_error`` decid
             if self._fast is not None:
                 message = self._fast._next()
                 if message is not None:
-                    return message
+                    if self._applied is None or deserialized(<Message>message, self._applied, None, self):
+                        return message
             elif self._lane is not None:
-                message = self._lane.take()
+                if self._applied is None:
+                    message = self._lane.take()
+                else:
+                    message = self._lane.take_deserialized(self._applied, self._not_deserialized)
                 if message is not None:
                     return message
         return self._consume_waiting(block, unblock_event)
@@ -130,18 +237,24 @@ cdef class _Iterator:
 
     cdef Lane _lane
     cdef object _slow
+    cdef object _deserializer
+    cdef object _refused
 
-    def __cinit__(self, Lane lane not None, slow):
+    def __cinit__(self, Lane lane not None, slow, deserializer, refused):
         self._lane = lane
         self._slow = slow
+        self._deserializer = deserializer
+        self._refused = refused
 
     def __iter__(self):
         return self
 
     def __next__(self):
         message = self._lane._next()
-        if message is not None:
-            return message
+        while message is not None:
+            if self._deserializer is None or deserialized(<Message>message, self._deserializer, self._refused, None):
+                return message
+            message = self._lane._next()
         message = self._slow()
         if message is None:
             raise StopIteration

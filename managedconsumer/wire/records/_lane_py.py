@@ -1,27 +1,65 @@
 """``Lane`` in Python, the twin of the accelerator's class: the way of a message past the consumer's lock.
 
-A lane is attached to the chunk that is being read and to the one thread that reads it. While it is, that thread takes
-messages from it without the consumer's lock; coming back for the next message is what finishes the last one. A thread
-that holds the lock detaches the lane before it looks at positions or takes partitions away: ``count`` says how many
-messages went this way in all, ``last_offset`` which was the last, the chunk's own ``position`` where it stands.
+A lane is attached to the chunk that is being read, and each thread that has a seat in it takes messages from it without
+the consumer's lock; coming back for the next message is what finishes the last one. A thread gets its seat when it
+comes to the lock, and keeps it as long as what it has in hand is of the partition that the lane is attached to. A
+thread that holds the lock detaches the lane before it looks at positions or takes partitions away: ``count`` says how
+many messages went this way in all, ``seated()`` which is in whose hand, the chunk's own ``position`` where it stands.
 
 The accelerator's ``take`` is one step under the GIL. Here that step is ``list.pop`` on the messages that the chunk has
-ready; how many were taken, and so which was the last, follows from how many are left when somebody looks. More is made
+ready; how many were taken, and so which was the last, follows from how many are left when somebody looks. Where several
+threads have a seat, the same step lays the message down where the thread's own last message is kept. More is made
 ready on the slow path, under the consumer's lock. The fast path has no lock: a signal handler may interrupt it anywhere
 and call the consumer, while another thread holds the consumer's lock and detaches.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Container, Iterator
+from weakref import ref
 
 from managedconsumer.wire.records._message_py import Message
+
+#: What a deserializer makes of value and key.
+Deserializer = Callable[[Any, Any], "tuple[Any, Any]"]
+#: Decides about a message at which the deserializer raised this: returns where it is skipped, otherwise raises.
+Refused = Callable[[Message, BaseException], object]
 
 
 def _nothing() -> Message:
     raise IndexError
+
+
+#: What a thread that has the lane for itself keeps there.
+_NOTHING: deque[Message] = deque(maxlen=0)
+
+
+class _Seat:
+    """A thread (or greenlet) that takes from the lane: its number, and the offset of the message it has in hand."""
+
+    __slots__ = ("greenlet", "kept", "offset", "take", "who")
+
+    def __init__(self, who: int, greenlet: Callable[[], Any] | None) -> None:
+        """``greenlet``: a weak reference; None: it is a thread."""
+        self.who = who
+        self.greenlet = greenlet
+        self.offset = -1
+        self.kept: deque[Message] = _NOTHING
+
+    def open(self, ready: list[Message]) -> None:
+        """``take()`` lays the next message of ``ready`` down in ``kept``."""
+        if self.kept is _NOTHING:  # otherwise the thread may be about to get its last message out of it
+            self.kept = deque(maxlen=1)
+        # One call, which no other thread interrupts: the message is in one of the two.
+        self.take: Callable[[], None] = partial(next, map(self.kept.append, iter(ready.pop, None)))
+
+    def look(self) -> None:
+        """Take note of what was taken."""
+        if self.kept:
+            self.offset = self.kept[0].offset
 
 
 class Lane:
@@ -36,8 +74,11 @@ class Lane:
         self._here = here
         self._open = here is not None or current is not None
         self._chunk: Any = None
+        self._seats: dict[int, _Seat] = {}  # by the thread's number, or the greenlet's id
+        # One seat: its thread, and how that takes. Several: the seats again.
         self._owner: Any = None
         self._pop: Callable[[], Message] = _nothing
+        self._several: dict[int, _Seat] = {}
         self._rest: list[Message] = []  # gets what nobody has taken
         # What was ready when somebody last looked: how many, the offset of the next, and all of them if there are gaps.
         self._left = 0
@@ -45,32 +86,56 @@ class Lane:
         self._offsets: list[int] | None = None
         self._detaching = False
         self.count = 0
-        self.last_offset = -1
 
-    def attach(self, chunk: Any) -> None:
-        """Let the calling thread take from ``chunk``, whose last message it has in hand."""
-        if self._open and hasattr(chunk, "_ready"):  # the accelerator's has not: under use_rdkafka both kinds come
-            self._note_ready(chunk)
-            self._rest = []
-            self._chunk = chunk
-            self._owner = self._here.number if self._current is None else self._current()
+    def attach(self, chunk: Any, who: int, offset: int, others: Container[int] = ()) -> None:
+        """Let the calling thread, which is ``who``, take from ``chunk``; it has ``offset`` of it in hand.
+
+        Of those that had a seat, ``others`` keep theirs.
+        """
+        if not self._open:
+            return
+        me = self._here.number if self._current is None else self._current()
+        key = me if self._current is None else id(me)
+        mine = self._seats.get(key)
+        if others or len(self._seats) != 1 or mine is None or mine.who != who or mine.kept is not _NOTHING:
+            seats = {number: seat for number, seat in self._seats.items() if seat.who in others}
+            mine = seats[key] = _Seat(who, None if self._current is None else ref(me))
+            self._seats = seats
+        mine.offset = offset
+        self._note_ready(chunk)
+        self._rest = []
+        self._chunk = chunk
+        self._let_in(chunk._ready, me)  # noqa: SLF001 (the next message is the last one)
+
+    def _let_in(self, ready: list[Message], me: Any) -> None:
+        seats = self._seats
+        if len(seats) == 1:
+            self._pop, self._owner = ready.pop, me
+            return
+        for seat in seats.values():
+            seat.open(ready)
+        self._several = seats
 
     def _note_ready(self, chunk: Any) -> None:
-        ready: list[Message] = chunk._ready  # noqa: SLF001 (the next message is the last one)
+        ready: list[Message] = chunk._ready  # noqa: SLF001
         self._left = len(ready)
         self._offsets = None
         if ready:
             self._next = ready[-1].offset
             if ready[0].offset - self._next != self._left - 1:
                 self._offsets = [message.offset for message in ready]
-        self._pop = ready.pop
 
     def _note_taken(self, chunk: Any, left: int) -> None:
         """``left`` messages of those that were ready are still there."""
         taken = self._left - left
         if taken > 0:  # below 0: a signal came in between when there were new ones
-            self.last_offset = self._next + taken - 1 if self._offsets is None else self._offsets[left]
-            chunk.position = self.last_offset + 1
+            last = self._next + taken - 1 if self._offsets is None else self._offsets[left]
+            for seat in self._seats.values():
+                if seat.kept is _NOTHING:
+                    seat.offset = last
+                else:
+                    seat.look()
+            chunk.position = last + 1
             self.count, self._left = self.count + taken, left
 
     def detach(self) -> None:
@@ -90,10 +155,10 @@ class Lane:
         chunk = self._chunk
         if chunk is None:
             return
-        self._owner, self._pop = None, _nothing
+        self._owner, self._pop, self._several = None, _nothing, {}
         ready, rest = chunk._ready, self._rest  # noqa: SLF001
         if ready is not rest:
-            # The thread may be about to take one more: from the other end, one by one, what is left has no holes.
+            # A thread may be about to take one more: from the other end, one by one, what is left has no holes.
             # One call, so that no signal comes in while a message is in neither list.
             with suppress(IndexError):
                 rest.extend(iter(partial(ready.pop, 0), None))
@@ -101,14 +166,20 @@ class Lane:
             chunk._ready = rest  # noqa: SLF001
         self._chunk = self._offsets = None
 
+    def seated(self) -> list[tuple[int, int]]:
+        """Who has a seat, and the offset of the message that each has in hand; the lane is detached."""
+        return [(seat.who, seat.offset) for seat in self._seats.values()]
+
     def leave(self) -> None:
-        """Let the thread take the slow path for its next message. Needs no lock: for signal handlers."""
+        """Let each thread take the slow path for its next message. Needs no lock: for signal handlers."""
         self._owner = None
+        self._several = {}
 
     def cut(self) -> None:
         """:meth:`detach` in the child of a fork, which has the one thread only."""
         self._chunk = self._owner = None
         self._pop = _nothing
+        self._several = {}
 
     @property
     def attached(self) -> bool:
@@ -117,6 +188,8 @@ class Lane:
 
     def take(self) -> Message | None:
         """The next message, or None where the slow path is needed."""
+        if self._several:
+            return self._take_seated()
         owner = self._owner
         if owner is None or (self._here.number if self._current is None else self._current()) != owner:
             return None
@@ -125,8 +198,48 @@ class Lane:
         except IndexError:
             return None
 
-    def iterate(self, slow: Callable[[], Message | None]) -> Iterator[Message]:
+    def _take_seated(self) -> Message | None:
+        """:meth:`take` where several threads have a seat."""
+        me = self._here.number if self._current is None else self._current()
+        seat = self._several.get(me if self._current is None else id(me))
+        if seat is None or (seat.greenlet is not None and seat.greenlet() is not me):  # the id of one that is gone
+            return None
+        try:
+            return seat.take() or seat.kept[0]
+        except IndexError:
+            return None
+
+    def take_deserialized(self, deserializer: Deserializer, refused: Refused) -> Message | None:
+        """:meth:`take` with what ``deserializer`` makes of value and key; ``refused`` decides about what it raises."""
+        while True:
+            message = raw = None
+            try:
+                message = self.take()
+                if message is None:
+                    return None
+                raw = message.value, message.partition_key
+                message.value, message.partition_key = deserializer(*raw)
+                return message
+            except BaseException as error:
+                if message is None:
+                    raise
+                if raw is not None:
+                    message.value, message.partition_key = raw
+                refused(message, error)
+
+    def iterate(
+        self,
+        slow: Callable[[], Message | None],
+        deserializer: Deserializer | None = None,
+        refused: Refused | None = None,
+    ) -> Iterator[Message]:
         """An iterator that calls ``slow`` where the fast path ends, and ends where that gives None."""
+        if deserializer is None or refused is None:
+            return self._iterate(slow)
+        take = partial(self.take_deserialized, deserializer, refused)
+        return iter(lambda: take() or slow(), None)
+
+    def _iterate(self, slow: Callable[[], Message | None]) -> Iterator[Message]:
         here, current = self._here, self._current
         while (message := self.take() or slow()) is not None:
             yield message
@@ -146,10 +259,15 @@ class FastPath:
     """Base of the consumers: ``consume()`` takes from a lane, and calls ``_consume_waiting()`` where that ends."""
 
     _lane: Lane | None = None
+    _applied: Deserializer | None = None
 
-    def _open_lane(self, lane: Lane) -> None:
+    def _open_lane(self, lane: Lane, deserializer: Deserializer | None = None) -> None:
         """From now on ``consume()`` takes from ``lane``."""
-        self._lane = lane
+        self._lane, self._applied = lane, deserializer
+
+    def _not_deserialized(self, message: Message, error: BaseException) -> bool:
+        """False: skip the message; otherwise what is raised leaves the position before it."""
+        raise NotImplementedError
 
     def consume(self, block: bool = True, unblock_event: Any = None) -> Message | None:
         """The next message, or None after ``consumer_timeout_ms`` without one (at once with ``block=False``).
@@ -159,9 +277,9 @@ class FastPath:
         Raises what ended the consumer, ConsumerStoppedException when it is not running, an exception of a callback
         once, CorruptRecordError and the deserializer's exceptions as ``on_error`` decides.
         """
-        lane = self._lane
+        lane, apply = self._lane, self._applied
         if lane is not None and unblock_event is None:
-            message = lane.take()
+            message = lane.take() if apply is None else lane.take_deserialized(apply, self._not_deserialized)
             if message is not None:
                 return message
         return self._consume_waiting(block, unblock_event)

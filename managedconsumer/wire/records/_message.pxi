@@ -155,21 +155,6 @@ cdef class Message:
         )
 
 
-def message_of(PartitionContext context, value, key, long long offset, long long timestamp, list headers, int timestamp_type, int leader_epoch):
-    """A message that something else has decoded."""
-    cdef Message message = Message.__new__(Message)
-    message.value = value
-    message.partition_key = key
-    message._context = context
-    message._headers = headers
-    message.offset = offset
-    message.timestamp = timestamp
-    message.timestamp_type = timestamp_type
-    message.leader_epoch = leader_epoch
-    message.protocol_version = 2
-    return message
-
-
 # ``del message.value`` leaves no reference at all, as with __slots__; in here that reads as None.
 cdef inline object get_value(Message message):
     return None if <void *>message.value == NULL else message.value

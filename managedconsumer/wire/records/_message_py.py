@@ -182,22 +182,50 @@ class Message:
         )
 
 
-def message_of(
-    context: PartitionContext,
-    value: bytes | None,
-    key: bytes | None,
-    offset: int,
-    timestamp: int,
-    headers: list[Header] | None,
-    timestamp_type: int,
-    leader_epoch: int,
-) -> Message:
-    """A message that something else has decoded."""
-    message = Message.__new__(Message)
-    message.value, message.partition_key = value, key
-    message.offset, message.timestamp, message.raw_headers = offset, timestamp, headers
-    message.origin = Origin(context, 2, timestamp_type, leader_epoch)
-    return message
+def messages_of(context: PartitionContext, lot: list[Any], first_offset: int, epoch: int | None) -> list[Message]:
+    """The messages of librdkafka in ``lot`` as ours, the last one first.
+
+    ``first_offset``: theirs follow each other from it on; negative: each is asked. ``epoch``: the leader epoch of all;
+    None: each is asked.
+    """
+    made = []
+    for place in range(len(lot) - 1, -1, -1):
+        theirs = lot[place]
+        # Theirs: 0 none, 1 the producer's clock, 2 the broker's.
+        kind, timestamp = theirs.timestamp()
+        message: Message = Message.__new__(Message)
+        message.value, message.partition_key, message.raw_headers = theirs.value(), theirs.key(), theirs.headers()
+        message.offset = theirs.offset() if first_offset < 0 else first_offset + place
+        message.timestamp = timestamp if kind else 0
+        message.origin = Origin(context, 2, kind - 1, epoch_of(theirs) if epoch is None else epoch)
+        made.append(message)
+    return made
+
+
+def epoch_of(theirs: Any) -> int:
+    """The leader epoch of one of librdkafka's messages; -1: unknown."""
+    epoch = theirs.leader_epoch()
+    return -1 if epoch is None else int(epoch)
+
+
+def runs_of(lot: list[Any]) -> list[tuple[str | None, int, Any, list[Any]]]:
+    """What librdkafka gave of one partition without a break: topic, partition, error, messages.
+
+    Each that is an error is there by itself. Errors of no partition have no topic.
+    """
+    runs: list[tuple[str | None, int, Any, list[Any]]] = []
+    place: tuple[str, int] | None = None
+    for message in lot:
+        error, topic, partition = message.error(), message.topic(), message.partition()
+        if error is not None or topic is None:
+            runs.append((topic, partition, error, [message]))
+            place = None
+        elif (topic, partition) == place:
+            runs[-1][3].append(message)
+        else:
+            runs.append((topic, partition, None, [message]))
+            place = topic, partition
+    return runs
 
 
 def _decode_headers(raw: bytes) -> list[Header]:

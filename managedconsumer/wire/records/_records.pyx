@@ -40,6 +40,7 @@ cdef extern from "_slots.h":
     int mc_expose(PyTypeObject *cls, PyMemberDef *member) except -1
 
 from datetime import datetime, timedelta
+from weakref import ref
 
 from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.wire.records import compression
@@ -47,7 +48,7 @@ from managedconsumer.wire.records import format as fmt
 from managedconsumer.wire.records.arrow import constant
 from managedconsumer.wire.records.legacy import BadMessageError, decode_entry
 
-INTERFACE = 4
+INTERFACE = 5
 IMPLEMENTATION = "cython"
 
 mc_crc_init()
@@ -70,3 +71,4 @@ include "_chunk.pxi"
 include "_oddbatches.pxi"
 include "_columns.pxi"
 include "_lane.pxi"
+include "_foreign.pxi"

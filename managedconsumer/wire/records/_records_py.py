@@ -14,7 +14,8 @@ from managedconsumer.wire.records._batches_py import Batch, Walk
 from managedconsumer.wire.records._lane_py import FastPath as FastPath
 from managedconsumer.wire.records._lane_py import Lane as Lane
 from managedconsumer.wire.records._message_py import Message, Origin, PartitionContext
-from managedconsumer.wire.records._message_py import message_of as message_of
+from managedconsumer.wire.records._message_py import messages_of as messages_of
+from managedconsumer.wire.records._message_py import runs_of as runs_of
 from managedconsumer.wire.records._recordparse_py import (
     ONE_BYTE,
     TWO_BYTES,

@@ -1,0 +1,56 @@
+def messages_of(PartitionContext context, list lot, long long first_offset, epoch):
+    """The messages of librdkafka in ``lot`` as ours, the last one first, see ``_message_py``."""
+    cdef Message message
+    cdef Py_ssize_t place
+    cdef int kind
+    cdef long long timestamp
+    cdef list made = []
+    if not lot:
+        return made
+    kind_of_all = type(lot[0])  # methods are looked up once
+    value_of, key_of, headers_of = kind_of_all.value, kind_of_all.key, kind_of_all.headers
+    timestamp_of, offset_of = kind_of_all.timestamp, kind_of_all.offset
+    for place in range(len(lot) - 1, -1, -1):
+        theirs = lot[place]
+        kind, timestamp = timestamp_of(theirs)
+        message = Message.__new__(Message)
+        message.value = value_of(theirs)
+        message.partition_key = key_of(theirs)
+        message._headers = headers_of(theirs)
+        message._context = context
+        message.offset = offset_of(theirs) if first_offset < 0 else first_offset + place
+        message.timestamp = timestamp if kind else 0
+        message.timestamp_type = kind - 1
+        message.leader_epoch = epoch_of(theirs) if epoch is None else epoch
+        message.protocol_version = 2
+        made.append(message)
+    return made
+
+
+cdef int epoch_of(theirs) except? -1:
+    epoch = theirs.leader_epoch()
+    return -1 if epoch is None else epoch
+
+
+def runs_of(list lot):
+    """What came of one partition without a break, see ``_message_py``."""
+    cdef list runs = [], run = None
+    cdef long partition, last = -1
+    place = None
+    if not lot:
+        return runs
+    kind_of_all = type(lot[0])
+    error_of, topic_of, partition_of = kind_of_all.error, kind_of_all.topic, kind_of_all.partition
+    for message in lot:
+        error = error_of(message)
+        topic = topic_of(message)
+        partition = partition_of(message)
+        if error is not None or topic is None:
+            runs.append((topic, partition, error, [message]))
+            run = None
+            continue
+        if run is None or partition != last or topic != place:
+            run, last, place = [], partition, topic
+            runs.append((topic, partition, None, run))
+        run.append(message)
+    return runs
