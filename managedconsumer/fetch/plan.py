@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Iterable, Mapping
+from typing import Any, Hashable, Iterable, Mapping
 
 from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
+from managedconsumer.fetch.room import Room
 from managedconsumer.structs import ClusterSnapshot
 from managedconsumer.wire.records import PartitionContext, RecordChunk
 from managedconsumer.wire.records.compression import Beside
@@ -46,6 +47,9 @@ class FetchPlan:
 
     body: dict[str, Any]
     by_id: bool
+    room: Room
+    #: What it may bring, in bytes, see :mod:`managedconsumer.fetch.room`; 0: that was given back.
+    granted: int
     tickets: dict[tuple[Any, int], tuple[PartitionQueue, int, int]] = field(default_factory=dict)
 
 
@@ -120,18 +124,23 @@ def plan_fetch(
     cluster: ClusterSnapshot,
     limits: FetchLimits,
     now: float,
+    who: Hashable = None,
 ) -> FetchPlan | None:
-    """A request for those of ``queues`` that want data; they are marked as in flight. None: nothing to ask."""
-    # Room for at least one more partition's worth: the bound is on what is queued, plus one answer per broker.
-    if buffer.nbytes >= buffer.max_bytes:
-        return None
+    """A request for those of ``queues`` that want data; they are marked as in flight. None: nothing to ask, or no room.
+
+    ``who``: the worker that asks, which waits in the line for room.
+    """
     chosen = [queue for queue in queues if wanted(queue, buffer, now)]
     if not chosen:
+        buffer.room.leave(who)
         return None
     alone = [queue for queue in chosen if queue.alone][:1]
     chosen = alone or chosen
+    granted = _room_for(chosen, buffer, limits, who)
+    if not granted:
+        return None
     by_id = all((info := cluster.topics.get(q.tp.topic)) is not None and info.topic_id for q in chosen)
-    plan = FetchPlan({}, by_id)
+    plan = FetchPlan({}, by_id, buffer.room, granted)
     topics: dict[str, dict[str, Any]] = {}
     for queue in chosen:
         name, number = queue.tp
@@ -146,15 +155,28 @@ def plan_fetch(
         queue.in_flight = True
     plan.body = {
         "replica_id": -1,
-        "max_wait_ms": 0 if alone else limits.max_wait_ms,  # the others are waiting
+        # The others are waiting.
+        "max_wait_ms": 0 if alone else limits.max_wait_ms // (1 + buffer.room.waiting),
         "min_bytes": limits.min_bytes,
-        "max_bytes": min(limits.max_bytes, max(limits.partition_max_bytes, buffer.max_bytes)),
+        "max_bytes": granted,
         "isolation_level": limits.isolation_level,
         "topics": list(topics.values()),
         # Told a rack, the leader would send us back to the follower that has just failed.
         "rack_id": limits.rack if all(now >= queue.leader_until for queue in chosen) else "",
     }
     return plan
+
+
+def _room_for(chosen: list[PartitionQueue], buffer: FetchBuffer, limits: FetchLimits, who: Hashable) -> int:
+    """How many bytes the answer may have, reserved; 0: there is no room for a useful answer."""
+    room = buffer.room
+    least = 1
+    for queue in chosen:
+        # A broker sends the first batch whole. What size the batches have is known from those that came.
+        batch = max(queue.batch_bytes, room.bound // (2 * room.workers + 2)) if queue.batch_bytes else room.bound
+        least = max(least, queue.batch_bytes, min(batch, limits.partition_max_bytes, limits.max_bytes))
+    most = min(limits.max_bytes, len(chosen) * limits.partition_max_bytes)
+    return room.ask(who, most, least, buffer.nbytes)
 
 
 def _partition(queue: PartitionQueue, cluster: ClusterSnapshot, limits: FetchLimits) -> dict[str, Any]:
@@ -217,6 +239,8 @@ def ask_new_leaders(plan: FetchPlan, node: int, cluster: ClusterSnapshot) -> Non
 
 def release(plan: FetchPlan, retry_at: float) -> None:
     """The answer is here, or will not come: the partitions may be asked for again from ``retry_at`` on."""
+    plan.room.give_back(plan.granted)
+    plan.granted = 0
     for queue, version, _ in plan.tickets.values():
         if queue.version == version:
             queue.in_flight = False

@@ -19,7 +19,7 @@ from managedconsumer.runtime.engine.assignment_part import AssignmentPart
 from managedconsumer.runtime.engine.troubles import FETCH
 from managedconsumer.runtime.net.buffers import BufferPool
 from managedconsumer.runtime.net.connection import Connection
-from managedconsumer.structs import TopicPartition
+from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import RecordChunk
 
@@ -49,6 +49,8 @@ class FetchPool:
         self._slots = slots
         self._workers: dict[tuple[int, int], Any] = {}
         self._retired: list[Any] = []
+        self._buffers = BufferPool(engine.handler, engine.buffer.room.bound)
+        engine.buffer.room.memory = self._buffers
         #: Offsets of answers that went past the high watermark which came with them, see :meth:`_past_watermark`.
         self._refetched: dict[TopicPartition, int] = {}
 
@@ -62,6 +64,7 @@ class FetchPool:
             if key[0] >= 0 and key not in self._workers:
                 name = f"fetcher-{key[0]}" if self._slots == 1 else f"fetcher-{key[0]}-{key[1]}"
                 self._workers[key] = engine.handler.spawn(name, self._run, key)
+                engine.buffer.room.workers = len(self._workers)
 
     def _slot(self, queue: PartitionQueue) -> int:
         return queue.tp.partition % self._slots
@@ -83,14 +86,14 @@ class FetchPool:
         engine = self._engine
         connection: Connection | None = None
         backoff = Backoff(_FIRST_PAUSE, LONGEST_PAUSE, engine.handler.random)
-        buffers, session = BufferPool(), FetchSession()
+        session, plan = FetchSession(), None
         try:
             while (plan := self._next_plan(key)) is not None:
                 try:
                     if connection is None or not connection.connected:
                         if connection is not None:
                             connection.close()
-                        connection = engine.cluster.connect(key[0], buffers.take)
+                        connection = engine.cluster.connect(key[0], self._buffers.take)
                         session.reset()
                     answer = self._ask(connection, session, plan)
                 except err.FATAL_LOCAL_ERRORS:
@@ -106,12 +109,24 @@ class FetchPool:
                     continue
                 backoff.succeed()
                 self._deliver(key, plan, answer)
+                del answer  # or its memory would be held until the next one comes
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             engine.fail(error)
         finally:
             engine.troubles.over((FETCH, *key))
+            self._leave(key, plan)
             if connection is not None:
                 connection.close()
+
+    def _leave(self, key: tuple[int, int], plan: fp.FetchPlan | None) -> None:
+        """The worker ends: what it may have fetched, and its place in the line, are for the others."""
+        engine = self._engine
+        with engine.lock:
+            if plan is not None:
+                fp.release(plan, 0.0)
+            engine.buffer.room.leave(key)
+            engine.buffer.room.workers = max(1, len(self._workers))
+            engine.not_full.notify_all()
 
     def _next_plan(self, key: tuple[int, int]) -> fp.FetchPlan | None:
         """Wait until there is something to ask for; None: this worker is not needed any more."""
@@ -126,7 +141,7 @@ class FetchPool:
                 for queue in mine:
                     if fp.recreated(queue, snapshot):
                         engine.topic_recreated(queue, snapshot.topics[queue.tp.topic].topic_id)
-                plan = fp.plan_fetch(engine.buffer, mine, snapshot, self._limits, now)
+                plan = self._ask_in_turn(key, mine, snapshot, now)
                 if plan is not None:
                     return plan
                 resting = [q.retry_at - now for q in mine if q.retry_at > now]
@@ -135,6 +150,16 @@ class FetchPool:
             if worker is not None and engine.closing:
                 self._retired.append(worker)
         return None
+
+    def _ask_in_turn(
+        self, key: tuple[int, int], mine: list[PartitionQueue], snapshot: ClusterSnapshot, now: float
+    ) -> fp.FetchPlan | None:
+        room = self._engine.buffer.room
+        waiting = room.waiting
+        plan = fp.plan_fetch(self._engine.buffer, mine, snapshot, self._limits, now, key)
+        if room.waiting < waiting:  # it is another worker's turn
+            self._engine.not_full.notify_all()
+        return plan
 
     def _ask_leaders_again(self, now: float) -> None:
         """Another replica may be the closest by now; only leaders know (KIP-392)."""
@@ -216,6 +241,8 @@ class FetchPool:
             fp.answered(plan)
             for result in results:
                 stale |= self._take(result, rest)
+            if engine.buffer.room.waiting:
+                engine.not_full.notify_all()
             if results:  # an idle topic's answers are empty, and wake nobody
                 engine.lock.notify_all()
         retried = [result for result in results if result.outcome is fp.Outcome.RETRY]

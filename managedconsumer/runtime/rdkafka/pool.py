@@ -135,7 +135,7 @@ class RdkafkaPool(FetchPool):
         }
         # While one partition is full, all wait: librdkafka has one queue, and pausing a partition would drop what was
         # fetched of it. The full one is being consumed, so this does not last.
-        full = buffer.nbytes * 2 >= buffer.max_bytes or any(
+        full = buffer.nbytes * 2 >= buffer.room.bound or any(
             queue.records >= buffer.max_messages for queue in wanted.values() if not queue.state.held
         )
         return _Step(stop, start, not full)
