@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Hashable, Iterable, Mapping
+from typing import Any, Hashable, Iterable, Mapping, NamedTuple
 
 from managedconsumer import codes
 from managedconsumer import errors as err
@@ -26,8 +25,7 @@ EPOCH_VERSION = 12
 _FOLLOWER_REST = 10.0
 
 
-@dataclass(frozen=True)
-class FetchLimits:
+class FetchLimits(NamedTuple):
     """How much to ask for; sizes in bytes, times in milliseconds. ``beside``: see ``wire.compression.decompress``."""
 
     min_bytes: int = 1
@@ -41,16 +39,14 @@ class FetchLimits:
     beside: Beside | None = None
 
 
-@dataclass
 class FetchPlan:
     """One Fetch request and the tickets under which its answer counts."""
 
-    body: dict[str, Any]
-    by_id: bool
-    room: Room
-    #: What it may bring, in bytes, see :mod:`managedconsumer.fetch.room`; 0: that was given back.
-    granted: int
-    tickets: dict[tuple[Any, int], tuple[PartitionQueue, int, int]] = field(default_factory=dict)
+    def __init__(self, body: dict[str, Any], by_id: bool, room: Room, granted: int) -> None:
+        self.body, self.by_id, self.room = body, by_id, room
+        #: What it may bring, in bytes, see :mod:`managedconsumer.fetch.room`; 0: that was given back.
+        self.granted = granted
+        self.tickets: dict[tuple[Any, int], tuple[PartitionQueue, int, int]] = {}
 
 
 class Outcome(Enum):
@@ -64,16 +60,22 @@ class Outcome(Enum):
     RAISE = "raise"  # the user must know
 
 
-@dataclass
 class PartitionResult:
     """One partition's answer: ``chunk`` with DATA, ``error`` otherwise; ``version`` is the ticket."""
 
-    queue: PartitionQueue
-    version: int
-    outcome: Outcome
-    answer: Mapping[str, Any]
-    chunk: RecordChunk | None = None
-    error: BaseException | None = None
+    __slots__ = ("answer", "chunk", "error", "outcome", "queue", "version")
+
+    def __init__(
+        self,
+        queue: PartitionQueue,
+        version: int,
+        outcome: Outcome,
+        answer: Mapping[str, Any],
+        chunk: RecordChunk | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        self.queue, self.version, self.outcome = queue, version, outcome
+        self.answer, self.chunk, self.error = answer, chunk, error
 
 
 def wanted(queue: PartitionQueue, buffer: FetchBuffer, now: float) -> bool:

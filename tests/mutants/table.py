@@ -300,8 +300,8 @@ WIRE = [
     Mutant(
         "a receive buffer is used again while somebody looks at it",
         "managedconsumer/runtime/net/buffers.py",
-        "if len(buffer) >= size and _unseen(buffer):",
-        "if len(buffer) >= size:",
+        "free = [buffer for buffer in self._buffers if _unseen(buffer)]",
+        "free = list(self._buffers)",
         ("tests/runtime/test_buffers.py",),
         ci=True,
     ),
