@@ -300,8 +300,8 @@ WIRE = [
     Mutant(
         "a receive buffer is used again while somebody looks at it",
         "managedconsumer/runtime/net/buffers.py",
-        "free = [buffer for buffer in self._buffers if _unseen(buffer)]",
-        "free = list(self._buffers)",
+        "free = [piece for piece in self._pieces if _unseen(piece.memory)]",
+        "free = list(self._pieces)",
         ("tests/runtime/test_buffers.py",),
         ci=True,
     ),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 from contextlib import suppress
+from typing import NamedTuple
 
 from managedconsumer.runtime.waiting.handlers import Handler
 
@@ -19,6 +20,17 @@ _LARGE_PAGE = 2 * 1024 * 1024
 _SMALL_UNSEEN = 1024 * 1024
 
 _Buffer = bytearray | mmap.mmap
+
+
+class _Piece(NamedTuple):
+    """``memory`` of which the first ``size`` bytes are used; a mapping's length is one of large pages."""
+
+    memory: _Buffer
+    size: int
+
+    def view(self) -> memoryview:
+        """All that may be used."""
+        return memoryview(self.memory)[: self.size]
 
 
 class BufferPool:
@@ -34,7 +46,7 @@ class BufferPool:
         self.limit = limit
         self._lock = handler.Lock()
         self._spare = spare
-        self._buffers: list[_Buffer] = []
+        self._pieces: list[_Piece] = []
         self._bytes = 0
         self._small: list[bytearray] = []
         self._small_bytes = 0
@@ -45,27 +57,27 @@ class BufferPool:
         with self._lock:
             if size < _SMALL:
                 return self._take_small(size)
-            free = [buffer for buffer in self._buffers if _unseen(buffer)]
-            fitting = [buffer for buffer in free if size <= len(buffer) <= self._most_for(size)]
+            free = [piece for piece in self._pieces if _unseen(piece.memory)]
+            fitting = [piece for piece in free if size <= piece.size <= self._most_for(size)]
             if fitting:
-                return memoryview(min(fitting, key=len))
+                return min(fitting, key=lambda piece: piece.size).view()
             whole = -(-size // _SMALL) * _SMALL
             self._drop(free, whole)
-            fresh = _fresh(whole)
-            self._buffers.append(fresh)
+            fresh = _Piece(_fresh(whole), whole)
+            self._pieces.append(fresh)
             self._bytes += whole
-            return memoryview(fresh)
+            return fresh.view()
 
     def _most_for(self, size: int) -> int:
         """The largest buffer to receive ``size`` bytes into: a much larger one is a waste when memory is short."""
         return self.limit if 2 * self._bytes <= self.limit else size + size // 4
 
-    def _drop(self, free: list[_Buffer], coming: int) -> None:
+    def _drop(self, free: list[_Piece], coming: int) -> None:
         """Give up free buffers, the oldest first."""
         while free and (len(free) >= self._spare or self._bytes + self._small_bytes + coming > self.limit):
             oldest = free.pop(0)
-            self._buffers = [buffer for buffer in self._buffers if buffer is not oldest]
-            self._bytes -= len(oldest)
+            self._pieces = [piece for piece in self._pieces if piece is not oldest]
+            self._bytes -= oldest.size
 
     def _take_small(self, size: int) -> memoryview:
         if self._small_bytes > self._small_most:
@@ -89,7 +101,7 @@ class BufferPool:
         """Bytes of the buffers that somebody has a view of."""
         with self._lock:
             self._forget_small()
-            return self._small_bytes + sum(len(buffer) for buffer in self._buffers if not _unseen(buffer))
+            return self._small_bytes + sum(piece.size for piece in self._pieces if not _unseen(piece.memory))
 
 
 def _unseen(buffer: _Buffer) -> bool:
@@ -105,11 +117,17 @@ def _unseen(buffer: _Buffer) -> bool:
 
 
 def _fresh(size: int) -> _Buffer:
-    """New memory of ``size`` bytes, in large pages if the system has them: a fifth of the faults' time."""
+    """New memory of ``size`` bytes, in large pages if the system has them: half of the faults' time.
+
+    Linux aligns a mapping for large pages only if its length is a multiple of theirs. The rest behind the last whole
+    one is left to small pages, so that no more becomes resident than is used.
+    """
     if size < _LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return bytearray(size)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if size >= _LARGE_PAGE:
+    large = size // _LARGE_PAGE * _LARGE_PAGE
+    whole = size if not large else -(-size // _LARGE_PAGE) * _LARGE_PAGE
+    memory = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if large:
         with suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
+            memory.madvise(mmap.MADV_HUGEPAGE, 0, large)
     return memory
