@@ -104,8 +104,8 @@ GOALS = [
     Goal("import", "managedconsumer", "most", 60, 40, metric="cpu_ms", unit="ms CPU"),
     Goal("start", "managedconsumer", "most", 0.15, metric="over_broker_s", unit="s above the broker's answers"),
     Goal("idle", "managedconsumer", "most", 0.3, metric="core_percent", unit="% of a core"),
-    Goal("memory", "managedconsumer, 16 MB", "most", 1, metric="of_bound", unit="x queued_max_bytes"),
-    Goal("memory", "managedconsumer, default (64 MB)", "most", 1, metric="of_bound", unit="x queued_max_bytes"),
+    Goal("memory", "managedconsumer, 16 MB", "most", 1.1, 1.05, metric="of_bound", unit="x queued_max_bytes"),
+    Goal("memory", "managedconsumer, default (64 MB)", "most", 1.1, 1.05, metric="of_bound", unit="x queued_max_bytes"),
     Goal("latency", "managedconsumer", "within", 1, metric="p50_ms", peer="confluent"),
     Goal("latency", "managedconsumer", "within", 1, metric="p99_ms", peer="confluent"),
 ]
