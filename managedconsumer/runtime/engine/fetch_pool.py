@@ -161,6 +161,11 @@ class FetchPool:
             self._engine.not_full.notify_all()
         return plan
 
+    def _wake_waiting(self) -> None:
+        """What a request had reserved is free again; the lock is held."""
+        if self._engine.buffer.room.waiting:
+            self._engine.not_full.notify_all()
+
     def _ask_leaders_again(self, now: float) -> None:
         """Another replica may be the closest by now; only leaders know (KIP-392)."""
         for queue in self._engine.buffer if self._limits.rack else ():
@@ -218,6 +223,7 @@ class FetchPool:
         engine = self._engine
         with engine.lock:
             ticket = fp.separate(plan)
+            self._wake_waiting()
             if ticket is None:
                 return True
             queue, version, offset = ticket
@@ -241,8 +247,7 @@ class FetchPool:
             fp.answered(plan)
             for result in results:
                 stale |= self._take(result, rest)
-            if engine.buffer.room.waiting:
-                engine.not_full.notify_all()
+            self._wake_waiting()
             if results:  # an idle topic's answers are empty, and wake nobody
                 engine.lock.notify_all()
         retried = [result for result in results if result.outcome is fp.Outcome.RETRY]
