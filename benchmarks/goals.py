@@ -108,8 +108,8 @@ GOALS = [
         for rate in ("10", "100", "500", "5,000", "50,000")
     ),
     Goal("idle", "managedconsumer", "most", 0.15, 0.07, metric="core_percent", unit="% of a core"),
-    Goal("memory", "managedconsumer, 16 MB", "most", 1, metric="of_bound", unit="x queued_max_bytes"),
-    Goal("memory", "managedconsumer, default (64 MB)", "most", 1, metric="of_bound", unit="x queued_max_bytes"),
+    Goal("memory", "managedconsumer, 16 MB", "most", 1.1, 1.05, metric="of_bound", unit="x queued_max_bytes"),
+    Goal("memory", "managedconsumer, default (64 MB)", "most", 1.1, 1.05, metric="of_bound", unit="x queued_max_bytes"),
     Goal("latency", "managedconsumer", "within", 1, metric="p50_ms", peer="confluent"),
     Goal("latency", "managedconsumer", "within", 1, metric="p99_ms", peer="confluent"),
 ]

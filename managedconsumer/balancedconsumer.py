@@ -124,7 +124,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
     ) -> None:
         """Validate everything, build, and start unless told not to."""
         group = check_group(consumer_group, required=True)
-        mine = {name: options.pop(name) for name in list(options) if name in GroupOptions.__dataclass_fields__}
+        mine = {name: options.pop(name) for name in list(options) if name in GroupOptions._fields}
         check_names(type(self).__name__, options, ConsumerOptions, GroupOptions)
         wish = GroupOptions(**mine)
         consumer_options = ConsumerOptions(use_rdkafka=use_rdkafka, **options)

@@ -6,9 +6,8 @@ names the argument, the value and what is allowed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, ClassVar, Iterable
 
 from managedconsumer.errors import ConfigurationError, UnicodeException
 from managedconsumer.structs import OffsetResetStrategy, OffsetType
@@ -116,9 +115,9 @@ _OTHER_ARGUMENTS = ("topic", "cluster", "consumer_group", "auto_start", "use_gre
 _MEMBER_ARGUMENTS = ("membership_protocol", "listener", "metrics")
 
 
-def check_names(consumer: str, given: Iterable[str], *known: type) -> None:
+def check_names(consumer: str, given: Iterable[str], *known: type[_Options]) -> None:
     """Raise TypeError for an option in ``given`` that is no field of the classes ``known``; it names the likely one."""
-    names = {field.name for options in known for field in fields(options)}
+    names = {name for options in known for name in options._fields}
     for name in given:
         if name not in names:
             more = (*_OTHER_ARGUMENTS, *(_MEMBER_ARGUMENTS if GroupOptions in known else ("partitions",)))
@@ -175,8 +174,30 @@ def check_reset(value: Any) -> str:
         raise wrong_value("auto_offset_reset", value, allowed) from None
 
 
-@dataclass
-class ConsumerOptions:
+class _Options:
+    """Options with their defaults as attributes of the class."""
+
+    #: Their names.
+    _fields: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls) -> None:
+        cls._fields = tuple(name for name in cls.__annotations__ if name != "_fields")
+
+    def __init__(self, **given: Any) -> None:
+        for name, value in given.items():
+            if name not in self._fields:
+                raise unexpected_argument(type(self).__name__, name, self._fields)
+            setattr(self, name, value)
+        self._check()
+
+    def _check(self) -> None:
+        """Validate and convert; raises TypeError and ConfigurationError."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._fields)})"
+
+
+class ConsumerOptions(_Options):
     """What SimpleConsumer and ManagedBalancedConsumer have in common; times in milliseconds, sizes in bytes."""
 
     fetch_message_max_bytes: int = 1024 * 1024
@@ -201,7 +222,7 @@ class ConsumerOptions:
     on_error: OnError = "raise"
     use_rdkafka: bool = False
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         self.fetch_message_max_bytes = check_int("fetch_message_max_bytes", self.fetch_message_max_bytes, 1, "byte")
         self.num_consumer_fetchers = check_int("num_consumer_fetchers", self.num_consumer_fetchers)
         self.auto_commit_interval_ms = check_int("auto_commit_interval_ms", self.auto_commit_interval_ms, 1, "ms")
@@ -230,8 +251,7 @@ class ConsumerOptions:
         return ISOLATION_LEVELS[self.isolation_level]
 
 
-@dataclass
-class GroupOptions:
+class GroupOptions(_Options):
     """What a group member has besides; times in milliseconds."""
 
     rebalance_max_retries: int = 5
@@ -245,7 +265,7 @@ class GroupOptions:
     group_instance_id: str | None = None
     post_rebalance_callback: Callable[..., Any] | None = None
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         for name, minimum in (
             ("rebalance_max_retries", 0),
             ("rebalance_backoff_ms", 0),

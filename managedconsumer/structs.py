@@ -6,7 +6,6 @@ next.  pykafka's "last consumed" convention exists only at the facade, see ``man
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Mapping, NamedTuple
 
@@ -41,8 +40,7 @@ class OffsetResetStrategy:
     NONE = 0
 
 
-@dataclass(frozen=True)
-class Generation:
+class Generation(NamedTuple):
     """One round of a group as this member knows it: the round's number, our member id, the chosen assignor."""
 
     id: int
@@ -84,23 +82,21 @@ class PartitionInfo(NamedTuple):
     error_code: int = 0
 
 
-@dataclass(frozen=True)
-class TopicInfo:
+class TopicInfo(NamedTuple):
     """A topic as the metadata describes it; ``topic_id`` is None before Kafka 2.8."""
 
     name: str
     topic_id: bytes | None = None
-    partitions: Mapping[int, PartitionInfo] = field(default_factory=dict)
+    partitions: Mapping[int, PartitionInfo] = MappingProxyType({})
     error_code: int = 0
     is_internal: bool = False
 
 
-@dataclass(frozen=True)
-class ClusterSnapshot:
+class ClusterSnapshot(NamedTuple):
     """What one metadata answer (merged with earlier ones) says; immutable, so it is passed between threads freely."""
 
-    brokers: Mapping[int, BrokerInfo] = field(default_factory=lambda: MappingProxyType({}))
-    topics: Mapping[str, TopicInfo] = field(default_factory=lambda: MappingProxyType({}))
+    brokers: Mapping[int, BrokerInfo] = MappingProxyType({})
+    topics: Mapping[str, TopicInfo] = MappingProxyType({})
     controller_id: int = -1
     cluster_id: str | None = None
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from managedconsumer.errors import IllegalStateError
 from managedconsumer.partition_state import TRANSITIONS as TRANSITIONS
@@ -56,8 +56,7 @@ class PartitionNotAssignedError(IllegalStateError, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
-@dataclass(frozen=True)
-class Era:
+class Era(NamedTuple):
     """One assignment, from the moment it is taken over to the next change; ``number`` only ever rises."""
 
     number: int

@@ -19,7 +19,18 @@ MAX_FUNCTION = 60
 
 # Data flows down: a file imports from its own row and from the rows above it.
 ROWS = [
-    {"_version", "_error_base", "_error_logs", "codes", "errors", "structs", "clock", "config", "offset_convention"},
+    {
+        "_version",
+        "_error_base",
+        "_error_logs",
+        "codes",
+        "errors",
+        "structs",
+        "values",
+        "clock",
+        "config",
+        "offset_convention",
+    },
     {"wire"},
     {"coordinator"},
     {"subscription_state", "subscription_input", "partition_state"},

@@ -41,7 +41,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 def real_options() -> set[str]:
     """All that a user can set, and the arguments of a consumer's methods."""
-    names = {*ConsumerOptions.__dataclass_fields__, *GroupOptions.__dataclass_fields__, *Security.__dataclass_fields__}
+    names = {*ConsumerOptions._fields, *GroupOptions._fields, *Security._fields}
     calls = [KafkaClient, ManagedBalancedConsumer, SimpleConsumer]
     methods = [method for kind in calls for _, method in inspect.getmembers(kind, inspect.isfunction)]
     for call in [*calls, *methods]:

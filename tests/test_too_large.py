@@ -6,7 +6,6 @@ import asyncio
 import os
 import pickle
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,7 +57,7 @@ def opened(broker: MemoryBroker) -> Iterator[Open]:
         consumer = make(TOPIC, broker.bootstrap, consumer_group="g", **options)
         made.append(consumer)
         cluster = consumer._session.engine.cluster
-        cluster.settings = replace(cluster.settings, max_frame_bytes=LIMIT)  # the real one is 65 MiB
+        cluster.settings = cluster.settings.replace(max_frame_bytes=LIMIT)  # the real one is 65 MiB
         consumer.start()
         return consumer
 
@@ -214,7 +213,7 @@ class TestRange:
     @staticmethod
     def chunks(broker: MemoryBroker, stop: int = 5, **limits: Any) -> tuple[Cluster, Any]:
         cluster = Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler())
-        cluster.settings = replace(cluster.settings, max_frame_bytes=LIMIT)
+        cluster.settings = cluster.settings.replace(max_frame_bytes=LIMIT)
         made = RangeLimits(**{"partition_max_bytes": 1000, "size_option": "some.option", **limits})
         return cluster, fetch_range(cluster, TOPIC, 0, 0, stop, made)
 

@@ -6,7 +6,9 @@ Answers with one line of JSON. ``--mode``:
 ``latency``   values hold the time at which they were sent (ns, monotonic) and a running number
 ``rate``      the same for ``--seconds`` at a steady pace, which begins when ``--ready`` is there
 ``idle``      CPU of the process in ``--seconds`` without messages, after every one that is there has been read
-``slow``      a millisecond of pause for each message, for ``--seconds``: how far memory grows
+``slow``      a millisecond of pause for each message, for ``--seconds``: how far memory grows beyond a consumer of
+              ``--empty``, a topic without messages
+``empty``     how far memory grows in ``--seconds`` without messages
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -151,8 +154,35 @@ def idle(read: Read, spec: Spec, count: int, seconds: float) -> None:
     read(spec, handle)
 
 
-def slow(read: Read, spec: Spec, seconds: float, bound_mb: float) -> dict[str, float]:
-    """Peak of memory over what the process had after its imports."""
+def empty(read: Read, spec: Spec, seconds: float) -> None:
+    """Ends the process: a client that waits for a message cannot be told that there will be none."""
+    before = most_memory_mb()
+
+    def end() -> None:
+        time.sleep(seconds)
+        say({"grown_mb": most_memory_mb() - before})
+        os._exit(0)
+
+    threading.Thread(target=end, daemon=True).start()
+    read(spec, lambda _: 0.0)
+
+
+def of_an_empty_consumer(topic: str) -> float:
+    """How far the memory (MB) of this client grows, with the same options, where there is nothing to read."""
+    command = [
+        sys.executable,
+        *sys.argv,
+        "--mode",
+        "empty",
+        "--topic",
+        topic,
+    ]  # of an option given twice the last counts
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return float(json.loads(done.stdout.splitlines()[-1])["grown_mb"])
+
+
+def slow(read: Read, spec: Spec, seconds: float, bound_mb: float, empty_mb: float) -> dict[str, float]:
+    """Peak of memory over what the process had after its imports, and over that of a consumer with nothing to read."""
     before = most_memory_mb()
     ends = [0.0]
 
@@ -168,16 +198,16 @@ def slow(read: Read, spec: Spec, seconds: float, bound_mb: float) -> dict[str, f
     except Enough:
         pass
     peak = most_memory_mb()
-    facts = {"max_rss_mb": peak, "grown_mb": peak - before}
+    facts = {"max_rss_mb": peak, "grown_mb": peak - before - empty_mb}
     # A bound of 64 MB is 64 MiB, as memory is counted here.
-    return facts | ({"of_bound": (peak - before) / bound_mb} if bound_mb else {})
+    return facts | ({"of_bound": (peak - before - empty_mb) / bound_mb} if bound_mb else {})
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--client", choices=sorted(CLIENTS), required=True)
-    parser.add_argument("--mode", choices=("start", "latency", "rate", "idle", "slow"), required=True)
+    parser.add_argument("--mode", choices=("start", "latency", "rate", "idle", "slow", "empty"), required=True)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--options", type=json.loads, default={}, help="the client's own options, as JSON")
@@ -186,6 +216,7 @@ def main() -> None:
     parser.add_argument("--ready", type=Path, help="a file to make when the first message is there")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--bound", type=float, default=0.0, help="MB that the client was told to keep to")
+    parser.add_argument("--empty", default="", help="a topic without messages")
     given = parser.parse_args()
     spec = Spec(given.bootstrap, given.topic, f"bench-{uuid.uuid4().hex[:12]}", given.options)
     read = CLIENTS[given.client]()
@@ -196,7 +227,10 @@ def main() -> None:
     elif given.mode == "rate":
         say(rate(read, spec, given.count, given.seconds, given.ready))
     elif given.mode == "slow":
-        say(slow(read, spec, given.seconds, given.bound))
+        unread = of_an_empty_consumer(given.empty) if given.empty else 0.0
+        say(slow(read, spec, given.seconds, given.bound, unread))
+    elif given.mode == "empty":
+        empty(read, spec, given.seconds)
     else:
         idle(read, spec, given.count, given.seconds)
 

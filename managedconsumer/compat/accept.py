@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 from managedconsumer import errors as err
 from managedconsumer.compat import naming
@@ -26,8 +25,7 @@ from managedconsumer.subscription_input import checked_pattern
 _LONGEST_CONNECT_MS = 10_000
 
 
-@dataclass(frozen=True)
-class TopicChoice:
+class TopicChoice(NamedTuple):
     """What to consume: ``names``, or all that match ``pattern``; ``single``: one topic, named as pykafka does it."""
 
     names: list[str]

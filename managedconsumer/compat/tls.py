@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 from typing import Any, Mapping
@@ -13,7 +12,7 @@ from managedconsumer.runtime.net.security import Security
 
 log = logging.getLogger(__name__)
 
-_OPTIONS = frozenset(field.name for field in dataclasses.fields(Security))
+_OPTIONS = frozenset(Security._fields)
 
 
 class SslConfig:

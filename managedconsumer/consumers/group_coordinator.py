@@ -213,7 +213,7 @@ class BaseCoordinator(ABC):
         """The driver; made at its first use, when the subclass is complete."""
         with self.lock:
             if self._made is None:
-                config = {key: self.config[key] for key in MembershipConfig.__dataclass_fields__ if key in self.config}
+                config = {key: self.config[key] for key in MembershipConfig._fields if key in self.config}
                 settings = MembershipConfig(protocol_type=self.protocol_type(), **config)
                 # Weakly: the heartbeat worker holds the machine, and must not keep a forgotten coordinator alive.
                 me = weakref.ref(self)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from managedconsumer import codes
 from managedconsumer.compat.membership import accept_assignors
@@ -29,8 +28,7 @@ CLASSIC, CONSUMER = "classic", "consumer"
 SERVER_ASSIGNORS = ("uniform", "range")
 
 
-@dataclass(frozen=True)
-class AssignorChoice:
+class AssignorChoice(NamedTuple):
     """What ``membership_protocol`` chose."""
 
     #: The classic assignors.

@@ -10,7 +10,6 @@ offsets of a partition that somebody else owns by then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping, NamedTuple
 
 from managedconsumer import errors as err
@@ -28,8 +27,7 @@ _REQUEST_S = 10.0
 _LEAST_S, _LEAST_STRICT_S = 1.0, 0.05
 
 
-@dataclass(frozen=True)
-class Patience:
+class Patience(NamedTuple):
     """How long a caller tries, and through what.
 
     ``seconds``: for how long attempts are made (None: as long as it takes; 0: one attempt). ``strict``: requests are
@@ -74,8 +72,7 @@ class Wanted(NamedTuple):
     hindrance: err.KafkaException | None = None
 
 
-@dataclass(frozen=True)
-class Expelled:
+class Expelled(NamedTuple):
     """A commit under ``generation`` was refused because the member is out of the group, or its generation over."""
 
     error: err.KafkaException
@@ -85,15 +82,21 @@ class Expelled:
 Event = CoordinatorLost | Expelled
 
 
-@dataclass
 class Result:
     """How a commit ended, partition by partition."""
 
-    committed: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
-    refused: dict[TopicPartition, err.KafkaException] = field(default_factory=dict)
-    #: Not committed when the time was over, and not refused for good either; ``problem`` says why.
-    left: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
-    problem: err.KafkaException | None = None
+    def __init__(
+        self,
+        committed: dict[TopicPartition, OffsetAndMetadata] | None = None,
+        refused: dict[TopicPartition, err.KafkaException] | None = None,
+        left: dict[TopicPartition, OffsetAndMetadata] | None = None,
+        problem: err.KafkaException | None = None,
+    ) -> None:
+        self.committed = {} if committed is None else committed
+        self.refused = {} if refused is None else refused
+        #: Not committed when the time was over, and not refused for good either; ``problem`` says why.
+        self.left = {} if left is None else left
+        self.problem = problem
 
     @property
     def error(self) -> err.KafkaException | None:

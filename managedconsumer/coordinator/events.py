@@ -5,16 +5,15 @@ Requests go out, events come back: the machines of this package own no socket, t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.structs import Generation
+from managedconsumer.values import Value
 from managedconsumer.wire.protocol.schemas import Api
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """Something to send to the group's coordinator.
 
     ``timeout`` is how long (seconds) the driver waits for the answer; ``generation`` is the one it was asked under.
@@ -27,8 +26,7 @@ class Request:
     generation: Generation
 
 
-@dataclass(frozen=True)
-class GroupMemberInfo:
+class GroupMemberInfo(NamedTuple):
     """A member as the group's leader sees it."""
 
     member_id: str
@@ -36,8 +34,7 @@ class GroupMemberInfo:
     metadata: bytes
 
 
-@dataclass(frozen=True)
-class Transition:
+class Transition(NamedTuple):
     """The state changed: for the log and the recorder."""
 
     old: MemberState
@@ -46,16 +43,14 @@ class Transition:
     generation: Generation
 
 
-@dataclass(frozen=True)
-class PrepareJoin:
+class PrepareJoin(NamedTuple):
     """Give up what has to be given up before a join, then call ``prepared``."""
 
     reason: str
     generation: Generation
 
 
-@dataclass(frozen=True)
-class Elected:
+class Elected(NamedTuple):
     """We lead this generation: compute the assignment and call ``provide_assignments``."""
 
     protocol: str
@@ -63,8 +58,7 @@ class Elected:
     skip_assignment: bool
 
 
-@dataclass(frozen=True)
-class Assigned:
+class Assigned(NamedTuple):
     """Our assignment is here: take it over, then call ``reconciled``.
 
     ``continuous`` is True when this generation directly follows the one that we held as the same member, so
@@ -79,8 +73,7 @@ class Assigned:
     target: tuple[tuple[bytes, tuple[int, ...]], ...] | None = None
 
 
-@dataclass(frozen=True)
-class MembershipLost:
+class MembershipLost(NamedTuple):
     """We are out of the group: stop delivering, drop the partitions without a commit, call ``forgotten``."""
 
     reason: str
@@ -88,20 +81,17 @@ class MembershipLost:
     generation: Generation
 
 
-@dataclass(frozen=True)
-class CoordinatorLost:
+class CoordinatorLost(NamedTuple):
     """The coordinator must be looked up again."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class CoordinatorBack:
+class CoordinatorBack(Value):
     """The coordinator, possibly on another broker, has answered again."""
 
 
-@dataclass(frozen=True)
-class Retrying:
+class Retrying(NamedTuple):
     """A passing error; the next try comes after ``delay`` seconds."""
 
     error: BaseException
@@ -109,16 +99,14 @@ class Retrying:
     failures: int
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(NamedTuple):
     """The request ``api`` (its name) has had no answer for a while; ``over``: that has ended, well or not."""
 
     api: str
     over: bool
 
 
-@dataclass(frozen=True)
-class MembershipFailed:
+class MembershipFailed(NamedTuple):
     """An error that cannot heal: the membership has ended."""
 
     error: BaseException

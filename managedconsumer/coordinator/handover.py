@@ -13,14 +13,14 @@ Source: KIP-429 (cooperative), KIP-814 (a static leader that is back), KIP-848.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
-from typing import Any, Callable, Collection, Generator, Protocol, TypeVar
+from typing import Any, Callable, Collection, Generator, NamedTuple, Protocol, TypeVar
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.events import Assigned, Elected, MembershipLost, PrepareJoin
 from managedconsumer.coordinator.negotiation import Negotiation, assigned_in_group
 from managedconsumer.structs import NO_GENERATION, ClusterSnapshot, Generation, TopicPartition
+from managedconsumer.values import Value
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +28,7 @@ Partitions = Collection[TopicPartition]
 REVOKED, ASSIGNED, LOST = "on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     """What differs between the members that hand partitions over.
 
     ``keeps``: what an eager assignor takes back before a join stays, on hold, until the next share is known; it goes on
@@ -45,23 +44,20 @@ class Rules:
 # -- the steps, and what the driver sends back ------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Hold:
+class Hold(NamedTuple):
     """Hand out nothing more of these, and wait (for a bounded time) until nobody has a message of them in hand."""
 
     partitions: Partitions
     generation: Generation
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(NamedTuple):
     """Commit what is finished, if commits are automatic; for a bounded time, without raising what may pass."""
 
     partitions: Partitions
 
 
-@dataclass(frozen=True)
-class Tell:
+class Tell(NamedTuple):
     """Call ``method`` of the listener; ``begin()`` right before, in the same thread: from then on it counts as told.
 
     It is not begun when ``generation`` is over (None: it is told whatever becomes of it). Answer: False when it did not
@@ -71,18 +67,16 @@ class Tell:
     method: str
     partitions: Partitions
     generation: Generation | None
-    begin: Callable[[], None] = field(compare=False)
+    begin: Callable[[], None]
 
 
-@dataclass(frozen=True)
-class Drop:
+class Drop(NamedTuple):
     """These are not ours any more: forget what is known of them."""
 
     partitions: Partitions
 
 
-@dataclass(frozen=True)
-class TakeOver:
+class TakeOver(NamedTuple):
     """``share`` is ours from here on: find positions for what has none. ``fresh`` of it is on hold until HandOut.
 
     Nothing is changed if ``generation`` is over. May raise: what passes asks for another rebalance.
@@ -93,28 +87,24 @@ class TakeOver:
     generation: Generation
 
 
-@dataclass(frozen=True)
-class HandOut:
+class HandOut(NamedTuple):
     """Messages of the share may be handed out. Answer: False if ``generation`` was over before."""
 
     share: Partitions
     generation: Generation
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """Answer: fresh metadata of ``topics``, or None when our generation is over before. (None: of all that we read.)"""
 
     topics: Collection[str] | None
 
 
-@dataclass(frozen=True)
-class Describe:
+class Describe(Value):
     """Answer: the coordinator's answer to a DescribeGroups of our group. May raise any KafkaException."""
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(NamedTuple):
     """For the history, see :mod:`managedconsumer.coordinator.history`."""
 
     kind: str
@@ -123,8 +113,7 @@ class Note:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Trouble:
+class Trouble(NamedTuple):
     """For the log: the hand-over cannot go on yet, and why."""
 
     text: str

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, NamedTuple
 
 from managedconsumer.structs import Generation, TopicPartition
 
@@ -12,8 +11,7 @@ from managedconsumer.structs import Generation, TopicPartition
 LIMIT = 1000
 
 
-@dataclass(frozen=True)
-class GroupEvent:
+class GroupEvent(NamedTuple):
     """One thing that happened.
 
     ``kind``: "state": the membership's state changed from ``old`` to ``new``. "held": nothing more of the partitions is
@@ -46,7 +44,7 @@ class GroupEvent:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values only, as JSON takes them; partitions as ``"topic-0"``."""
-        return {**self.__dict__, "partitions": [f"{tp.topic}-{tp.partition}" for tp in self.partitions]}
+        return {**self._asdict(), "partitions": [f"{tp.topic}-{tp.partition}" for tp in self.partitions]}
 
 
 class History:

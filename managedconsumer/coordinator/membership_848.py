@@ -9,8 +9,7 @@ Not thread-safe: the driver holds one lock around every call.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from managedconsumer import codes
 from managedconsumer import errors as err
@@ -39,8 +38,7 @@ _BEATING = frozenset({_S.PREPARING_REBALANCE, _S.ASSIGNING, _S.STABLE})
 _JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_STATIC_EPOCH = 0, -1, -2
 
 
-@dataclass(frozen=True)
-class ConsumerGroupConfig:
+class ConsumerGroupConfig(NamedTuple):
     """What a KIP-848 member tells the coordinator; times in milliseconds."""
 
     group_id: str

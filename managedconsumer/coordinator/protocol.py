@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from managedconsumer.errors import MalformedResponseError
 from managedconsumer.structs import TopicPartition
+from managedconsumer.values import Value
 
 #: Newest subscription schema (KIP-881).  Newer ones only ever append fields, so they are read as this one.
 SUBSCRIPTION_VERSION = 3
@@ -141,8 +141,7 @@ def group_by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list
     return list(grouped.items())
 
 
-@dataclass(frozen=True)
-class ConsumerProtocolMemberMetadata:
+class ConsumerProtocolMemberMetadata(Value):
     """A member's subscription, as it goes into JoinGroup.
 
     ``version`` 0 carries ``subscription`` (topic names) and ``user_data`` (the assignor's own bytes); 1 adds
@@ -151,17 +150,35 @@ class ConsumerProtocolMemberMetadata:
     beside the blob, and the assignors order by it.
     """
 
+    _fields = ("version", "subscription", "user_data", "owned_partitions", "generation_id", "rack_id")
+
     version: int
     subscription: Sequence[str]
-    user_data: bytes | None = b""
-    owned_partitions: Sequence[TopicPartition] = ()
-    generation_id: int = -1
-    rack_id: str | None = None
-    group_instance_id: str | None = field(default=None, compare=False)
+    user_data: bytes | None
+    owned_partitions: Sequence[TopicPartition]
+    generation_id: int
+    rack_id: str | None
+    group_instance_id: str | None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "subscription", list(self.subscription))
-        object.__setattr__(self, "owned_partitions", [TopicPartition(*tp) for tp in self.owned_partitions])
+    def __init__(
+        self,
+        version: int,
+        subscription: Sequence[str],
+        user_data: bytes | None = b"",
+        owned_partitions: Sequence[TopicPartition] = (),
+        generation_id: int = -1,
+        rack_id: str | None = None,
+        group_instance_id: str | None = None,
+    ) -> None:
+        self.__dict__.update(
+            version=version,
+            subscription=list(subscription),
+            user_data=user_data,
+            owned_partitions=[TopicPartition(*tp) for tp in owned_partitions],
+            generation_id=generation_id,
+            rack_id=rack_id,
+            group_instance_id=group_instance_id,
+        )
 
     @property
     def topics(self) -> list[str]:
@@ -206,16 +223,18 @@ class ConsumerProtocolMemberMetadata:
         return cls(version, topics, user_data, owned, max(generation, -1), rack or None, group_instance_id)
 
 
-@dataclass(frozen=True)
-class ConsumerProtocolMemberAssignment:
+class ConsumerProtocolMemberAssignment(Value):
     """A member's share, as SyncGroup carries it; ``assignment`` is ``[(topic, [partition, ...]), ...]``."""
+
+    _fields = ("version", "assignment", "user_data")
 
     version: int
     assignment: TopicPartitions
-    user_data: bytes | None = b""
+    user_data: bytes | None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "assignment", [(topic, list(numbers)) for topic, numbers in self.assignment])
+    def __init__(self, version: int, assignment: TopicPartitions, user_data: bytes | None = b"") -> None:
+        copied = [(topic, list(numbers)) for topic, numbers in assignment]
+        self.__dict__.update(version=version, assignment=copied, user_data=user_data)
 
     def partitions(self) -> list[TopicPartition]:
         """The assigned partitions, in the order of the blob."""
@@ -280,12 +299,14 @@ class ConsumerProtocol:
         leaves it to the assignor's memory.  ``generation_id``: the generation those were assigned in.
         """
         metadata = assignor.metadata(set(topics))
-        return replace(
-            metadata,
-            version=SUBSCRIPTION_VERSION,
-            owned_partitions=metadata.owned_partitions if owned_partitions is None else list(owned_partitions),
-            generation_id=generation_id,
-            rack_id=rack_id,
+        return ConsumerProtocolMemberMetadata(
+            SUBSCRIPTION_VERSION,
+            metadata.subscription,
+            metadata.user_data,
+            metadata.owned_partitions if owned_partitions is None else list(owned_partitions),
+            generation_id,
+            rack_id,
+            metadata.group_instance_id,
         )
 
     @staticmethod

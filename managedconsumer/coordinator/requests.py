@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from managedconsumer.structs import Generation
 from managedconsumer.wire.protocol import schemas
@@ -18,8 +17,7 @@ _LEAVE_TIMEOUT_MS = 2000
 _REASON_LENGTH = 255
 
 
-@dataclass(frozen=True)
-class MembershipConfig:
+class MembershipConfig(NamedTuple):
     """What a member tells the coordinator about itself; times in milliseconds."""
 
     group_id: str

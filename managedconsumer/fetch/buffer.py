@@ -9,6 +9,7 @@ from collections import deque
 from typing import Any, Iterable, Iterator
 
 from managedconsumer.errors import KafkaException
+from managedconsumer.fetch.room import Room
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import TopicPartitionState
 from managedconsumer.wire.records import PartitionContext, RecordChunk
@@ -22,6 +23,7 @@ class PartitionQueue:
 
     __slots__ = (
         "alone",
+        "batch_bytes",
         "chunks",
         "context",
         "fetch_offset",
@@ -53,6 +55,8 @@ class PartitionQueue:
         self.retry_at = 0.0
         #: True: fetch it in a separate request until that is answered, because an answer was too large to be received.
         self.alone = False
+        #: The largest batch that came, as it came; 0: none has come.
+        self.batch_bytes = 0
         #: The follower to fetch from (KIP-392), -1: the leader; until when, and until when it has to be the leader.
         self.read_replica = -1
         self.replica_until = 0.0
@@ -86,6 +90,7 @@ class PartitionQueue:
         """
         self.fetch_offset = -1 if chunk.corrupt else chunk.next_fetch_offset
         self.last_epoch = -1 if chunk.corrupt else chunk.last_leader_epoch
+        self.batch_bytes = max(chunk.batch_bytes, self.batch_bytes * 7 // 8)  # one large batch is forgotten in the end
         self.state.note_epochs(chunk.epochs)
         self._count(chunk, 1)
         self.chunks.append(chunk)
@@ -122,7 +127,8 @@ class FetchBuffer:
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         """``max_messages`` per partition and ``max_bytes`` in all; at either no more is fetched."""
         self.max_messages = max_messages
-        self.max_bytes = max_bytes
+        #: Who may fetch how much.
+        self.room = Room(max_bytes)
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self._turn: deque[PartitionQueue] = deque()
         #: Moves whenever a chunk was taken out or a partition became fetchable again: the fetchers may find work.
@@ -174,6 +180,7 @@ class FetchBuffer:
         if queue.version != version or not queue.state.active or self.queues.get(queue.tp) is not queue:
             return False
         queue.push(chunk)
+        self.room.note_chunk(chunk.unpack_bytes)
         if queue not in self._turn:
             self._turn.append(queue)
         # Last in the next request: a broker sends a batch that is larger than the fetch size only for the first
@@ -187,9 +194,13 @@ class FetchBuffer:
             queue.unshift(chunk)
             if queue not in self._turn:
                 (self._turn.append if last else self._turn.appendleft)(queue)
+            if last:
+                self._want()  # it may stay for long: the others go on
 
     def used_up(self, queue: PartitionQueue, chunk: RecordChunk) -> None:
         """``chunk`` was read to its end; behind one with damage fetching goes on only now."""
+        self.room.note_end(chunk.unpack_bytes)
+        self._tell_waiting()
         if chunk.corrupt and queue.fetch_offset < 0 and not queue.chunks:
             queue.fetch_offset = chunk.position
             self.pops += 1
@@ -214,7 +225,19 @@ class FetchBuffer:
                 return queue, queue.chunks[0]
             else:
                 turn.rotate(-1)
+        self._want()
         return None
+
+    def _want(self) -> None:
+        """Nothing that is here can be handed out."""
+        if not self.room.hungry:
+            self.room.hungry = True
+            self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        """There may be room for the workers that wait for it."""
+        if self.room.waiting:
+            self.pops += 1
 
     def shift(self, queue: PartitionQueue) -> None:
         """Take out the chunk that :meth:`peek` has found."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Hashable, Iterable, Mapping, NamedTuple, Sequence
 
 from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
+from managedconsumer.fetch.room import Room
 from managedconsumer.structs import ClusterSnapshot
 from managedconsumer.wire.records import PartitionContext, RecordChunk
 from managedconsumer.wire.records.compression import Beside
@@ -25,8 +25,7 @@ EPOCH_VERSION = 12
 _FOLLOWER_REST = 10.0
 
 
-@dataclass(frozen=True)
-class FetchLimits:
+class FetchLimits(NamedTuple):
     """How much to ask for; sizes in bytes, times in milliseconds. ``beside``: see ``wire.compression.decompress``."""
 
     min_bytes: int = 1
@@ -40,13 +39,16 @@ class FetchLimits:
     beside: Beside | None = None
 
 
-@dataclass
 class FetchPlan:
     """One Fetch request and the tickets under which its answer counts."""
 
-    body: dict[str, Any]
-    by_id: bool
-    tickets: dict[tuple[Any, int], tuple[PartitionQueue, int, int]] = field(default_factory=dict)
+    def __init__(self, body: dict[str, Any], by_id: bool, room: Room, granted: int, *, whole: bool = True) -> None:
+        self.body, self.by_id, self.room = body, by_id, room
+        #: What it may bring, in bytes, see :mod:`managedconsumer.fetch.room`; 0: that was given back.
+        self.granted = granted
+        #: False: there was less room for it than it could use.
+        self.whole = whole
+        self.tickets: dict[tuple[Any, int], tuple[PartitionQueue, int, int]] = {}
 
     def asks_leaders_for(self, queues: Sequence[PartitionQueue]) -> bool:
         """True if it asks for all of ``queues``, together, and every one from its leader."""
@@ -65,16 +67,22 @@ class Outcome(Enum):
     RAISE = "raise"  # the user must know
 
 
-@dataclass
 class PartitionResult:
     """One partition's answer: ``chunk`` with DATA, ``error`` otherwise; ``version`` is the ticket."""
 
-    queue: PartitionQueue
-    version: int
-    outcome: Outcome
-    answer: Mapping[str, Any]
-    chunk: RecordChunk | None = None
-    error: BaseException | None = None
+    __slots__ = ("answer", "chunk", "error", "outcome", "queue", "version")
+
+    def __init__(
+        self,
+        queue: PartitionQueue,
+        version: int,
+        outcome: Outcome,
+        answer: Mapping[str, Any],
+        chunk: RecordChunk | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        self.queue, self.version, self.outcome = queue, version, outcome
+        self.answer, self.chunk, self.error = answer, chunk, error
 
 
 def wanted(queue: PartitionQueue, buffer: FetchBuffer, now: float) -> bool:
@@ -125,18 +133,23 @@ def plan_fetch(
     cluster: ClusterSnapshot,
     limits: FetchLimits,
     now: float,
+    who: Hashable = None,
 ) -> FetchPlan | None:
-    """A request for those of ``queues`` that want data; they are marked as in flight. None: nothing to ask."""
-    # Room for at least one more partition's worth: the bound is on what is queued, plus one answer per broker.
-    if buffer.nbytes >= buffer.max_bytes:
-        return None
+    """A request for those of ``queues`` that want data; they are marked as in flight. None: nothing to ask, or no room.
+
+    ``who``: the worker that asks, which waits in the line for room.
+    """
     chosen = [queue for queue in queues if wanted(queue, buffer, now)]
     if not chosen:
+        buffer.room.leave(who)
         return None
     alone = [queue for queue in chosen if queue.alone][:1]
     chosen = alone or chosen
+    granted, whole = _room_for(chosen, buffer, limits, who)
+    if not granted:
+        return None
     by_id = all((info := cluster.topics.get(q.tp.topic)) is not None and info.topic_id for q in chosen)
-    plan = FetchPlan({}, by_id)
+    plan = FetchPlan({}, by_id, buffer.room, granted, whole=whole)
     topics: dict[str, dict[str, Any]] = {}
     for queue in chosen:
         name, number = queue.tp
@@ -151,15 +164,32 @@ def plan_fetch(
         queue.in_flight = True
     plan.body = {
         "replica_id": -1,
-        "max_wait_ms": 0 if alone else limits.max_wait_ms,  # the others are waiting
+        # The others are waiting.
+        "max_wait_ms": 0 if alone else limits.max_wait_ms // (1 + buffer.room.waiting),
         "min_bytes": limits.min_bytes,
-        "max_bytes": min(limits.max_bytes, max(limits.partition_max_bytes, buffer.max_bytes)),
+        "max_bytes": granted,
         "isolation_level": limits.isolation_level,
         "topics": list(topics.values()),
         # Told a rack, the leader would send us back to the follower that has just failed.
         "rack_id": limits.rack if all(now >= queue.leader_until for queue in chosen) else "",
     }
     return plan
+
+
+def _room_for(
+    chosen: list[PartitionQueue], buffer: FetchBuffer, limits: FetchLimits, who: Hashable
+) -> tuple[int, bool]:
+    """How many bytes the answer may have, reserved; 0: there is no room for a useful answer. And whether it is all that
+    it could use."""
+    room = buffer.room
+    least = 1
+    for queue in chosen:
+        # A broker sends the first batch whole. What size the batches have is known from those that came.
+        batch = max(queue.batch_bytes, room.bound // (2 * room.workers + 2)) if queue.batch_bytes else room.bound
+        least = max(least, queue.batch_bytes, min(batch, limits.partition_max_bytes, limits.max_bytes))
+    most = min(limits.max_bytes, len(chosen) * limits.partition_max_bytes)
+    granted = room.ask(who, most, least, buffer.nbytes)
+    return granted, granted == room.wish(most, least)
 
 
 def _partition(queue: PartitionQueue, cluster: ClusterSnapshot, limits: FetchLimits) -> dict[str, Any]:
@@ -209,6 +239,8 @@ def separate(plan: FetchPlan) -> tuple[PartitionQueue, int, int] | None:
 
 def answered(plan: FetchPlan) -> None:
     """The answer is here, and was not too large: its partitions may be asked for again, and share a request."""
+    plan.room.give_back(plan.granted)
+    plan.granted = 0
     for queue, version, _ in plan.tickets.values():
         queue.alone = False
         if queue.version == version:
@@ -225,6 +257,8 @@ def ask_new_leaders(plan: FetchPlan, node: int, cluster: ClusterSnapshot) -> Non
 
 def release(plan: FetchPlan, retry_at: float) -> None:
     """The answer will not come, or is of no use: the partitions may be asked for again from ``retry_at`` on."""
+    plan.room.give_back(plan.granted)
+    plan.granted = 0
     for queue, version, _ in plan.tickets.values():
         if queue.version == version:
             queue.in_flight = False

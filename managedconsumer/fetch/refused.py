@@ -19,6 +19,7 @@ class RefusedBatch:
     __slots__ = (
         *("_next_offset", "_raised", "active", "context", "corrupt", "epochs", "error", "exhausted", "fetch_offset"),
         *("last_leader_epoch", "nbytes", "needs_bytes", "next_fetch_offset", "position", "record_count"),
+        *("batch_bytes", "unpack_bytes"),
     )
 
     def __init__(
@@ -31,7 +32,7 @@ class RefusedBatch:
         self.error = error
         self._raised = self.exhausted = False
         self.active = self.corrupt = True
-        self.record_count = self.nbytes = self.needs_bytes = 0
+        self.record_count = self.nbytes = self.needs_bytes = self.batch_bytes = self.unpack_bytes = 0
         self.last_leader_epoch = -1
         self.epochs: list[tuple[int, int]] = []
 

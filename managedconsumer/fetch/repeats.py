@@ -6,7 +6,7 @@ knows. Between two answers of a quiet topic one position moves, or none.
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any, Hashable, Mapping
 
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.plan import FetchPlan
@@ -35,12 +35,18 @@ class Repeat:
         self._lines: list[_Line] = []
         self._snapshot: ClusterSnapshot | None = None
         self._members = self._moves = -1
+        self._granted = 0
 
     def keep(self, plan: FetchPlan, buffer: FetchBuffer, snapshot: ClusterSnapshot, moves: int) -> None:
         """``plan`` is everything that the worker has to ask for, and all of its partitions are asked of their leaders.
 
-        ``moves`` counts how often a partition went to another broker.
+        ``moves`` counts how often a partition went to another broker. A request that had to do with less room than it
+        could use is not kept: there may be more the next time.
         """
+        if not plan.whole:
+            self.forget()
+            return
+        self._granted = plan.granted
         self._plan, self._snapshot, self._members, self._moves = plan, snapshot, buffer.members, moves
         lines = self._lines = []
         for topic in plan.body["topics"]:
@@ -55,22 +61,23 @@ class Repeat:
         self._lines = []
 
     def holds(self, buffer: FetchBuffer, moves: int) -> bool:
-        """False when another request than the last is needed because of what a user, a rebalance or a reset did."""
-        if buffer.members != self._members or moves != self._moves:
+        """False when another request than the last is needed: because of what a user, a rebalance or a reset did, or
+        because other workers wait for the room that it has."""
+        if buffer.room.waiting or buffer.members != self._members or moves != self._moves:
             return False
         return all(line.queue.version == line.version for line in self._lines)
 
     def again(
-        self, buffer: FetchBuffer, snapshot: ClusterSnapshot, moves: int, now: float
+        self, buffer: FetchBuffer, snapshot: ClusterSnapshot, moves: int, now: float, who: Hashable = None
     ) -> tuple[FetchPlan, Moved] | None:
         """The same request with the positions of now, and which of them have moved; its partitions are in flight.
 
-        None: it is not the one that is needed now.
+        None: it is not the one that is needed now, or has no room. ``who``: the worker that asks.
         """
         plan = self._plan
         if plan is None or snapshot is not self._snapshot:
             return None
-        if buffer.members != self._members or moves != self._moves or buffer.nbytes >= buffer.max_bytes:
+        if buffer.members != self._members or moves != self._moves or buffer.room.waiting:
             return None
         most = buffer.max_messages
         for line in self._lines:  # what ``plan.wanted`` says, without a call for each
@@ -85,6 +92,10 @@ class Repeat:
                 or not queue.state.is_fetchable()
             ):
                 return None
+        granted = self._granted
+        if not buffer.room.ask(who, granted, granted, buffer.nbytes):
+            return None
+        plan.granted = granted
         moved: Moved = []
         for line in self._lines:
             queue = line.queue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,7 +114,7 @@ def test_a_batch_that_is_too_large(
     )
     seen: list[Any] = []
     cluster = consumer._session.engine.cluster
-    cluster.settings = replace(cluster.settings, max_frame_bytes=500_000)
+    cluster.settings = cluster.settings.replace(max_frame_bytes=500_000)
     with consumer:
         got = {(m.partition_id, m.offset) for m in (consumer.consume() for _ in range(3))}
     assert got == {(0, 0), (0, 11), (1, 0)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Iterable
 
 from managedconsumer.coordinator import events as ev
@@ -26,8 +25,7 @@ def _word(value: Any) -> str:
 def told(events: Iterable[ev.Event]) -> list[str]:
     """A line for each event with all that is in it: class and fields."""
     return [
-        " ".join([type(event).__name__, *(_word(getattr(event, field.name)) for field in dataclasses.fields(event))])
-        for event in events
+        " ".join([type(event).__name__, *map(_word, event if isinstance(event, tuple) else ())]) for event in events
     ]
 
 

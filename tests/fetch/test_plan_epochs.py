@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from managedconsumer.fetch import plan as fp
@@ -85,7 +84,7 @@ class TestRecreatedTopics:
 
 
 class TestPreferredReplicas:
-    RACKED = replace(LIMITS, rack="r2")
+    RACKED = LIMITS._replace(rack="r2")
 
     def asked(self, kit: Kit, now: float) -> tuple[int, str]:
         """Whom, and which rack it is told."""

@@ -30,7 +30,7 @@ class Asked:
     """A worker that has asked for three partitions, and got an answer."""
 
     def __init__(self, topic_id: bytes | None = b"i" * 16) -> None:
-        self.kit, self.snapshot, self.repeat = Kit(3, max_messages=10), cluster(topic_id), Repeat()
+        self.kit, self.snapshot, self.repeat = Kit(3, max_messages=10, max_bytes=64 << 20), cluster(topic_id), Repeat()
         self.moves = 0
         first = self.whole()
         assert first is not None
@@ -129,6 +129,36 @@ def test_what_must_not_wait_for_an_answer_is_seen_while_it_is_awaited(asked: Ask
 def test_a_forgotten_request_is_not_repeated(asked: Asked) -> None:
     asked.repeat.forget()
     assert asked.again() is None
+
+
+def test_what_others_wait_for_room_for_is_not_asked_for_again(asked: Asked) -> None:
+    """The plan that follows says so to the broker, which must not wait."""
+    room = asked.kit.buffer.room
+    assert not room.ask("another", room.bound, room.bound + 1, 1)
+    assert not asked.repeat.holds(asked.kit.buffer, asked.moves)
+    assert asked.again() is None
+
+
+def test_a_request_for_which_there_was_little_room_is_not_repeated() -> None:
+    kit, repeat = Kit(3, max_messages=10, max_bytes=8 << 20), Repeat()
+    assert kit.buffer.room.ask("another", 1 << 20, 1 << 20, 0)
+    assert kit.buffer.room.ask("third", 4 << 20, 4 << 20, 0)
+    plan = fp.plan_fetch(kit.buffer, list(kit.buffer), cluster(), LIMITS, 5.0)
+    assert plan is not None and plan.granted < 3 << 20
+    repeat.keep(plan, kit.buffer, cluster(), 0)
+    fp.release(plan, 0.0)
+    assert repeat.again(kit.buffer, cluster(), 0, 5.0) is None
+
+
+def test_a_repeated_request_reserves_what_the_first_did(asked: Asked) -> None:
+    room = asked.kit.buffer.room
+    assert not room.reserved
+    found = asked.again()
+    assert found is not None
+    reserved = room.reserved
+    assert reserved >= found[0].body["max_bytes"] == found[0].granted
+    fp.answered(found[0])
+    assert not room.reserved
 
 
 def test_a_plan_that_leaves_a_partition_out_is_not_the_whole(asked: Asked) -> None:

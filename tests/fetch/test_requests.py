@@ -78,7 +78,7 @@ class TestFetch:
 
     @pytest.mark.parametrize(
         ("room", "partition", "most", "asked"),
-        [(1 << 20, 500, 1 << 30, 1 << 20), (1000, 5000, 1 << 30, 5000), (1 << 20, 500, 2000, 2000)],
+        [(1 << 20, 500, 1 << 30, 500), (1000, 5000, 1 << 30, 1000), (1 << 20, 5000, 2000, 2000)],
     )
     def test_how_much_is_asked_for(self, room: int, partition: int, most: int, asked: int) -> None:
         kit = Kit(max_bytes=room)
@@ -94,7 +94,7 @@ class TestFetch:
         assert _plan(kit).body["topics"][0]["partitions"] == [_part(0, last_fetched_epoch=told)]
 
     def test_a_follower_that_failed_is_left_for_a_while_and_the_leader_asked_at_once(self) -> None:
-        kit = Kit(2)
+        kit = Kit(2, max_bytes=1 << 26)
         kit.queue(0).read_replica = 0
         made = _plan(kit, rack="r1")
         assert made.body["rack_id"] == "r1"
@@ -282,7 +282,7 @@ class TestAnotherLeader:
 
 
 def test_a_request_alone_ends_with_its_answer() -> None:
-    kit = Kit(2)
+    kit = Kit(2, max_bytes=1 << 26)
     made = _plan(kit)
     assert fp.separate(made) is None
     assert [queue.alone for queue in kit.buffer] == [True, True]

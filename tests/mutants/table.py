@@ -317,8 +317,8 @@ WIRE = [
     Mutant(
         "a receive buffer is used again while somebody looks at it",
         "managedconsumer/runtime/net/buffers.py",
-        "if len(buffer) >= size and _unseen(buffer):",
-        "if len(buffer) >= size:",
+        "free = [piece for piece in self._pieces if _unseen(piece.memory)]",
+        "free = list(self._pieces)",
         ("tests/runtime/test_buffers.py",),
         ci=True,
     ),

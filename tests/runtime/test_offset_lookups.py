@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -51,8 +50,8 @@ def two_leaders(
         FROZEN: BrokerInfo(FROZEN, "127.0.0.1", frozen._port),
         ALIVE: BrokerInfo(ALIVE, "127.0.0.1", alive._port),
     }
-    topic = replace(seen.topics[TOPIC], partitions=MappingProxyType(led))
-    cluster.snapshot = replace(seen, brokers=MappingProxyType(brokers), topics=MappingProxyType({TOPIC: topic}))
+    topic = seen.topics[TOPIC]._replace(partitions=MappingProxyType(led))
+    cluster.snapshot = seen._replace(brokers=MappingProxyType(brokers), topics=MappingProxyType({TOPIC: topic}))
     monkeypatch.setattr(cluster, "refresh_if_same", lambda snapshot, _topics: snapshot)
     yield cluster, frozen
     cluster.close()

@@ -142,7 +142,9 @@ def test_nobody_waits_for_a_callback_that_a_stop_has_forgotten() -> None:
 def test_what_is_on_hold_stays_on_hold_when_something_else_is_dropped() -> None:
     part: Any = AssignmentPart.__new__(AssignmentPart)
     handler = ThreadingHandler()
-    part.lock, part.subscription, part.buffer = handler.Condition(), SubscriptionState(), FetchBuffer(10, 1000)
+    shared = handler.RLock()
+    part.lock, part.not_full = handler.Condition(shared), handler.Condition(shared)
+    part.subscription, part.buffer = SubscriptionState(), FetchBuffer(10, 1000)
     part.collector, part.partition_object = FetchCollector(part.buffer), lambda tp: tp
     part.subscription.subscribe(topics=["t"])
     part.take_over([TP, OTHER], retain=True)

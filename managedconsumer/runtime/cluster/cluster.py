@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Iterable, Mapping, Sequence
 
@@ -96,7 +95,7 @@ class Cluster:
     def allow_answers_of(self, size: int) -> None:
         """Connections that are opened from now on receive answers of ``size`` bytes, if they did not before."""
         if self.settings.max_frame_bytes < size:
-            self.settings = replace(self.settings, max_frame_bytes=size)
+            self.settings = self.settings.replace(max_frame_bytes=size)
 
     @property
     def address(self) -> str:
@@ -146,7 +145,7 @@ class Cluster:
     ) -> Connection:
         if self._closed:
             raise err.SocketDisconnectedError("the consumer's connections are closed")
-        settings = self.settings if buffers is None else replace(self.settings, buffer_factory=buffers)
+        settings = self.settings if buffers is None else self.settings.replace(buffer_factory=buffers)
         connection = Connection(host, port, self.handler, settings, node_id)
         self._connections.add(connection)
         try:
@@ -311,7 +310,7 @@ class Cluster:
         with self._lock:
             if broker.node_id not in self.snapshot.brokers:
                 brokers = {**self.snapshot.brokers, broker.node_id: broker}
-                self.snapshot = replace(self.snapshot, brokers=MappingProxyType(brokers))
+                self.snapshot = self.snapshot._replace(brokers=MappingProxyType(brokers))
         return broker
 
 

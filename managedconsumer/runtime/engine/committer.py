@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
@@ -36,8 +34,7 @@ def _same(now: Any, then: Any) -> bool:
     return now is not None and now is then
 
 
-@dataclass(frozen=True)
-class MemberIdentity:
+class MemberIdentity(NamedTuple):
     """As which member of its group a consumer commits, and who hears what about it."""
 
     generation: Callable[[], Generation]
@@ -79,6 +76,8 @@ class Committer:
     # -- what may be committed ------------------------------------------------------------------------
 
     def _metadata(self) -> str:
+        import json  # its patterns cost an import 3 ms, and not every consumer commits
+
         # pykafka's own metadata, which monitoring scripts read.
         member_id = "" if self._member is None else self._member.generation().member_id
         return json.dumps({"consumer_id": member_id, "hostname": socket.gethostname()})
@@ -171,7 +170,8 @@ class Committer:
         if not engine.stopping:
             return patience
         left = max(_LEAST_IN_STOP, engine.stop_by - engine.handler.now())
-        return replace(patience, seconds=left if patience.seconds is None else min(left, patience.seconds), strict=True)
+        seconds = left if patience.seconds is None else min(left, patience.seconds)
+        return patience._replace(seconds=seconds, strict=True)
 
     def submit(self, offsets: Offsets | None, patience: Patience) -> Commit:
         """Let the worker commit ``offsets`` (None: :meth:`held`, as it is now). Does not block.

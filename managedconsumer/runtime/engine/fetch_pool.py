@@ -15,13 +15,12 @@ from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.fetch.refused import refused_batch
-from managedconsumer.fetch.repeats import Moved, Repeat
-from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
+from managedconsumer.runtime.engine.desk import Desk
 from managedconsumer.runtime.engine.troubles import FETCH
 from managedconsumer.runtime.net.buffers import BufferPool
 from managedconsumer.runtime.net.connection import Connection
-from managedconsumer.structs import TopicPartition
+from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import RecordChunk
 
@@ -46,38 +45,6 @@ def answer_timeout_ms(connection: Connection, max_wait_ms: int, now: float) -> f
     return max_wait_ms + connection.settings.request_timeout_ms + 1000 * throttled
 
 
-class Desk:
-    """What one fetch worker has before it."""
-
-    __slots__ = (
-        *("backoff", "buffers", "connection", "hurried", "moved", "news", "patient", "quiet_since", "repeat"),
-        "session",
-    )
-
-    def __init__(self, backoff: Backoff) -> None:
-        self.backoff = backoff
-        self.buffers = BufferPool()
-        self.connection: Connection | None = None
-        self.session = FetchSession()
-        self.repeat = Repeat()
-        #: What the next request has to name, if it repeats the last one; None: it is another one.
-        self.moved: Moved | None = None
-        #: True: something has been put into the buffer, and the consuming threads have not been woken.
-        self.news = False
-        #: When (handler's clock) the last message came.
-        self.quiet_since = 0.0
-        #: True: the request may wait longer at the broker than was asked for, as nothing is expected to come.
-        self.patient = False
-        #: True: the connection was closed because something else is to be asked for at once.
-        self.hurried = False
-
-    def hang_up(self) -> None:
-        """Close the connection, if there is one."""
-        connection, self.connection = self.connection, None
-        if connection is not None:
-            connection.close()
-
-
 class FetchPool:
     """Starts and stops the fetch workers of one consumer. ``engine.lock`` guards everything here."""
 
@@ -87,6 +54,8 @@ class FetchPool:
         self._slots = slots
         self._workers: dict[tuple[int, int], Any] = {}
         self._retired: list[Any] = []
+        self._buffers = BufferPool(engine.handler, engine.buffer.room.bound)
+        engine.buffer.room.memory = self._buffers
         self._desks: dict[tuple[int, int], Desk] = {}
         self._may_be_patient = limits.min_bytes <= 1 and limits.max_wait_ms < QUIET_WAIT_MS
         #: Offsets of answers that went past the high watermark which came with them, see :meth:`_past_watermark`.
@@ -106,6 +75,7 @@ class FetchPool:
             if key[0] >= 0 and key not in self._workers:
                 name = f"fetcher-{key[0]}" if self._slots == 1 else f"fetcher-{key[0]}-{key[1]}"
                 self._workers[key] = engine.handler.spawn(name, self._run, key)
+                engine.buffer.room.workers = len(self._workers)
 
     def _slot(self, queue: PartitionQueue) -> int:
         return queue.tp.partition % self._slots
@@ -125,7 +95,7 @@ class FetchPool:
 
     def _run(self, key: tuple[int, int]) -> None:
         engine = self._engine
-        desk = Desk(Backoff(_FIRST_PAUSE, LONGEST_PAUSE, engine.handler.random))
+        desk, plan = Desk(Backoff(_FIRST_PAUSE, LONGEST_PAUSE, engine.handler.random)), None
         try:
             with engine.mutex:
                 self._desks[key] = desk
@@ -139,12 +109,24 @@ class FetchPool:
                     continue
                 desk.backoff.succeed()
                 self._deliver(key, desk, plan, answer)
+                del answer  # or its memory would be held until the next one comes
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             engine.fail(error)
         finally:
             self._tell(desk)
             engine.troubles.over((FETCH, *key))
             desk.hang_up()
+            self._leave(key, plan)
+
+    def _leave(self, key: tuple[int, int], plan: fp.FetchPlan | None) -> None:
+        """The worker ends: what it may have fetched, and its place in the line, are for the others."""
+        engine = self._engine
+        with engine.lock:
+            if plan is not None:
+                fp.release(plan, 0.0)
+            engine.buffer.room.leave(key)
+            engine.buffer.room.workers = max(1, len(self._workers))
+            engine.not_full.notify_all()
 
     def _next_plan(self, key: tuple[int, int], desk: Desk) -> fp.FetchPlan | None:
         """Wait until there is something to ask for; None: this worker is not needed any more."""
@@ -152,7 +134,7 @@ class FetchPool:
         with engine.mutex:
             while not engine.closing:
                 snapshot, now = engine.cluster.snapshot, engine.handler.now()
-                again = desk.repeat.again(engine.buffer, snapshot, self._moves, now)
+                again = desk.repeat.again(engine.buffer, snapshot, self._moves, now, key)
                 if again is not None:
                     plan, desk.moved = again
                     quiet = not desk.moved and now - desk.quiet_since >= _QUIET_AFTER
@@ -167,7 +149,7 @@ class FetchPool:
                 for queue in mine:
                     if fp.recreated(queue, snapshot):
                         engine.topic_recreated(queue, snapshot.topics[queue.tp.topic].topic_id)
-                found = fp.plan_fetch(engine.buffer, mine, snapshot, self._limits, now)
+                found = self._ask_in_turn(key, mine, snapshot, now)
                 if found is not None:
                     if not self._limits.rack and found.asks_leaders_for(mine):
                         desk.repeat.keep(found, engine.buffer, snapshot, self._moves)
@@ -180,6 +162,24 @@ class FetchPool:
             if worker is not None and engine.closing:
                 self._retired.append(worker)
         return None
+
+    def _ask_in_turn(
+        self, key: tuple[int, int], mine: list[PartitionQueue], snapshot: ClusterSnapshot, now: float
+    ) -> fp.FetchPlan | None:
+        room = self._engine.buffer.room
+        waiting = room.waiting
+        plan = fp.plan_fetch(self._engine.buffer, mine, snapshot, self._limits, now, key)
+        if room.waiting < waiting:  # it is another worker's turn
+            self._engine.not_full.notify_all()
+        elif room.waiting > waiting:
+            for desk in self._desks.values():
+                self._hurry(desk)
+        return plan
+
+    def _wake_waiting(self) -> None:
+        """What a request had reserved is free again; the lock is held."""
+        if self._engine.buffer.room.waiting:
+            self._engine.not_full.notify_all()
 
     def _hurry(self, desk: Desk) -> None:
         """Give up a request that may wait long at the broker if another is needed by now; the lock is held."""
@@ -213,7 +213,7 @@ class FetchPool:
         if connection is None or not connection.connected:
             self._tell(desk)  # before what may take long
             desk.hang_up()
-            connection = desk.connection = self._engine.cluster.connect(node, desk.buffers.take)
+            connection = desk.connection = self._engine.cluster.connect(node, self._buffers.take)
             session.reset()
             desk.hurried = False
         version = connection.version(schemas.FETCH)
@@ -247,6 +247,7 @@ class FetchPool:
             hurried, desk.hurried, desk.patient = desk.hurried, False, False
             if hurried and isinstance(error, err.SocketDisconnectedError):
                 fp.release(plan, 0.0)
+                self._wake_waiting()
                 return
         if not isinstance(error, err.FrameTooLargeError) or not self._refuse(plan, error):
             self._give_up(key, plan, connection, error, desk.backoff)
@@ -281,6 +282,7 @@ class FetchPool:
         engine = self._engine
         with engine.lock:
             ticket = fp.separate(plan)
+            self._wake_waiting()
             if ticket is None:
                 return True
             queue, version, offset = ticket
@@ -300,6 +302,7 @@ class FetchPool:
         stale = False
         with engine.mutex:
             fp.answered(plan)
+            self._wake_waiting()
             if results:
                 now = engine.handler.now()
                 for result in results:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 from typing import TYPE_CHECKING, Any, Callable, Final, Mapping
 
 from managedconsumer.config import check_bool
 from managedconsumer.errors import ConfigurationError
+from managedconsumer.values import Value
 
 if TYPE_CHECKING:
     import ssl
@@ -24,9 +24,10 @@ _SASL_FIELDS: Final = ("sasl_mechanism", "sasl_username", "sasl_password", "sasl
 # The function too: a functools.partial shows its arguments.
 _SECRET_FIELDS: Final = frozenset({"ssl_password", "sasl_password", "sasl_oauth_token", "sasl_oauth_extensions"})
 
+_DEFAULTS: Final = {"security_protocol": "PLAINTEXT", "ssl_check_hostname": True}
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Security:
+
+class Security(Value):
     """TLS and SASL settings.  Immutable, usable from any thread.
 
     ``security_protocol``
@@ -51,20 +52,38 @@ class Security:
     :raises ConfigurationError: names the argument, its value unless secret, and what is allowed
     """
 
-    security_protocol: str = "PLAINTEXT"
-    ssl_context: ssl.SSLContext | None = None
-    ssl_cafile: str | os.PathLike[str] | None = None
-    ssl_certfile: str | os.PathLike[str] | None = None
-    ssl_keyfile: str | os.PathLike[str] | None = None
-    ssl_password: str | None = None
-    ssl_check_hostname: bool = True
-    sasl_mechanism: str | None = None
-    sasl_username: str | None = None
-    sasl_password: str | None = None
-    sasl_oauth_token: Callable[[], Token] | None = None
-    sasl_oauth_extensions: Mapping[str, str] | None = dataclasses.field(default=None, hash=False)
+    _fields = ("security_protocol", *_TLS_FIELDS, "ssl_check_hostname", *_SASL_FIELDS)
 
-    def __post_init__(self) -> None:
+    security_protocol: str
+    ssl_context: ssl.SSLContext | None
+    ssl_cafile: str | os.PathLike[str] | None
+    ssl_certfile: str | os.PathLike[str] | None
+    ssl_keyfile: str | os.PathLike[str] | None
+    ssl_password: str | None
+    ssl_check_hostname: bool
+    sasl_mechanism: str | None
+    sasl_username: str | None
+    sasl_password: str | None
+    sasl_oauth_token: Callable[[], Token] | None
+    sasl_oauth_extensions: Mapping[str, str] | None
+
+    def __init__(
+        self,
+        security_protocol: str = "PLAINTEXT",
+        ssl_context: ssl.SSLContext | None = None,
+        ssl_cafile: str | os.PathLike[str] | None = None,
+        ssl_certfile: str | os.PathLike[str] | None = None,
+        ssl_keyfile: str | os.PathLike[str] | None = None,
+        ssl_password: str | None = None,
+        ssl_check_hostname: bool = True,
+        sasl_mechanism: str | None = None,
+        sasl_username: str | None = None,
+        sasl_password: str | None = None,
+        sasl_oauth_token: Callable[[], Token] | None = None,
+        sasl_oauth_extensions: Mapping[str, str] | None = None,
+    ) -> None:
+        given = locals()
+        self.__dict__.update({name: given[name] for name in self._fields})
         if self.security_protocol not in PROTOCOLS:
             raise ConfigurationError(
                 f"security_protocol is {self.security_protocol!r}; allowed are {', '.join(PROTOCOLS)}"
@@ -197,12 +216,15 @@ class Security:
         # Spark sends settings to its executors; the context is made anew there.
         return {name: value for name, value in self.__dict__.items() if name != "_context"}
 
+    def __hash__(self) -> int:
+        return hash(tuple(getattr(self, name) for name in self._fields[:-1]))  # extensions are a mapping
+
     def __repr__(self) -> str:
         shown = []
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value != field.default:
-                shown.append(f"{field.name}={'***' if field.name in _SECRET_FIELDS else repr(value)}")
+        for name in self._fields:
+            value = getattr(self, name)
+            if value != _DEFAULTS.get(name):
+                shown.append(f"{name}={'***' if name in _SECRET_FIELDS else repr(value)}")
         return f"Security({', '.join(shown)})"
 
 

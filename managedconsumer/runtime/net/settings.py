@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Final
+from typing import Any, Final
 
 from managedconsumer.config import wrong_value
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.runtime.net.transport import BufferFactory
+from managedconsumer.values import Value
 
 DEFAULT_MAX_FRAME_BYTES: Final = 65 << 20
 
 
-@dataclasses.dataclass(frozen=True)
-class ConnectionSettings:
+class ConnectionSettings(Value):
     """Immutable, usable from any thread; the repr shows no secret.
 
     ``client_id``
@@ -33,15 +32,38 @@ class ConnectionSettings:
     :raises ConfigurationError: names the argument, the value and what is allowed
     """
 
-    client_id: str = "managedconsumer"
-    connect_timeout_ms: int = 10_000
-    request_timeout_ms: int = 30_000
-    max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
-    security: Security = dataclasses.field(default_factory=Security)
-    source_address: tuple[str, int] | None = None
-    buffer_factory: BufferFactory = bytearray
+    _fields = (
+        *("client_id", "connect_timeout_ms", "request_timeout_ms", "max_frame_bytes", "security", "source_address"),
+        "buffer_factory",
+    )
 
-    def __post_init__(self) -> None:
+    client_id: str
+    connect_timeout_ms: int
+    request_timeout_ms: int
+    max_frame_bytes: int
+    security: Security
+    source_address: tuple[str, int] | None
+    buffer_factory: BufferFactory
+
+    def __init__(
+        self,
+        client_id: str = "managedconsumer",
+        connect_timeout_ms: int = 10_000,
+        request_timeout_ms: int = 30_000,
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        security: Security | None = None,
+        source_address: tuple[str, int] | None = None,
+        buffer_factory: BufferFactory = bytearray,
+    ) -> None:
+        self.__dict__.update(
+            client_id=client_id,
+            connect_timeout_ms=connect_timeout_ms,
+            request_timeout_ms=request_timeout_ms,
+            max_frame_bytes=max_frame_bytes,
+            security=Security() if security is None else security,
+            source_address=source_address,
+            buffer_factory=buffer_factory,
+        )
         if not isinstance(self.client_id, str) or len(self.client_id.encode()) > 32767:
             raise ConfigurationError("client_id must be a string of at most 32767 bytes")
         for name, least in (("connect_timeout_ms", 1), ("request_timeout_ms", 1), ("max_frame_bytes", 1024)):
@@ -50,3 +72,7 @@ class ConnectionSettings:
                 raise wrong_value(name, value, f"a number from {least} to {2**31 - 1}")
         if not isinstance(self.security, Security):
             raise ConfigurationError(f"security must be a Security, not {type(self.security).__name__}")
+
+    def replace(self, **changes: Any) -> ConnectionSettings:
+        """The same with other values."""
+        return ConnectionSettings(**{**{name: getattr(self, name) for name in self._fields}, **changes})

@@ -39,6 +39,7 @@ class RdkafkaChunk:
             "fetch_offset",
         ),
         *("last_leader_epoch", "nbytes", "needs_bytes", "next_fetch_offset", "position", "record_count"),
+        *("batch_bytes", "unpack_bytes"),
     )
 
     def __init__(self, context: PartitionContext, messages: list[Any], fetch_offset: int, end_offset: int = -1) -> None:
@@ -46,7 +47,7 @@ class RdkafkaChunk:
         self.context = context
         self.active = True
         self.exhausted = self.corrupt = False
-        self.needs_bytes = 0
+        self.needs_bytes = self.batch_bytes = self.unpack_bytes = 0
         self.fetch_offset = self.position = fetch_offset
         self._messages = messages
         self._index = 0  # of the next that is not converted

@@ -13,7 +13,6 @@ from __future__ import annotations
 import abc
 import logging
 import queue
-import random
 import sys
 import threading
 import time
@@ -119,6 +118,8 @@ class Handler(abc.ABC):
 
     def random(self) -> float:
         """A random number from 0 to below 1: the one source of chance, for pauses and the order of brokers."""
+        import random  # and with it hashing: a millisecond
+
         return random.random()
 
     def new_id(self) -> str:

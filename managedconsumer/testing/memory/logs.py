@@ -44,12 +44,12 @@ class Log:
         self.end = end
         return first
 
-    def read(self, offset: int, limit: int) -> bytes:
-        """Whole batches from the one that ``offset`` is in: at least one, up to ``limit`` bytes."""
+    def read(self, offset: int, limit: int, *, first: bool = True) -> bytes:
+        """Whole batches from the one that ``offset`` is in, up to ``limit`` bytes; ``first``: at least one (KIP-74)."""
         parts: list[bytes] = []
         for _, end, _, batch in self._batches:
             if end > offset:
-                if parts and sum(map(len, parts)) + len(batch) > limit:
+                if (parts or not first) and sum(map(len, parts)) + len(batch) > limit:
                     break
                 parts.append(batch)
         return b"".join(parts)
@@ -180,18 +180,18 @@ class Topics:
         for topic in body["topics"]:
             parts = []
             for part in topic["partitions"]:
-                answer = self._read(topic["topic"], part, body["max_bytes"] - size)
+                answer = self._read(topic["topic"], part, body["max_bytes"] - size, first=not size)
                 size += len(answer["records"]) + bool(answer["error_code"])
                 parts.append(answer)
             responses.append({"topic": topic["topic"], "partitions": parts})
         return {"responses": responses}, size
 
-    def _read(self, topic: str, part: Body, left: int) -> dict[str, Any]:
+    def _read(self, topic: str, part: Body, left: int, *, first: bool) -> dict[str, Any]:
         log, offset = self.log(topic, part["partition"]), part["fetch_offset"]
         code = UNKNOWN_TOPIC if log is None else 0 if log.start <= offset <= log.end else OUT_OF_RANGE
         answer: dict[str, Any] = {"partition_index": part["partition"], "error_code": code, "records": b""}
         if log is None or code:
             return {**answer, "high_watermark": -1}
         ends = {"high_watermark": log.end, "last_stable_offset": log.end, "log_start_offset": log.start}
-        records = log.read(offset, min(left, part["partition_max_bytes"])) if left > 0 else b""
+        records = log.read(offset, min(left, part["partition_max_bytes"]), first=first)
         return {**answer, **ends, "records": records}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: How long ``stop()`` may take (seconds): its own default timeout for each of the things that it waits for.
 _LONGEST_STOP = 25.0
+#: ``queued_max_bytes`` by ``queued_max_messages``: one answer at a time, a few, or as many as there are.
+_QUEUED_BYTES = {1: 400, 5: 20_000}
 
 
 class Program(Watched):
@@ -53,6 +55,7 @@ class Program(Watched):
             auto_commit_enable=plan.auto_commit is not None,
             auto_commit_interval_ms=int(1000 * (plan.auto_commit or 1.0)),
             queued_max_messages=plan.queued_messages,
+            queued_max_bytes=_QUEUED_BYTES.get(plan.queued_messages, 64 << 20),
             # Some leave it to the consumer to be patient when nothing comes, which a seek or a rebalance has to end.
             fetch_wait_max_ms=400 if self.world.plan.queued_messages % 2 else 3000,
             consumer_timeout_ms=PATIENCE_MS,

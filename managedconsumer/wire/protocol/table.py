@@ -18,15 +18,15 @@ defaults go beyond Kafka's where one value is the obvious one for a consumer.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from managedconsumer.wire.protocol.primitives import NUMBER_FORMATS
 
 ZERO_UUID: Final = bytes(16)
 _ENDLESS: Final = 32767
 _INDENT: Final = 4
-_LINE: Final = re.compile(
+# Compiled (and kept) by ``re`` when the first request is made: importing need not wait for it.
+_LINE: Final = (
     r"(?P<indent> *)(?P<name>\w+) +(?P<type>\[\w*]|\{}|\w+)(?P<null>\?(?:\d[\d+-]*)?)?"
     r"(?: +(?P<versions>\d+(?:\+|-\d+)?))?(?: +tag (?P<tag>\d+))?(?: += (?P<default>\S+))?(?: +(?P<needed>needed))?$"
 )
@@ -39,15 +39,14 @@ class Required:
 REQUIRED: Final = Required()
 
 
-@dataclass(frozen=True)
-class Versions:
+class Versions(NamedTuple):
     """A closed range of versions."""
 
     first: int
     last: int
 
-    def __contains__(self, version: int) -> bool:
-        return self.first <= version <= self.last
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.first <= version <= self.last
 
     @classmethod
     def parse(cls, text: str | None) -> Versions:
@@ -62,8 +61,7 @@ class Versions:
         return cls(int(first), int(last if separator else first))
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """One line of the table.  ``kind`` is the type without its brackets; "struct" has ``fields``."""
 
     name: str
@@ -101,7 +99,7 @@ def parse_fields(text: str) -> tuple[Field, ...]:
 
 
 def _match(line: str) -> dict[str, Any]:
-    match = _LINE.match(line)
+    match = re.match(_LINE, line)
     if match is None:
         raise ValueError(f"schema table: cannot read {line!r}")
     return match.groupdict()

@@ -13,6 +13,8 @@ max_batch_bytes=64 MiB, beside=None)``
   ``nbytes`` the chunk's size, ``last_leader_epoch`` the last batch's (KIP-320), ``epochs`` the pairs (first offset,
   leader epoch) where the epoch changes, ``corrupt`` whether a batch is known to be damaged.  A batch cut off at the end
   is ignored; if it is the only one, ``needs_bytes`` is what it takes (brokers before 0.10.1 do that), else 0.
+  ``batch_bytes`` is the size of the largest batch, ``unpack_bytes`` what the largest compressed one takes when it is
+  unpacked: a guess (four times its size) until one turns out to be larger; 0 without compression.
 * ``next(chunk)`` gives the next message, in order of offsets, without those below ``fetch_offset``, without
   transaction markers, and with ``read_committed`` without those of ``aborted`` transactions: the pairs
   (producer id, first offset) of the response.

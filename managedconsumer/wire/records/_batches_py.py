@@ -61,6 +61,12 @@ class Walk:
         while position is not None:
             position = self._step(position)
 
+    def largest(self) -> tuple[int, int]:
+        """Bytes of the largest batch, and a guess of what the largest compressed one takes when it is unpacked."""
+        sizes = [batch.end - batch.start for batch in self.batches]
+        packed = [b.end - b.start for b in self.batches if b.bad is None and b.attributes & fmt.CODEC_MASK]
+        return max(sizes, default=0), fmt.UNPACKS_TO * max(packed, default=0)
+
     def _step(self, start: int) -> int | None:
         """Read the header at ``start``; where the next one is, or None at the end of what can be read."""
         data, left = self._data, len(self._data) - start

@@ -12,6 +12,8 @@ cdef class RecordChunk:
     cdef readonly long long record_count
     cdef readonly Py_ssize_t nbytes
     cdef readonly Py_ssize_t needs_bytes
+    cdef readonly Py_ssize_t batch_bytes
+    cdef readonly Py_ssize_t unpack_bytes
     cdef readonly int last_leader_epoch
     cdef readonly list epochs
 
@@ -92,10 +94,13 @@ cdef class RecordChunk:
         cdef Batch *batch
         for i in range(self._walk.used):
             batch = &self._walk.batches[i]
+            self.batch_bytes = max(self.batch_bytes, batch.end - batch.start)
             if batch.bad != SOUND:
                 self.corrupt = True
                 continue
             self.next_fetch_offset = max(self.next_fetch_offset, batch.last_offset + 1)
+            if batch.attributes & CODEC_MASK:
+                self.unpack_bytes = max(self.unpack_bytes, UNPACKS_TO * (batch.end - batch.start))
             if batch.magic >= 2:
                 if batch.leader_epoch != self.last_leader_epoch:
                     self.epochs.append((batch.base_offset, batch.leader_epoch))
@@ -376,6 +381,7 @@ cdef class RecordChunk:
         unpacked = compression.decompress(codec, self._slice(batch), self._max_batch_bytes, self._scratch, self._beside)
         PyObject_GetBuffer(unpacked, &self._buffers.payload, PyBUF_SIMPLE)
         self._has_payload = True
+        self.unpack_bytes = max(self.unpack_bytes, self._buffers.payload.len)
         self._cursor.place = <uint8_t *>self._buffers.payload.buf
         self._cursor.end = self._cursor.place + self._buffers.payload.len
         return 0

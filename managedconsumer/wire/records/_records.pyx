@@ -23,7 +23,7 @@ from managedconsumer.wire.records._recordread cimport (
 )
 from managedconsumer.wire.records._recordwalk cimport (
     BAD_CRC, BAD_COUNT, BAD_ORDER, BEYOND_LIMIT, CODEC_MASK, CONTROL, HEADER_BYTES, LOG_APPEND_TIME, MIN_RECORD_BYTES,
-    NO_ROOM, SOUND, TRANSACTIONAL, UNKNOWN_MAGIC, Batch, Walk, mc_crc32, mc_crc32c, mc_crc32c_portable,
+    NO_ROOM, SOUND, TRANSACTIONAL, UNKNOWN_MAGIC, UNPACKS_TO, Batch, Walk, mc_crc32, mc_crc32c, mc_crc32c_portable,
     mc_crc_hardware, mc_crc_init, walk_batches,
 )
 

@@ -29,7 +29,7 @@ from managedconsumer.wire.records.compression import DEFAULT_MAX_BYTES, Beside, 
 from managedconsumer.wire.records.format import read_varint
 from managedconsumer.wire.records.legacy import BadMessageError, decode_entry
 
-INTERFACE = 4
+INTERFACE = 5
 IMPLEMENTATION = "python"
 
 _AHEAD_BYTES = 64 * 1024  # of small batches that are made ready together: few records do not pay for the slow path
@@ -44,7 +44,7 @@ class RecordChunk:
         *("_aborts", "_batch", "_batches", "_beside", "_data", "_failure", "_index", "_left", "_max_batch_bytes"),
         *("_origin", "_passed", "_payload", "_place", "_previous", "_raised", "_ready", "_skipped", "_unpacked"),
         *("active", "context", "corrupt", "epochs", "exhausted", "fetch_offset", "last_leader_epoch", "nbytes"),
-        *("needs_bytes", "next_fetch_offset", "position", "record_count"),
+        *("batch_bytes", "needs_bytes", "next_fetch_offset", "position", "record_count", "unpack_bytes"),
     )
 
     def __init__(
@@ -62,8 +62,7 @@ class RecordChunk:
         if hasattr(self, "context"):
             raise TypeError("a RecordChunk cannot be initialised twice")
         self.context = context
-        self.active = True
-        self.exhausted = False
+        self.active, self.exhausted = True, False
         self.fetch_offset = self.position = self.next_fetch_offset = fetch_offset
         self.last_leader_epoch = -1
         self.epochs: list[tuple[int, int]] = []
@@ -76,6 +75,7 @@ class RecordChunk:
         walk = Walk(self._data, check_crcs=check_crcs, max_batch_bytes=max_batch_bytes)
         self._batches = walk.batches
         self.needs_bytes = walk.needs_bytes
+        self.batch_bytes, self.unpack_bytes = walk.largest()
         self.record_count = 0
         self.corrupt = False
         for batch in walk.batches:
@@ -289,6 +289,7 @@ class RecordChunk:
             body = self._data[batch.start + fmt.HEADER_BYTES : batch.end]
             codec = batch.attributes & fmt.CODEC_MASK
             self._payload = bytes(decompress(codec, body, self._max_batch_bytes, None, self._beside))
+            self.unpack_bytes = max(self.unpack_bytes, len(self._payload) if codec else 0)
         except (DecompressionError, BadMessageError) as error:
             self._failure = str(error)
             return

@@ -28,6 +28,7 @@ cdef enum Layout:
     LEGACY_CRC_FROM = 16
     MIN_RECORD_BYTES = 7
     CODEC_MASK = 7
+    UNPACKS_TO = 4                # a guess of how many times larger a batch is unpacked
     LOG_APPEND_TIME = 8
     TRANSACTIONAL = 16
     CONTROL = 32

@@ -23,6 +23,8 @@ MAX_OFFSET = (1 << 63) - 1
 HEADER = struct.Struct(">qiibIhiqqqhii")
 
 CODEC_MASK = 0x07
+#: A guess of how many times larger a batch is when it is unpacked.
+UNPACKS_TO = 4
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
