@@ -75,9 +75,8 @@ class ReadingAPI(LifeAPI, FastPath):
                 if self._deserialize(message):
                     return message
         except BaseException:
-            if (
-                message is not None
-            ):  # a signal comes before or behind the deserializer; what that refused is back already
+            # A signal may come before the deserializer or after it. What the deserializer refused is back already.
+            if message is not None:
                 if raw is not None:
                     message.value, message.partition_key = raw
                 session.engine.push_back([message])
