@@ -259,7 +259,10 @@ def test_handler_has_pykafkas_vocabulary(client: KafkaClient) -> None:
 def test_group_descriptions(kafka: DevBroker, client: KafkaClient, topic: str, unique: Unique) -> None:
     kafka_python = pytest.importorskip("kafka")
     group = unique("group")
-    member = kafka_python.KafkaConsumer(topic, bootstrap_servers=kafka.bootstrap, group_id=group, client_id="reader")
+    # It looks for topics at its start and every five minutes: too seldom, if it comes before the topic has leaders.
+    member = kafka_python.KafkaConsumer(
+        topic, bootstrap_servers=kafka.bootstrap, group_id=group, client_id="reader", metadata_max_age_ms=2000
+    )
     try:
         deadline = time.monotonic() + 60
         while not member.assignment():
