@@ -17,7 +17,7 @@ from managedconsumer.coordinator.assignors.cooperative_sticky import Cooperative
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment
 from managedconsumer.testing import MemoryBroker
-from tests.memberkit import TOPIC, Member, grow
+from tests.memberkit import TOPIC, Member, forbid_describing, grow
 
 T0, T1, T2 = (TopicPartition(TOPIC, number) for number in range(3))
 EAGER, COOPERATIVE = (RangePartitionAssignor,), (CooperativeStickyPartitionAssignor,)
@@ -57,6 +57,23 @@ def test_a_static_leader_that_is_back_notices_what_has_grown_meanwhile(
     again = make(**options)
     assert again.coordinator.ensure_active_group(5)
     assert again.share == [T0, T1, T2]
+
+
+@pytest.mark.parametrize("assignors", [EAGER, COOPERATIVE])
+def test_a_static_leader_that_may_not_describe_the_group_assigns_anew_once(
+    broker: MemoryBroker, make: Make, assignors: Any
+) -> None:
+    options = {"group_instance_id": "one", "assignors": assignors}
+    first = make(**options)
+    assert first.coordinator.ensure_active_group(5)
+    first.close()
+    grow(broker)
+    forbid_describing(broker)
+    again = make(**options)
+    assert again.coordinator.ensure_active_group(5)
+    assert again.share == [T0, T1, T2]
+    assert again.coordinator.generation == 2
+    assert not again.coordinator.need_rejoin()
 
 
 def test_a_static_leader_that_is_back_in_time_changes_nothing(broker: MemoryBroker, make: Make) -> None:

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 Partitions = Collection[TopicPartition]
 REVOKED, ASSIGNED, LOST = "on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"
+#: How often the group is asked what it has, if the connection breaks.
+_DESCRIPTIONS = 2
 
 
 class Rules(NamedTuple):
@@ -173,6 +175,8 @@ class HandOver:
         self._announced: set[TopicPartition] = set()
         # As the leader: the partitions that the group has shared out, by topic.
         self._leader_snapshot: dict[str, set[int]] | None = None
+        # As the leader: whether the group goes on with an assignment that we have not made (KIP-814).
+        self._inherits = False
         #: The generation that the share which we hold is from; NO_GENERATION after a loss.
         self.settled_in = NO_GENERATION
 
@@ -208,24 +212,14 @@ class HandOver:
     def elect(self, event: Elected) -> Steps[dict[str, bytes]]:
         """We lead: returns the assignment, from fresh metadata of every topic that a member subscribes to.
 
-        Empty if it is not wanted (KIP-814), or the generation is over.
+        Empty if it is not wanted (KIP-814: a static leader is back), or the generation is over.
         """
         topics = self._negotiation.topics_of(event)
         snapshot: ClusterSnapshot | None = yield Look(topics)
         if snapshot is None:
             return {}
-        self._leader_snapshot = _partitions(snapshot, topics)
-        if not event.skip_assignment:
-            return self._negotiation.assign(event, snapshot)
-        # A static leader that is back: what the group goes on with may be older than the topics are.
-        try:
-            assigned = assigned_in_group((yield Describe()))
-        except err.KafkaException as error:  # whatever it is: the group goes on as it does without the answer
-            log.info("group %s: no description of the group, new partitions may come late: %s", self._group_id, error)
-            return {}
-        if assigned is not None:
-            self._leader_snapshot = {topic: assigned.get(topic, set()) for topic in topics}
-        return {}
+        self._leader_snapshot, self._inherits = _partitions(snapshot, topics), event.skip_assignment
+        return {} if event.skip_assignment else self._negotiation.assign(event, snapshot)
 
     def take_over(self, event: Assigned) -> Steps[str | None]:
         """Our share is here; returns why another rebalance is wanted, None: it is not."""
@@ -256,6 +250,8 @@ class HandOver:
             return None
         if unnamed:
             return "topics of the assignment are not in the metadata yet"
+        if again is None and self._leader_snapshot is not None and self._inherits:
+            again = yield from self._inherit(generation)
         return again or self.outgrown()
 
     def lost(self, event: MembershipLost) -> Steps[None]:
@@ -304,6 +300,29 @@ class HandOver:
             return None
         self._leader_snapshot = None
         return f"partitions of {', '.join(changed)} changed"
+
+    def _inherit(self, generation: Generation) -> Steps[str | None]:
+        """Watch what the group goes on with. It may be older than the topics are: nobody has watched them.
+
+        Returns why another round is wanted if the group does not say what it has; None: it has said it. In that round
+        we make the assignment, so there is no third one.
+        """
+        problem: err.KafkaException | None = None
+        for _ in range(_DESCRIPTIONS):
+            try:
+                assigned = assigned_in_group((yield Describe()))
+            except err.KafkaException as error:
+                if not self._holder.current(generation):
+                    return None
+                problem = error
+                if isinstance(error, (err.ProtocolClientError, err.RequestTimedOut)):
+                    break  # it was refused, or has taken long enough
+            else:
+                self._leader_snapshot = {topic: assigned.get(topic, set()) for topic in self._leader_snapshot or ()}
+                return None
+        text = "group %s: a static leader is back, and assigns anew in another round; no description of the group: %s"
+        log.warning(text, self._group_id, problem)
+        return "it is not known what the group has shared out"
 
     # -- parts of a rebalance ---------------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any, Iterable, Mapping, Sequence
 
+from managedconsumer import errors as err
 from managedconsumer.coordinator.assignors.abstract import RebalanceProtocol
 from managedconsumer.coordinator.events import Assigned, Elected
 from managedconsumer.coordinator.protocol import ConsumerProtocol, ConsumerProtocolMemberAssignment
-from managedconsumer.errors import ConfigurationError
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -22,15 +22,20 @@ def rebalance_protocol(assignors: Sequence[Any]) -> RebalanceProtocol:
         common &= set(supported())
     if not common:
         names = ", ".join(assignor.name for assignor in assignors)
-        raise ConfigurationError(f"the assignors {names} have no rebalance protocol (eager, cooperative) in common")
+        raise err.ConfigurationError(f"the assignors {names} have no rebalance protocol (eager, cooperative) in common")
     return max(common, key=lambda protocol: protocol.value)
 
 
-def assigned_in_group(described: Mapping[str, Any]) -> dict[str, set[int]] | None:
-    """What the members of a group have in all, from DescribeGroups; None when it is not known (a rebalance goes on)."""
+def assigned_in_group(described: Mapping[str, Any]) -> dict[str, set[int]]:
+    """What the members of a group have in all, from DescribeGroups.
+
+    Raises the ProtocolClientError that the answer has, and RebalanceInProgress unless the group is stable.
+    """
     (group,) = described["groups"]
-    if group["error_code"] or group["group_state"] != "Stable":
-        return None
+    if group["error_code"]:
+        raise err.error_for_code(group["error_code"])
+    if group["group_state"] != "Stable":
+        raise err.RebalanceInProgress(f"the group is in the state {group['group_state']}")
     found: dict[str, set[int]] = {}
     for member in group["members"]:
         blob = bytes(member["member_assignment"])
@@ -48,7 +53,7 @@ class Negotiation:
         ``incremental``: the broker assigns (KIP-848), which is cooperative by nature.
         """
         if not assignors:
-            raise ConfigurationError("a group member needs at least one assignor")
+            raise err.ConfigurationError("a group member needs at least one assignor")
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self._rack = rack
         self._incremental = incremental
@@ -91,7 +96,7 @@ class Negotiation:
             log.warning("member %s of the group sent a subscription that cannot be read: %s", member, problem)
         assignor = self._assignors.get(event.protocol)
         if assignor is None:
-            raise ConfigurationError(
+            raise err.ConfigurationError(
                 f"the group chose the assignor {event.protocol!r}, which this member did not offer "
                 f"({', '.join(self._assignors)}): is another program in this group id?"
             )

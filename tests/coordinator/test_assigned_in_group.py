@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from managedconsumer import errors as err
 from managedconsumer.coordinator.negotiation import assigned_in_group
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment
 
@@ -22,6 +23,11 @@ def test_of_all_members() -> None:
     assert assigned_in_group(described()) == {}
 
 
-@pytest.mark.parametrize("group", [{"group_state": "PreparingRebalance"}, {"error_code": 30}])
-def test_not_while_it_is_not_known(group: dict[str, Any]) -> None:
-    assert assigned_in_group(described([("t", [0])], **group)) is None
+def test_not_while_a_rebalance_goes_on() -> None:
+    with pytest.raises(err.RebalanceInProgress, match="PreparingRebalance"):
+        assigned_in_group(described([("t", [0])], group_state="PreparingRebalance"))
+
+
+def test_a_refusal_is_raised() -> None:
+    with pytest.raises(err.GroupAuthorizationFailed):
+        assigned_in_group(described([("t", [0])], error_code=30))

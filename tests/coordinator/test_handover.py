@@ -110,8 +110,8 @@ class Member:
         elif isinstance(step, ho.Look):
             self.did.append(f"look {sorted(step.topics) if step.topics is not None else 'at all'}")
             return self.known if hook is None else hook(self)
-        elif isinstance(step, ho.Trouble):
-            self.did.append("trouble")
+        elif isinstance(step, (ho.Describe, ho.Trouble)):
+            self.did.append(type(step).__name__.lower())
         return None if hook is None else hook(self)
 
     def run(self, steps: Any) -> tuple[Any, list[str]]:
@@ -414,9 +414,9 @@ def test_a_stop_that_learns_by_its_commit_that_the_membership_is_lost_tells_so()
 # -- the leader ------------------------------------------------------------------------------------------------
 
 
-def _described(*tps: TopicPartition, state: str = "Stable") -> dict[str, Any]:
+def _described(*tps: TopicPartition, state: str = "Stable", code: int = 0) -> dict[str, Any]:
     member = {"member_id": "me", "member_assignment": share_of(list(tps))}
-    return {"groups": [{"error_code": 0, "group_state": state, "members": [member]}]}
+    return {"groups": [{"error_code": code, "group_state": state, "members": [member]}]}
 
 
 @BOTH
@@ -454,21 +454,81 @@ def test_a_static_leader_that_is_back_in_time_changes_nothing(rules: Rules) -> N
     assert member.take(T0, is_leader=True)[0] is None
 
 
-@pytest.mark.parametrize("described", [_described(T0, state="PreparingRebalance"), err.NotCoordinatorForGroup()])
-def test_without_an_answer_the_leader_watches_the_topics_as_they_are_now(
-    described: Any, caplog: pytest.LogCaptureFixture
+NOT_KNOWN = "it is not known what the group has shared out"
+
+
+@pytest.mark.parametrize(
+    ("described", "times"),
+    [
+        (_described(T0, T1, T2, state="PreparingRebalance"), 1),
+        (_described(T0, T1, T2, code=err.NotCoordinatorForGroup.ERROR_CODE), 1),
+        (_described(T0, T1, T2, code=err.GroupAuthorizationFailed.ERROR_CODE), 1),
+        (err.GroupAuthorizationFailed(), 1),
+        (err.RequestTimedOut(), 1),  # it has taken long enough
+        (err.SocketDisconnectedError(), 2),
+    ],
+    ids=["in a rebalance", "another coordinator", "forbidden", "forbidden at all", "silence", "broken connections"],
+)
+@BOTH
+def test_a_static_leader_that_cannot_learn_what_the_group_has_assigns_anew_once(
+    rules: Rules, described: Any, times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO")
-    member = Member()
+    """Partitions may have come while it was away, and nobody else watches the topics."""
+    member = Member(rules)
+    member.elect(skip=True, described=described)
     if isinstance(described, Exception):
-        member.elect()
         member.on[ho.Describe] = _fail(described)
-        event = ev.Elected("range", [], True)
-        member.run(member.over.elect(event))
-        assert "new partitions may come late" in caplog.text
-    else:
-        assert member.elect(skip=True, described=described) == {}
-    assert member.take(T0, is_leader=True)[0] is None
+    again, did = member.take(T0, T1, is_leader=True)
+    assert again == NOT_KNOWN
+    assert did.count("describe") == times
+    assert [record.getMessage() for record in caplog.records if "assigns anew" in record.getMessage()]
+    # In the round that follows the leader assigns by itself: it need not ask, and there is no third round.
+    assert set(member.elect()) == {"me"}
+    again, did = member.take(T0, T1, T2, is_leader=True)
+    assert (again, "describe" in did) == (None, False)
+
+
+@pytest.mark.parametrize(("assigned", "again"), [([T0, T1, T2], None), ([T0, T1], "partitions of t changed")])
+def test_a_static_leader_asks_again_when_the_connection_breaks(assigned: list[TopicPartition], again: str) -> None:
+    member = Member()
+    member.elect(skip=True)
+    answers = iter([err.SocketDisconnectedError(), _described(*assigned)])
+
+    def describe(_member: Member) -> Any:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    member.on[ho.Describe] = describe
+    assert member.take(T0, is_leader=True)[0] == again
+
+
+def test_a_static_leader_that_is_back_reads_before_it_asks() -> None:
+    member = Member()
+    member.elect(skip=True, described=_described(T0, T1, T2))
+    assert "describe" not in member.did, "the join does not wait for it"
+    assert member.take(T0, is_leader=True)[1][-2:] == ["hand out t0", "describe"]
+
+
+def test_a_static_leader_that_is_expelled_while_it_asks_wants_nothing() -> None:
+    member = Member()
+    member.elect(skip=True)
+
+    def expelled(member: Member) -> None:
+        _lose(member)
+        raise err.SocketDisconnectedError
+
+    member.on[ho.Describe] = expelled
+    again, did = member.take(T0, is_leader=True)
+    assert (again, did.count("describe")) == (None, 1)
+
+
+def test_who_leads_no_more_does_not_ask() -> None:
+    member = Member()
+    member.elect(skip=True, described=err.SocketDisconnectedError())
+    again, did = member.take(T0)
+    assert (again, "describe" in did) == (None, False)
 
 
 def test_who_leads_no_more_watches_nothing() -> None:

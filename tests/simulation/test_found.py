@@ -256,3 +256,42 @@ def test_damage_before_anything_was_handed_out_is_no_loss() -> None:
     trace = simulate(930087, plan=plan, record=True)
     assert trace.ok, trace
     assert any("gives up t0-0@2 to 6" in line for line in trace.lines)
+
+
+_UNANSWERED = [Fault("reset after"), Fault("lost answer"), Fault("code", 30), Fault("code", 14)]
+
+
+@pytest.mark.parametrize("always", [True, False], ids=["always", "once"])
+@pytest.mark.parametrize("fault", _UNANSWERED, ids=lambda fault: f"{fault.kind} {fault.code}")
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_a_static_leader_that_cannot_ask_what_the_group_has_finds_new_partitions(
+    assignor: str, fault: Fault, always: bool
+) -> None:
+    """The topic grows while the leader is away, and it is back within its session (KIP-814)."""
+    plan = Plan(seed=1, members=1, topics={"t0": 2}, assignors=(assignor,), static=True, fault_rate=0.0, duration=5.0)
+    plan.session, plan.batches, plan.incidents = 4.0, [(0.5, "t0", 0, 3)], [(2.1, "partitions", 0)]
+    world = World(plan, record=True)
+    programs = world.witness.programs
+    refused = 0
+
+    def choose(_process: Process, api: schemas.Api) -> Fault:
+        nonlocal refused
+        if api is not schemas.DESCRIBE_GROUPS or (refused and not always):
+            return NO_FAULT
+        refused += 1
+        return fault
+
+    world.kernel.at(START + 1.0, lambda: setattr(world.network, "choose", choose))
+    world.kernel.at(START + 2.0, lambda: programs[0].kill())
+    world.kernel.at(START + 2.5, lambda: world.start_program(programs[0].instance))
+    trace = world.run()
+    assert trace.ok, trace
+    assert refused
+    rounds = [line for line in trace.lines if "assignment by the leader" in line]
+    assert len(rounds) == 2, trace
+
+
+@pytest.mark.parametrize("seed", [20320, 190209, 710333])
+def test_seeds_in_which_a_static_leader_cannot_ask_what_the_group_has(seed: int) -> None:
+    trace = simulate(seed)
+    assert trace.ok, trace

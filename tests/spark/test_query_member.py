@@ -15,7 +15,7 @@ from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignmen
 from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
-from tests.memberkit import TOPIC, Listener, Member, grow
+from tests.memberkit import TOPIC, Listener, Member, forbid_describing, grow
 from tests.spark.conftest import wait_for
 from tests.spark.queries import Query
 
@@ -56,6 +56,21 @@ def test_a_static_leader_that_is_back_notices_what_has_grown_meanwhile(
     assert len(first.batch()) == 20
     first.stop()
     grow(broker)
+    again = make(**options)
+    again.batch()
+    assert again.owned == {0, 1, 2}
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_static_leader_that_may_not_describe_the_group_assigns_anew(
+    broker: MemoryBroker, make: Make, strategy: str
+) -> None:
+    options = {"kafka__group__instance__id": "one", "kafka__partition__assignment__strategy": strategy}
+    first = make(**options)
+    assert len(first.batch()) == 20
+    first.stop()
+    grow(broker)
+    forbid_describing(broker)
     again = make(**options)
     again.batch()
     assert again.owned == {0, 1, 2}
