@@ -254,3 +254,25 @@ def test_damage_before_anything_was_handed_out_is_no_loss() -> None:
     trace = simulate(930087, plan=plan, record=True)
     assert trace.ok, trace
     assert any("gives up t0-0@2 to 6" in line for line in trace.lines)
+
+
+def test_where_the_log_ends_is_asked_again_although_the_group_rebalances() -> None:
+    """A leader's connection breaks while a second member joins: what comes after ``start()`` is read all the same."""
+    plan = Plan(seed=3, members=1, topics={"t": 2}, nodes=1, fault_rate=0.0, reset="latest", session=2.0, rebalance=6.0)
+    plan.assignors, plan.listener, plan.duration = ("cooperative-sticky",), False, 6.0
+    world = World(plan, record=True)
+    broken: list[float] = []
+
+    def choose(_process: Process, api: schemas.Api) -> Fault:
+        now = world.kernel.now
+        if api.key != schemas.LIST_OFFSETS.key or (broken and now > broken[0] + 1.5):
+            return NO_FAULT
+        if not broken:
+            world.start_program()
+        broken.append(now)
+        return Fault("reset before")
+
+    world.network.choose = choose
+    trace = world.run()
+    assert trace.ok, trace
+    assert len(broken) > 2

@@ -76,6 +76,7 @@ class Program(Watched):
     def _main(self) -> None:
         self.consumer = consumer = self._make()
         self._watch_engine(consumer.engine)
+        self.watch_commits(consumer.committer)
         while self._start(consumer):
             self._read(consumer)
             if self.stop_asked != "restart":
@@ -173,10 +174,21 @@ class Program(Watched):
 
     def told_to_read(self, tps: Collection[TopicPartition]) -> None:
         """The program knows that it reads ``tps``: this is the worst moment for a message to be produced."""
+        assignment = self.running_consumer().engine.subscription.assignment
         for tp in sorted(tps):
-            self.world.witness.promise(self, tp)
+            state = assignment.get(tp)
+            if state is not None and state.has_valid_position:
+                self.world.witness.promise(self, tp, state)
+            elif state is not None:
+                self._check_patience(tp)
             if self.world.plan.reset == "latest" and not self.world.calm:
                 self.world.brokers.append(tp, 1)
+
+    def _check_patience(self, tp: TopicPartition) -> None:
+        """``tp`` is announced without a position: only after its leader has been asked for long enough."""
+        plan, took = self.world.plan, self.world.kernel.now - self.taking_over_since
+        if plan.reset == "latest" and took < min(5.0, 0.3 * plan.rebalance) and not (self.loses or self.stop_asked):
+            self.world.report(f"{self.name} reads {tp} from now on, and does not know from where after {took:.1f} s")
 
     def finish(self, tp: TopicPartition, offset: int) -> None:
         """The user's code is done with a message."""
