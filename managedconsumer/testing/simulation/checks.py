@@ -204,7 +204,9 @@ class Witness:
     def promise(self, program: Watched, tp: TopicPartition, state: Any) -> None:
         """``program`` has been told that it reads ``tp`` from now on; ``state`` is its ownership, with a position."""
         if self._by_latest(tp):
-            self._check_promise(program, tp, state.position, state)
+            before = program.expected.get(tp)
+            if before is None or before[0] is not state:  # it starts; one that was kept has read on
+                self._check_promise(program, tp, state.position, state)
             self._floor[tp] = Promise(program, state, self.brokers.logs[tp].stable(self._committed_only))
 
     def _check_promise(self, program: Watched, tp: TopicPartition, offset: int, state: Any) -> None:
