@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Collection
 from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.consumers.life import GroupLife
+from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.simulation.handler import VirtualHandler
 from managedconsumer.testing.simulation.kernel import Killed, Process, Task
@@ -36,6 +37,8 @@ class Program(Watched):
         self.over = False
         self.signal_due = self.dead_hands = False
         self.unsurfaced = 0
+        #: The ownerships that were announced without a position; those that are kept are announced again.
+        self._unplaced: dict[TopicPartition, TopicPartitionState] = {}
         self._threads: list[Task] = []
         self.consumer: SimulatedConsumer | None = None
         self._told = self.handler.Event()
@@ -179,7 +182,8 @@ class Program(Watched):
             state = assignment.get(tp)
             if state is not None and state.has_valid_position:
                 self.world.witness.promise(self, tp, state)
-            elif state is not None:
+            elif state is not None and self._unplaced.get(tp) is not state:
+                self._unplaced[tp] = state
                 self._check_patience(tp)
             if self.world.plan.reset == "latest" and not self.world.calm:
                 self.world.brokers.append(tp, 1)
