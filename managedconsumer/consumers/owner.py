@@ -11,6 +11,7 @@ from typing import Any, Callable, Collection, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.consumers.machines import AnyMembership
+from managedconsumer.consumers.positioning import LONGEST_DELAY
 from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator import handover as ho
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 # The commit at a rebalance may take this share of the time that the group grants for the rebalance, and at most (s).
 _COMMIT_SHARE, _COMMIT_LONGEST = 0.3, 5.0
+# The next rebalance may wait for this share of that time until it is known where the partitions of this one start.
+_POSITION_SHARE = 0.3
 # How long (seconds) one attempt to get metadata lasts before the leader looks whether it still leads.
 _METADATA_PATIENCE = 5.0
 # How long (seconds) the commit of a stop may take, and that of an interpreter that ends without stop().
@@ -62,6 +65,7 @@ class GroupOwner:
         self._post_rebalance = post_rebalance
         self._drain = drain_ms / 1000.0
         self._commit_seconds = min(_COMMIT_LONGEST, _COMMIT_SHARE * rebalance_timeout_ms / 1000.0)
+        self._position_delay = min(LONGEST_DELAY, _POSITION_SHARE * rebalance_timeout_ms / 1000.0)
         self._reset_on_start = session.options.reset_offset_on_start
         rules = Rules(keeps=True, commits_after_callback=listener.listens)
         self._hand_over = HandOver(self._engine.group_id or "", negotiation, self, rules)
@@ -216,8 +220,12 @@ class GroupOwner:
     def _take_over(self, step: ho.TakeOver) -> None:
         """Positions are looked up in place, for a bounded time."""
         engine = self._engine
+
+        def over() -> bool:
+            return not self.current(step.generation)
+
         with engine.lock:
-            if not self.current(step.generation):  # lost in the meantime: everything stays on hold
+            if over():  # lost in the meantime: everything stays on hold
                 return
             engine.take_over(step.share, retain=True)
             engine.hold(step.fresh)
@@ -226,7 +234,9 @@ class GroupOwner:
             unplaced,
             reset=self._reset_on_start,
             patience=_POSITION_PATIENCE if self.assignments else _FIRST_POSITION_PATIENCE,
-            interrupted=lambda: not self.current(step.generation) or self.member.machine.rejoin_reason is not None,
+            interrupted=lambda: over() or self.member.machine.rejoin_reason is not None,
+            over=over,
+            delay=self._position_delay,
         )
         self._reset_on_start = False
 

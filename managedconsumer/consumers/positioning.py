@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 
 # How long (seconds) brokers are asked where partitions start, and the coordinator what the group has committed.
 _PATIENCE = 30.0
-# How long (seconds) a rebalance that is wanted waits for leaders that have been asked where a partition starts.
-_SLOWEST_LEADER = 5.0
+#: How long (seconds) a rebalance that is wanted waits for leaders to say where a partition starts, at most.
+LONGEST_DELAY = 5.0
 
 
 class Positioning:
@@ -38,6 +38,8 @@ class Positioning:
         reset: bool,
         patience: float = _PATIENCE,
         interrupted: Callable[[], bool] = lambda: False,
+        over: Callable[[], bool] = lambda: False,
+        delay: float = LONGEST_DELAY,
         waiting: Callable[[err.KafkaException], object] = lambda _problem: None,
     ) -> dict[TopicPartition, OffsetAnswer]:
         """Positions from the group's committed offsets, or by ``auto_offset_reset`` where there are none.
@@ -45,6 +47,9 @@ class Positioning:
         They are known when this returns, but for those whose leaders could not be asked within ``patience`` seconds:
         these are returned with what went wrong, and the position worker goes on asking. ``reset``: the committed
         offsets do not count. ``waiting`` is told what keeps the group's offsets away, after each attempt.
+
+        ``interrupted``: the group waits for us, and does so for ``delay`` seconds at most. ``over``: our share is not
+        ours any more.
         """
         engine, group = self._engine, self._engine.group_id
         committed: dict[TopicPartition, int] = {}
@@ -56,7 +61,7 @@ class Positioning:
         missing = [tp for tp in tps if tp not in committed]
         late: dict[TopicPartition, OffsetAnswer] = {}
         if engine.options.auto_offset_reset != "none":
-            looked_up, late = self._look_up_starts(missing, patience, interrupted)
+            looked_up, late = self._look_up_starts(missing, patience, delay, interrupted, over)
             positions = {**positions, **looked_up}
         with engine.lock:
             if engine.closing:
@@ -74,7 +79,12 @@ class Positioning:
         return late
 
     def _look_up_starts(
-        self, tps: list[TopicPartition], patience: float, interrupted: Callable[[], bool]
+        self,
+        tps: list[TopicPartition],
+        patience: float,
+        delay: float,
+        interrupted: Callable[[], bool],
+        over: Callable[[], bool],
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, OffsetAnswer]]:
         """Where ``auto_offset_reset`` says that partitions start, and those whose leaders could not be asked yet.
 
@@ -86,9 +96,13 @@ class Positioning:
         def broken_off() -> bool:
             # Leaders that answer at once are heard even if the group goes on: "latest" must not be found later.
             ends = engine.closing or engine.stopping or engine.stop_wanted
-            return ends or (interrupted() and engine.handler.now() > began + _SLOWEST_LEADER)
+            return ends or (interrupted() and engine.handler.now() > began + delay)
 
-        answers = engine.offsets.list_offsets(wanted, patience, broken_off, once=interrupted)
+        def enough() -> bool:
+            # An end that is found later is a later one. A log's beginning can be asked for at any time.
+            return over() or (interrupted() and self.default_reset != OffsetType.LATEST)
+
+        answers = engine.offsets.list_offsets(wanted, patience, broken_off, once=enough)
         found, late = {}, {}
         for tp, answer in answers.items():
             if answer.error is None:

@@ -161,6 +161,27 @@ GROUP = [
         ("tests/simulation/test_found.py",),
         _SOME,
     ),
+    Mutant(
+        "a commit takes over what was taken away from another thread",
+        "managedconsumer/runtime/engine/committer.py",
+        "goes_on = same and tp not in commit.lost",
+        "goes_on = same",
+        ("tests/runtime/test_committer.py",),
+    ),
+    Mutant(
+        "where LATEST starts is asked once when the group rebalances",
+        "managedconsumer/consumers/positioning.py",
+        "return over() or (interrupted() and self.default_reset != OffsetType.LATEST)",
+        "return over() or interrupted()",
+        ("tests/simulation/test_found.py",),
+    ),
+    Mutant(
+        "an interrupt passes over those who look for the coordinator",
+        "managedconsumer/runtime/cluster/coordinator_link.py",
+        "self._interrupts[purpose] = self._interrupts.get(purpose, 0) + 1",
+        "pass",
+        ("tests/runtime/test_sharing.py",),
+    ),
 ]
 
 FETCH = [

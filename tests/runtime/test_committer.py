@@ -194,3 +194,21 @@ def test_a_stopped_consumer_commits_nothing(member: Member) -> None:
     with pytest.raises(err.ConsumerStoppedException, match="nothing was committed"):
         member.committer.submit(None, EXPLICIT)
     assert member.sent == []
+
+
+def test_what_was_taken_away_from_one_thread_is_not_committed_by_another(member: Member) -> None:
+    """The partition has come back meanwhile, and starts at an earlier offset."""
+    taken = [{}, {A: 9}]
+    member.engine.collector.taken_away = lambda _who: taken.pop()
+
+    def of_another_thread() -> None:
+        member.coordinator.before = None
+        others.append(member.committer.submit(None, EXPLICIT))
+
+    others: list[Any] = []
+    member.coordinator.before = of_another_thread
+    with pytest.raises(err.CommitFailedError, match="a rebalance has taken t-0 away"):
+        member.committer.commit(None, EXPLICIT)
+    others[0].result(5000)
+    assert member.sent == [(7, {1: 4}), (7, {0: 4, 1: 4})]
+    assert member.assignment[A].committed == 4

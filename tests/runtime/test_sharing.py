@@ -16,7 +16,7 @@ from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.cluster.metadata import Answers
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.waiting.handlers import Handler
-from managedconsumer.structs import ClusterSnapshot, TopicPartition
+from managedconsumer.structs import BrokerInfo, ClusterSnapshot, TopicPartition
 from managedconsumer.wire.protocol import schemas
 from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
 
@@ -239,3 +239,30 @@ def test_an_interrupt_ends_every_request_of_its_purpose(
     assert link.broker is not None  # that says nothing about the coordinator
     broker.choose = lambda _wire, _name: False
     assert ask()["error_code"] == 25
+
+
+def test_an_interrupt_reaches_a_request_that_is_still_looking_for_the_coordinator(
+    cluster: Cluster,
+    link: CoordinatorLink,
+    broker: SilentProxyBroker,
+    handler: Handler,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A commit whose membership is lost meanwhile must not be sent in the next membership."""
+    asked, told, find = handler.Event(), handler.Event(), cluster.find_coordinator
+
+    def slow(group_id: str) -> BrokerInfo:
+        asked.set()
+        assert told.wait(5)
+        return find(group_id)
+
+    monkeypatch.setattr(cluster, "find_coordinator", slow)
+    body = {"group_id": "billing", "generation_id": 1, "member_id": "x", "group_instance_id": None}
+    waiting = Beside(handler, link.request, "commit", schemas.HEARTBEAT, body, TIMEOUT)
+    assert asked.wait(5)
+    link.interrupt("commit")
+    told.set()
+    assert isinstance(waiting.over().error, err.SocketDisconnectedError)
+    assert carried(broker, "Heartbeat") == 0
+    assert link.broker is not None  # that says nothing about the coordinator
+    assert link.request("commit", schemas.HEARTBEAT, body, TIMEOUT)["error_code"] == 25

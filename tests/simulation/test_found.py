@@ -295,3 +295,25 @@ def test_a_static_leader_that_cannot_ask_what_the_group_has_finds_new_partitions
 def test_seeds_in_which_a_static_leader_cannot_ask_what_the_group_has(seed: int) -> None:
     trace = simulate(seed)
     assert trace.ok, trace
+
+
+def test_where_the_log_ends_is_asked_again_although_the_group_rebalances() -> None:
+    """A leader's connection breaks while a second member joins: what comes after ``start()`` is read all the same."""
+    plan = Plan(seed=3, members=1, topics={"t": 2}, nodes=1, fault_rate=0.0, reset="latest", session=2.0, rebalance=6.0)
+    plan.assignors, plan.listener, plan.duration = ("cooperative-sticky",), False, 6.0
+    world = World(plan, record=True)
+    broken: list[float] = []
+
+    def choose(_process: Process, api: schemas.Api) -> Fault:
+        now = world.kernel.now
+        if api.key != schemas.LIST_OFFSETS.key or (broken and now > broken[0] + 1.5):
+            return NO_FAULT
+        if not broken:
+            world.start_program()
+        broken.append(now)
+        return Fault("reset before")
+
+    world.network.choose = choose
+    trace = world.run()
+    assert trace.ok, trace
+    assert len(broken) > 2

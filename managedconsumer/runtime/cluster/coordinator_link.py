@@ -39,6 +39,8 @@ class CoordinatorLink:
         # By purpose: a connection that nobody uses, and those that carry a request.
         self._idle: dict[str, Connection] = {}
         self._lent: dict[str, list[Connection]] = {}
+        #: By purpose: how often its requests were interrupted.
+        self._interrupts: dict[str, int] = {}
         self._closed = False
         #: Grows with every :meth:`lost`: what was asked in an earlier era says nothing about the present coordinator.
         self.era = 0
@@ -64,14 +66,16 @@ class CoordinatorLink:
         coordinator look-up, a connection error, RequestTimedOut. After a connection error the coordinator counts as
         unknown.
         """
-        era, now = self.era, self._cluster.handler.now
+        era, interrupts, now = self.era, self._interrupts.get(purpose, 0), self._cluster.handler.now
         connection: Connection | None = None
         try:
-            connection = self._take(purpose, era, None if idle_s is None else now() - idle_s)
+            connection = self._take(purpose, era, interrupts, None if idle_s is None else now() - idle_s)
             version = connection.version(api) if max_version is None else min(connection.version(api), max_version)
             answer = connection.request(api, body, timeout_ms, version)
         except CONNECTION_ERRORS as error:
-            interrupted = connection is not None and not self._give_back(purpose, connection)
+            interrupted = self._interrupts.get(purpose, 0) != interrupts
+            if connection is not None:
+                interrupted = not self._give_back(purpose, connection)
             if not interrupted:
                 self.lost(str(error), era)
             raise
@@ -85,16 +89,22 @@ class CoordinatorLink:
 
     def supports(self, purpose: str, api: Api) -> bool:
         """True when the coordinator's broker offers ``api``; connects where needed."""
-        connection = self._take(purpose, self.era)
+        connection = self._take(purpose, self.era, self._interrupts.get(purpose, 0))
         self._give_back(purpose, connection)
         return api.key in connection.broker_ranges
 
-    def _take(self, purpose: str, era: int, used_since: float | None = None) -> Connection:
-        """A connection for one request; :meth:`_give_back` has to follow."""
+    def _take(self, purpose: str, era: int, interrupts: int, used_since: float | None = None) -> Connection:
+        """A connection for one request; :meth:`_give_back` has to follow.
+
+        There is none for a request that was interrupted while the coordinator was looked up or connected to.
+        ``interrupts`` is from before that.
+        """
         if self._closed:
             raise self._lost_meanwhile()
         broker = self._broker or self._find()
         with self._lock:
+            if self._interrupts.get(purpose, 0) != interrupts:
+                raise self._interrupted()
             idle = self._idle.pop(purpose, None)
             trusted = idle is not None and (used_since is None or idle.heard_at >= used_since)
             if idle is not None and idle.connected and idle.node_id == broker.node_id and trusted:
@@ -104,11 +114,12 @@ class CoordinatorLink:
             idle.close()
         fresh = self._cluster.connect(broker.node_id)
         with self._lock:
-            if not self._closed and era == self.era:
+            interrupted = self._interrupts.get(purpose, 0) != interrupts
+            if not self._closed and era == self.era and not interrupted:
                 self._lent.setdefault(purpose, []).append(fresh)
                 return fresh
         fresh.close()
-        raise self._lost_meanwhile()
+        raise self._interrupted() if interrupted else self._lost_meanwhile()
 
     def _give_back(self, purpose: str, connection: Connection) -> bool:
         """The request is over. False when the connection was interrupted, or all of them were lost, meanwhile."""
@@ -132,6 +143,9 @@ class CoordinatorLink:
     def _lost_meanwhile(self) -> err.KafkaException:
         what = "the member is closing" if self._closed else "the coordinator was lost meanwhile"
         return err.SocketDisconnectedError(f"group {self._group_id!r}: {what}")
+
+    def _interrupted(self) -> err.KafkaException:
+        return err.SocketDisconnectedError(f"group {self._group_id!r}: the request was interrupted before it was sent")
 
     def _find(self) -> BrokerInfo:
         broker = self._cluster.find_coordinator(self._group_id)
@@ -159,8 +173,13 @@ class CoordinatorLink:
             log.info("group %s: coordinator %s is lost: %s", self._group_id, broker.address, reason)
 
     def interrupt(self, purpose: str) -> None:
-        """Make a waiting request of ``purpose`` fail at once; any thread. That says nothing about the coordinator."""
+        """Make the requests of ``purpose`` that wait fail; any thread. That says nothing about the coordinator.
+
+        One that waits for its answer fails at once. One that still waits for a connection fails when it gets it: it is
+        not sent.
+        """
         with self._lock:
+            self._interrupts[purpose] = self._interrupts.get(purpose, 0) + 1
             idle = self._idle.pop(purpose, None)
             connections = self._lent.pop(purpose, []) + ([] if idle is None else [idle])
         for connection in connections:

@@ -197,12 +197,16 @@ class Committer:
         return commit
 
     def _not_behind(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """``offsets``, but nothing behind what other threads' commits of what they have in hand are on the way to."""
+        """``offsets``, but nothing behind what other threads' commits of what they have in hand are on the way to.
+
+        What was taken away from one of them is not committed: the partition has perhaps come back, and is read again.
+        """
         for commit in self._worker.under_way():
             if isinstance(commit, Explicit) and commit.of_hand:
                 for tp, entry in commit.offsets.items():
                     same = self._engine.subscription.assignment.get(tp) is commit.states[tp]
-                    if tp in offsets and same and entry.offset > offsets[tp].offset:
+                    goes_on = same and tp not in commit.lost
+                    if tp in offsets and goes_on and entry.offset > offsets[tp].offset:
                         offsets[tp] = entry
         return offsets
 

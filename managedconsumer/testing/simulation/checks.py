@@ -3,7 +3,9 @@
 * nothing lost: a commit never covers a record that nobody has finished; at the end every record was finished;
 * order: within one ownership offsets follow one another; an ownership starts at what is committed; what a call did not
   give to the user because it was interrupted comes again;
-* ``LATEST``: what is produced after ``start()`` or the assigned-callback is delivered;
+* ``LATEST``: what is produced after ``start()`` or the assigned-callback is delivered, as long as the partition stays
+  where it is, and with automatic commits after a hand-over that went well, too; both know positions, unless leaders
+  could not be asked in time;
 * nothing is handed out by a member that knows of its loss, before the assigned-callback or after the revoked-callback,
   or while the partition is paused; nor what was aborted (with ``read_committed``) or cannot be read;
 * at most one owner whose commits would be accepted;
@@ -27,6 +29,28 @@ if TYPE_CHECKING:
     from managedconsumer.testing.simulation.watch import Watched
 
 
+class Promise:
+    """Somebody has been told that a partition is read from now on, when its log ended at ``floor``."""
+
+    def __init__(self, program: Watched, state: Any, floor: int) -> None:
+        """``state``: the ownership that it was told of."""
+        self.program = program
+        self.floor = floor
+        self._state = state
+        #: False: where this ownership starts is committed by nobody when it ends.
+        self.committed = program.world.plan.auto_commit is not None
+
+    def binds(self, state: Any) -> bool:
+        """True if the ownership ``state`` must not start behind it.
+
+        Another ownership may if the first one did not end well: by a process that died, an eviction (which its member
+        perhaps does not know of yet), a commit that failed, or without automatic commits.
+        """
+        if state is self._state:
+            return True
+        return self.committed and not self._state.active and not self.program.process.dead
+
+
 class Witness:
     """Sees everything that happens and remembers what was wrong."""
 
@@ -42,8 +66,8 @@ class Witness:
         self._beyond: dict[TopicPartition, set[int]] = {}
         #: What the users have given up because it cannot be read.
         self._given_up: dict[TopicPartition, set[int]] = {}
-        #: Under LATEST: where a partition's log ended when somebody was told that it is read from now on.
-        self._floor: dict[TopicPartition, tuple[Watched, int]] = {}
+        #: Under LATEST: what somebody was told last who reads a partition from now on.
+        self._floor: dict[TopicPartition, Promise] = {}
         #: Under LATEST: the ends that the brokers have told.
         self._told: dict[TopicPartition, set[int]] = {}
         #: Under LATEST: the partitions of which a coordinator has told last that nothing is committed, and that nobody
@@ -73,7 +97,7 @@ class Witness:
         """Everything below was finished, or is for nobody."""
         prefix = self.prefix.get(tp, 0)
         if self._by_latest(tp) and tp in self._floor:
-            prefix = max(prefix, self._floor[tp][1])
+            prefix = max(prefix, self._floor[tp].floor)
         return self.visible(tp, prefix)
 
     def handing_out(self, program: Watched, tp: TopicPartition, offset: int, state: Any) -> None:
@@ -103,7 +127,7 @@ class Witness:
         if before is None or before[0] is not state:
             program.undelivered.pop(tp, None)
             program.repeats.pop(tp, None)
-            self._check_start(program, tp, offset)
+            self._check_start(program, tp, offset, state)
         else:
             back = program.undelivered.get(tp)
             expected = self.visible(tp, before[1])
@@ -119,12 +143,11 @@ class Witness:
                 self.report(f"{program.name} hands out {tp}@{offset}, not {expected}")
         program.expected[tp] = (state, offset + 1)
 
-    def _check_start(self, program: Watched, tp: TopicPartition, offset: int) -> None:
+    def _check_start(self, program: Watched, tp: TopicPartition, offset: int, state: Any) -> None:
         if self._by_latest(tp):
             self._told_nothing.discard(tp)
-            told, floor = self._floor.pop(tp, (None, 0))
-            if told is program and offset > self.visible(tp, floor):
-                self.report(f"{program.name} starts {tp} at {offset}, though it was read from {floor} on: lost")
+            self._check_promise(program, tp, offset, state)
+            self._floor.pop(tp, None)
             self.prefix[tp] = max(offset, self.prefix.get(tp, 0))
         elif offset > self.reach(tp):
             self.report(f"{program.name} starts {tp} at {offset}, but nobody has finished {self.reach(tp)}: lost")
@@ -140,7 +163,7 @@ class Witness:
         self._given_up.setdefault(tp, set()).update(offset for offset in damaged if offset < to)
         before = program.expected.get(tp)
         if before is None or before[0] is not state:  # nothing was handed out before the damage: it starts behind it
-            self._check_start(program, tp, to)
+            self._check_start(program, tp, to, state)
         program.expected[tp] = (state, to)
         program.undelivered.pop(tp, None)
 
@@ -178,10 +201,25 @@ class Witness:
         if self._latest:
             self._told.setdefault(tp, set()).add(offset)
 
-    def promise(self, program: Watched, tp: TopicPartition) -> None:
-        """``program`` has been told that it reads ``tp`` from now on."""
+    def promise(self, program: Watched, tp: TopicPartition, state: Any) -> None:
+        """``program`` has been told that it reads ``tp`` from now on; ``state`` is its ownership, with a position."""
         if self._by_latest(tp):
-            self._floor[tp] = program, self.brokers.logs[tp].stable(self._committed_only)
+            before = program.expected.get(tp)
+            if before is None or before[0] is not state:  # it starts; one that was kept has read on
+                self._check_promise(program, tp, state.position, state)
+            self._floor[tp] = Promise(program, state, self.brokers.logs[tp].stable(self._committed_only))
+
+    def _check_promise(self, program: Watched, tp: TopicPartition, offset: int, state: Any) -> None:
+        """``program`` starts at ``offset``: what was promised before, to whomever, still counts if nothing was lost."""
+        promise = self._floor.get(tp)
+        if promise is not None and promise.binds(state) and offset > self.visible(tp, promise.floor):
+            self.report(f"{program.name} starts {tp} at {offset}, though it was read from {promise.floor} on: lost")
+
+    def commit_failed(self, program: Watched) -> None:
+        """An automatic commit of ``program`` did not happen, or its membership is lost: so are its starts by LATEST."""
+        for promise in self._floor.values():
+            if promise.program is program:
+                promise.committed = False
 
     # -- commits --------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Collection
 from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.consumers.life import GroupLife
+from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.simulation.handler import VirtualHandler
 from managedconsumer.testing.simulation.kernel import Killed, Process, Task
@@ -38,6 +39,8 @@ class Program(Watched):
         self.over = False
         self.signal_due = self.dead_hands = False
         self.unsurfaced = 0
+        #: The ownerships that were announced without a position; those that are kept are announced again.
+        self._unplaced: dict[TopicPartition, TopicPartitionState] = {}
         self._threads: list[Task] = []
         self.consumer: SimulatedConsumer | None = None
         self._told = self.handler.Event()
@@ -80,6 +83,7 @@ class Program(Watched):
     def _main(self) -> None:
         self.consumer = consumer = self._make()
         self._watch_engine(consumer.engine)
+        self.watch_commits(consumer.committer)
         while self._start(consumer):
             self._read(consumer)
             if self.stop_asked != "restart":
@@ -177,10 +181,22 @@ class Program(Watched):
 
     def told_to_read(self, tps: Collection[TopicPartition]) -> None:
         """The program knows that it reads ``tps``: this is the worst moment for a message to be produced."""
+        assignment = self.running_consumer().engine.subscription.assignment
         for tp in sorted(tps):
-            self.world.witness.promise(self, tp)
+            state = assignment.get(tp)
+            if state is not None and state.has_valid_position:
+                self.world.witness.promise(self, tp, state)
+            elif state is not None and self._unplaced.get(tp) is not state:
+                self._unplaced[tp] = state
+                self._check_patience(tp)
             if self.world.plan.reset == "latest" and not self.world.calm:
                 self.world.brokers.append(tp, 1)
+
+    def _check_patience(self, tp: TopicPartition) -> None:
+        """``tp`` is announced without a position: only after its leader has been asked for long enough."""
+        plan, took = self.world.plan, self.world.kernel.now - self.taking_over_since
+        if plan.reset == "latest" and took < min(5.0, 0.3 * plan.rebalance) and not (self.loses or self.stop_asked):
+            self.world.report(f"{self.name} reads {tp} from now on, and does not know from where after {took:.1f} s")
 
     def finish(self, tp: TopicPartition, offset: int) -> None:
         """The user's code is done with a message."""

@@ -11,6 +11,7 @@ from managedconsumer.consumers.owner import GroupOwner
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.listeners import ConsumerRebalanceListener
 from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
+from managedconsumer.runtime.engine.committer import Committer
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.structs import NO_GENERATION, Generation, TopicPartition
@@ -55,6 +56,11 @@ class SimulatedConsumer(ManagedBalancedConsumer):
         return self._session.engine
 
     @property
+    def committer(self) -> Committer:
+        """What commits for it."""
+        return self._session.committer
+
+    @property
     def member(self) -> GroupMember | None:
         """The group member while it has one."""
         return self._member
@@ -82,6 +88,8 @@ class Watched:
 
     def __init__(self, world: World) -> None:
         self.knows_loss = False
+        #: When the member began to take its present share over.
+        self.taking_over_since = 0.0
         self.ended = False
         self.expected: dict[TopicPartition, tuple[Any, int]] = {}
         #: Messages that were handed out in calls that raised, and from where on others may come again for it.
@@ -188,6 +196,7 @@ class Watched:
         def fenced(event: Any) -> None:
             fence(event)
             self.knows_loss = True
+            self.world.witness.commit_failed(self)
             self._check_reason(event)
             if self.contract is not None:
                 self.contract.fenced()
@@ -195,6 +204,7 @@ class Watched:
         def taking_over(event: Any) -> Any:
             if owner.member.current(event.generation):
                 self.knows_loss = False
+                self.taking_over_since = self.world.kernel.now
             return take_over(event)
 
         owner.fence = fenced  # type: ignore[method-assign]
@@ -208,6 +218,18 @@ class Watched:
             return
         if told and self.world.brokers.group.accepts(lost.member_id, lost.id):
             self.world.report(f"{self.name} counts generation {lost.id} as lost ({event.error}), and it is not")
+
+    def watch_commits(self, committer: Committer) -> None:
+        """Learn which automatic commits do not happen."""
+        commit_finished = committer.commit_finished
+
+        def committing(seconds: float, why: str) -> bool:
+            done = commit_finished(seconds, why)
+            if not done:
+                self.world.witness.commit_failed(self)
+            return done
+
+        committer.commit_finished = committing  # type: ignore[method-assign]
 
     def _watch_engine(self, engine: Engine) -> None:
         collector = engine.collector
