@@ -131,6 +131,8 @@ class Process:
         self.name = name
         self.dead = False
         self.frozen = False
+        #: When it was last thawed.
+        self.thawed_at = 0.0
         self.tasks: dict[int, Task] = {}
         self._waiting: list[tuple[Task, int, bool]] = []
 
@@ -140,7 +142,7 @@ class Process:
 
     def thaw(self) -> None:
         """SIGCONT: all that became due in the meantime happens now, in any order."""
-        self.frozen = False
+        self.frozen, self.thawed_at = False, self.kernel.now
         waiting, self._waiting = self._waiting, []
         for task, token, value in waiting:
             self.kernel.resume_at(self.kernel.now, task, token, value)

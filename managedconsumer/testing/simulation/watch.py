@@ -9,6 +9,7 @@ from managedconsumer import errors as err
 from managedconsumer.consumers.life import GroupLife
 from managedconsumer.consumers.owner import GroupOwner
 from managedconsumer.coordinator.states import MemberState
+from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.listeners import ConsumerRebalanceListener
 from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
 from managedconsumer.runtime.engine.committer import Committer
@@ -19,9 +20,13 @@ from managedconsumer.testing.simulation.contract import Contract
 from managedconsumer.testing.simulation.handler import VirtualHandler
 from managedconsumer.testing.simulation.kernel import Process
 from managedconsumer.testing.simulation.reader import Item, Reader, arrow_items
+from managedconsumer.wire.records import RecordChunk
 
 if TYPE_CHECKING:
     from managedconsumer.testing.simulate import World
+
+#: So long (seconds) may pass until readers hear of what was put into the buffer.
+_MOMENT = 0.01
 
 
 class Listener(ConsumerRebalanceListener):
@@ -105,6 +110,8 @@ class Watched:
         self.readers: dict[Any, Reader] = {}
         self.everybody: list[Reader] = []
         self.loop: Any = None
+        #: When messages were last put into the buffer.
+        self._came_at = 0.0
 
     def told_to_read(self, tps: Collection[TopicPartition]) -> None:
         """The program knows that it reads ``tps``."""
@@ -232,7 +239,13 @@ class Watched:
         committer.commit_finished = committing  # type: ignore[method-assign]
 
     def _watch_engine(self, engine: Engine) -> None:
-        collector = engine.collector
+        collector, accept = engine.collector, engine.buffer.accept
+
+        def accepting(queue: PartitionQueue, version: int, chunk: RecordChunk) -> bool:
+            self._came_at = self.world.kernel.now
+            return accept(queue, version, chunk)
+
+        engine.buffer.accept = accepting  # type: ignore[method-assign]
         take, take_many, take_columns = collector.take_for_task, collector.take_many, collector.take_columns
 
         def taking(*args: Any) -> Any:
@@ -258,7 +271,9 @@ class Watched:
         """The consumer has looked into its buffer for the calling reader, and found these."""
         task = self.world.kernel.current
         slept = 0.0 if task is None else task.woken_by_time()
-        if slept and items:
+        # A worker wakes the readers a moment after it has accepted messages; if it was frozen in between, after that.
+        here_since = max(self._came_at, self.process.thawed_at)
+        if slept and items and self.world.kernel.now - here_since > _MOMENT:
             self.world.report(f"{self.name}: {items[0]} was there, but nobody woke the reader, who slept {slept} s")
         reader = self._reader_here()
         for tp, offset in items:
