@@ -316,6 +316,7 @@ class FetchPool:
         else:
             engine.troubles.over((FETCH, *key))
         if stale:
+            self._tell(desk)  # metadata may be long in coming
             engine.refresh_metadata()
 
     def _take(self, result: fp.PartitionResult, rest: float) -> bool:
