@@ -239,13 +239,9 @@ def separate(plan: FetchPlan) -> tuple[PartitionQueue, int, int] | None:
 
 def answered(plan: FetchPlan) -> None:
     """The answer is here, and was not too large: its partitions may be asked for again, and share a request."""
-    plan.room.give_back(plan.granted)
-    plan.granted = 0
-    for queue, version, _ in plan.tickets.values():
+    for queue, _, _ in plan.tickets.values():
         queue.alone = False
-        if queue.version == version:
-            queue.in_flight = False
-            queue.retry_at = 0.0
+    release(plan, 0.0)
 
 
 def ask_new_leaders(plan: FetchPlan, node: int, cluster: ClusterSnapshot) -> None:
@@ -256,7 +252,7 @@ def ask_new_leaders(plan: FetchPlan, node: int, cluster: ClusterSnapshot) -> Non
 
 
 def release(plan: FetchPlan, retry_at: float) -> None:
-    """The answer will not come, or is of no use: the partitions may be asked for again from ``retry_at`` on."""
+    """The answer is here, or will not come: the partitions may be asked for again from ``retry_at`` on."""
     plan.room.give_back(plan.granted)
     plan.granted = 0
     for queue, version, _ in plan.tickets.values():
