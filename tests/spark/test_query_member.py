@@ -46,16 +46,22 @@ def make(broker: MemoryBroker) -> Iterator[Make]:
     close_shared_pools()
 
 
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_static_leader_that_is_back_notices_what_has_grown_meanwhile(
-    broker: MemoryBroker, make: Make, strategy: str
-) -> None:
-    """KIP-814: it is told to go on with the assignment that there is, and nobody else watches the topic."""
+def grown_while_away(broker: MemoryBroker, make: Make, strategy: str) -> dict[str, Any]:
+    """A static leader has gone, and its topic has grown since; the options with which it comes back."""
     options = {"kafka__group__instance__id": "one", "kafka__partition__assignment__strategy": strategy}
     first = make(**options)
     assert len(first.batch()) == 20
     first.stop()
     grow(broker)
+    return options
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_static_leader_that_is_back_notices_what_has_grown_meanwhile(
+    broker: MemoryBroker, make: Make, strategy: str
+) -> None:
+    """KIP-814: it is told to go on with the assignment that there is, and nobody else watches the topic."""
+    options = grown_while_away(broker, make, strategy)
     again = make(**options)
     again.batch()
     assert again.owned == {0, 1, 2}
@@ -65,11 +71,7 @@ def test_a_static_leader_that_is_back_notices_what_has_grown_meanwhile(
 def test_a_static_leader_that_may_not_describe_the_group_assigns_anew(
     broker: MemoryBroker, make: Make, strategy: str
 ) -> None:
-    options = {"kafka__group__instance__id": "one", "kafka__partition__assignment__strategy": strategy}
-    first = make(**options)
-    assert len(first.batch()) == 20
-    first.stop()
-    grow(broker)
+    options = grown_while_away(broker, make, strategy)
     forbid_describing(broker)
     again = make(**options)
     again.batch()
