@@ -75,34 +75,51 @@ class Repeat:
         None: it is not the one that is needed now, or has no room. ``who``: the worker that asks.
         """
         plan = self._plan
-        if plan is None or snapshot is not self._snapshot:
+        if plan is None or not self._is_needed(buffer, snapshot, moves, now, False):
             return None
-        if buffer.members != self._members or moves != self._moves or buffer.room.waiting:
+        granted = self._granted
+        if not buffer.room.ask(who, granted, granted, buffer.nbytes):
             return None
+        plan.granted = granted
+        for line in self._lines:
+            line.queue.in_flight = True
+        return plan, self._moved(plan)
+
+    def go_on(self, buffer: FetchBuffer, snapshot: ClusterSnapshot, moves: int, now: float) -> Moved | None:
+        """Like :meth:`again` when the answer has been taken over and nothing was released: its room is used again."""
+        plan = self._plan
+        if plan is None or not self._is_needed(buffer, snapshot, moves, now, True):
+            return None
+        return self._moved(plan) if buffer.room.holds(buffer.nbytes) else None
+
+    def _is_needed(
+        self, buffer: FetchBuffer, snapshot: ClusterSnapshot, moves: int, now: float, in_flight: bool
+    ) -> bool:
+        if snapshot is not self._snapshot or buffer.members != self._members or moves != self._moves:
+            return False
+        if buffer.room.waiting:
+            return False
         most = buffer.max_messages
         for line in self._lines:  # what ``plan.wanted`` says, without a call for each
             queue = line.queue
             if (
                 queue.version != line.version
-                or queue.in_flight
+                or queue.in_flight is not in_flight
                 or queue.fetch_offset < 0
                 or now < queue.retry_at
                 or queue.alone
                 or queue.records >= most
                 or not queue.state.is_fetchable()
             ):
-                return None
-        granted = self._granted
-        if not buffer.room.ask(who, granted, granted, buffer.nbytes):
-            return None
-        plan.granted = granted
-        moved: Moved = []
-        for line in self._lines:
-            queue = line.queue
-            queue.in_flight = True
-            if queue.fetch_offset != line.offset or queue.last_epoch != line.last_epoch:
-                moved.append((line.key, _move(plan, line, queue)))
-        return plan, moved
+                return False
+        return True
+
+    def _moved(self, plan: FetchPlan) -> Moved:
+        return [
+            (line.key, _move(plan, line, line.queue))
+            for line in self._lines
+            if line.queue.fetch_offset != line.offset or line.queue.last_epoch != line.last_epoch
+        ]
 
 
 def _move(plan: FetchPlan, line: _Line, queue: PartitionQueue) -> Mapping[str, Any]:

@@ -89,6 +89,12 @@ class Room:
             return left - queued
         return least if not self.reserved and (self.hungry or not queued) else 0
 
+    def holds(self, queued: int) -> bool:
+        """True while what is there and what the requests under way may bring is within the bound."""
+        memory = self.memory
+        left = self.bound - self._unpacking - self.reserved - self._overhead
+        return (queued if memory is None else max(queued, memory.at_most())) <= left
+
     def give_back(self, granted: int) -> None:
         """The answer to a request for that many bytes is here, or will not come."""
         if granted:
