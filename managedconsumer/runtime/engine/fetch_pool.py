@@ -257,26 +257,28 @@ class FetchPool(Taking):
         wait_ms: float = self.limits.max_wait_ms + connection.settings.request_timeout_ms
         if connection.throttled_until:
             wait_ms = answer_timeout_ms(connection, self.limits.max_wait_ms, now)
-        body = self._body(desk, plan)
-        if body is None:
-            body = session.shorten(plan.body, version)
+        body = self._body(desk, plan, version)
         if desk.patient:
             wait_ms += QUIET_WAIT_MS
         return Sent(connection, connection.send(schemas.FETCH, body, version), version, wait_ms, now + wait_ms / 1000)
 
-    def _body(self, desk: Desk, plan: fp.FetchPlan) -> dict[str, Any] | None:
-        """A request that says what has changed since the last one; None: more than that has to be said."""
+    def _body(self, desk: Desk, plan: fp.FetchPlan, version: int) -> dict[str, Any]:
+        """The request, which says what has changed since the last one where that is known."""
         body = None if desk.moved is None else desk.session.repeat(plan.body, desk.moved)
-        if body is not None and desk.patient:
+        if body is None:
+            body = desk.session.shorten(plan.body, version)
+        if desk.patient:
             body["max_wait_ms"] = QUIET_WAIT_MS
         return body
 
-    def repeat(self, desk: Desk, plan: fp.FetchPlan, now: float) -> dict[str, Any] | None:
+    def repeat(self, desk: Desk, plan: fp.FetchPlan, version: int, now: float) -> dict[str, Any] | None:
         """The next request, where nothing but positions has moved; None: it is another one. The lock is held."""
         engine = self._engine
         desk.moved = desk.repeat.go_on(engine.buffer, engine.cluster.snapshot, self._moves, now)
+        if desk.moved is None:
+            return None
         self._be_patient(desk, now)
-        return self._body(desk, plan)
+        return self._body(desk, plan, version)
 
     def _be_patient(self, desk: Desk, now: float) -> None:
         quiet = not desk.moved and now - desk.quiet_since >= _QUIET_AFTER

@@ -25,7 +25,7 @@ class _Pool(Protocol):
     def take_all(self, desk: Desk, results: list[fp.PartitionResult], now: float) -> bool:
         """Take over an answer. The lock is held."""
 
-    def repeat(self, desk: Desk, plan: fp.FetchPlan, now: float) -> dict[str, Any] | None:
+    def repeat(self, desk: Desk, plan: fp.FetchPlan, version: int, now: float) -> dict[str, Any] | None:
         """The next request, where nothing but positions has moved; None: it is another one. The lock is held."""
 
 
@@ -164,7 +164,7 @@ class Lending:
                 desk.news = False
                 engine.lock.notify_all()
             if not loan.over:
-                body = pool.repeat(desk, loan.plan, now)
+                body = pool.repeat(desk, loan.plan, sent.version, now)
         if body is None:
             return False
         request = sent.connection.send(schemas.FETCH, body, sent.version)
