@@ -27,6 +27,14 @@ class Memory(Protocol):
         """Bytes of the answers that somebody can still see."""
 
 
+class Queued(Protocol):
+    """What waits to be handed out."""
+
+    @property
+    def nbytes(self) -> int:
+        """How much that is."""
+
+
 class Room:
     """The bound, and what counts against it; all sizes in bytes."""
 
@@ -89,11 +97,11 @@ class Room:
             return left - queued
         return least if not self.reserved and (self.hungry or not queued) else 0
 
-    def holds(self, queued: int) -> bool:
+    def holds(self, queued: Queued) -> bool:
         """True while what is there and what the requests under way may bring is within the bound."""
-        memory = self.memory
         left = self.bound - self._unpacking - self.reserved - self._overhead
-        return (queued if memory is None else max(queued, memory.at_most())) <= left
+        # The memory holds all that is queued.
+        return (queued.nbytes if self.memory is None else self.memory.at_most()) <= left
 
     def give_back(self, granted: int) -> None:
         """The answer to a request for that many bytes is here, or will not come."""
