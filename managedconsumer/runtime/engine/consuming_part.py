@@ -82,6 +82,7 @@ class ConsumingPart(AssignmentPart):
             return self._wait_as(who, take, timeout)
         finally:
             if self.server == who:
+                self.server = 0  # before anything can interrupt this
                 self.fetchers.lending.nobody_serves(who)
 
     def _wait_as(self, who: int, take: Callable[[int], T | None], timeout: float | None) -> T | None:

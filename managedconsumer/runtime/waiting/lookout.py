@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import threading
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from managedconsumer.runtime.waiting.primitives import Watched
 
@@ -35,9 +35,9 @@ class _Bell:
         except BlockingIOError:
             pass  # it has not been rung
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], object] = os.close) -> None:
         for number in {self.ear, self._button}:
-            os.close(number)
+            close(number)
 
 
 class LookoutCondition(threading.Condition):
