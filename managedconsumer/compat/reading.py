@@ -32,8 +32,9 @@ def read(
     """The messages of a topic from ``start`` up to ``end``, as an iterator; no group is joined, nothing is committed.
 
     ``start`` and ``end``: an offset, a datetime, an ISO 8601 time (UTC where it names no zone), "2 hours ago",
-    "earliest" or "latest"; the message at ``end`` is not among them. "latest" is the end of the log at the time of the call, so
-    the iterator ends. ``partitions``: their numbers; None: all. ``cluster``: a KafkaClient, or ``"host:port,..."``.
+    "earliest" or "latest"; the message at ``end`` is not among them. "latest" is the end of the log at the time of the
+    call, so the iterator ends. ``partitions``: their numbers; None: all. ``cluster``: a KafkaClient, or
+    ``"host:port,..."``.
 
     Within a partition messages come in order; across partitions the oldest timestamp comes first. Raises here what is
     wrong with the arguments, UnknownTopicOrPartition and NoBrokersAvailableError; while it is read, CorruptRecordError
