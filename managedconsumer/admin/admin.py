@@ -23,9 +23,10 @@ from managedconsumer.coordinator import commits
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.cluster.offsets import OffsetClient
+from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.structs import NO_GENERATION, OffsetAndMetadata, OffsetType, TopicPartition
 from managedconsumer.wire.protocol import schemas
-from managedconsumer.wire.records import Message
+from managedconsumer.wire.records import Message, RecordChunk
 
 #: ListOffsets: the record with the highest timestamp (KIP-734, Kafka 3.0).
 _NEWEST = -3
@@ -235,13 +236,24 @@ class Admin:
         return self._ends(self._partitions(topic, partitions))
 
     def read(
-        self, ranges: Mapping[TopicPartition, tuple[int, int]], damaged: Callable[[err.KafkaException], object]
+        self,
+        ranges: Mapping[TopicPartition, tuple[int, int]],
+        damaged: Callable[[err.KafkaException], object],
+        limits: RangeLimits | None = None,
     ) -> Iterator[Message]:
         """The messages of ``{partition: (first offset, offset behind the last)}``, oldest first; no group is joined.
 
         ``damaged`` is told of records that cannot be read.
         """
-        return read_ranges(self._pool, ranges, damaged)
+        return read_ranges(self._pool, ranges, damaged, limits)
+
+    def chunks(
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], limits: RangeLimits
+    ) -> Iterator[tuple[RecordChunk, int]]:
+        """The same as chunks, partition by partition, each with the offset at which its range ends."""
+        for tp, (start, stop) in sorted(ranges.items()):
+            for chunk in fetch_range(self._pool, *tp, start, stop, limits, on_lost=lambda _first, _behind: None):
+                yield chunk, stop
 
     def _partitions(self, topic: str, numbers: Collection[int] | None) -> set[TopicPartition]:
         info = self._cluster.snapshot.topics.get(topic)
