@@ -62,6 +62,14 @@ def read_properties(path: Path) -> dict[str, str]:
 @contextlib.contextmanager
 def connected(bootstrap: str | None, config: Path | None) -> Iterator[tuple[Admin, Cluster]]:
     """What to ask, connected; raises NoBrokersAvailableError with what was tried."""
+    with prepared(bootstrap, config) as (admin, cluster):
+        cluster.refresh(())
+        yield admin, cluster
+
+
+@contextlib.contextmanager
+def prepared(bootstrap: str | None, config: Path | None) -> Iterator[tuple[Admin, Cluster]]:
+    """What to ask, not connected yet; closed at the end."""
     given = read_properties(config) if config is not None else {}
     settings = ConnectionSettings(
         client_id=given.get("client.id", "managedconsumer-cli"),
@@ -73,7 +81,6 @@ def connected(bootstrap: str | None, config: Path | None) -> Iterator[tuple[Admi
     cluster = Cluster(parse_bootstrap(address), default_handler(False), settings)
     admin = Admin(cluster)
     try:
-        cluster.refresh(())
         yield admin, cluster
     finally:
         admin.close()

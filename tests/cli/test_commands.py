@@ -17,6 +17,7 @@ import pytest
 from managedconsumer import ManagedBalancedConsumer, cli
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
+from tests.runtime.test_fetch_range import delete_records
 
 pytestmark = pytest.mark.broker
 
@@ -243,3 +244,47 @@ def _lines_until(stream: Any, text: str) -> list[str]:
         if text in line:
             return lines
     raise AssertionError(f"{text!r} never came: {lines}")
+
+
+def test_the_doctor_finds_nothing_wrong(typed: Type, group: str, orders: str) -> None:
+    code, shown, _ = typed("doctor", orders, group)
+    assert code == 0
+    lines = shown.splitlines()
+    assert all(line.startswith(("ok   ", "note ", "       -> ")) for line in lines)
+    for expected in (
+        "connected by PLAINTEXT",
+        "it speaks what is needed",
+        f"topic {orders}: 2 partitions with 20 offsets",
+        f"topic {orders}: partition 0 can be read",
+        f"group {group}: Stable, classic protocol with 1: managedconsumer at 127.0.0.1",
+        f"group {group}: lag 6 over 2 partitions",
+    ):
+        assert any(expected in line for line in lines), expected
+
+
+def test_the_doctor_names_what_is_wrong(kafka: DevBroker, typed: Type, orders: str, unique: Unique) -> None:
+    name = unique("group")
+    assert typed("reset", name, orders, "--to", "earliest", "--execute")[0] == 0
+    delete_records(kafka, orders, 4)
+    code, shown, _ = typed("doctor", orders, name, "-b", kafka.bootstrap)
+    assert code == 1
+    assert f"WRONG  group {name}: {orders}-0: offset 0 is committed and the log begins at 4" in shown
+    code, shown, _ = typed("doctor", "-b", "127.0.0.1:1", "--json")
+    assert code == 1
+    assert [each["level"] for each in json.loads(shown)][-1] == "wrong"
+    code, shown, _ = typed("doctor", "no-such-topic", "no-such-group", "-b", kafka.bootstrap)
+    assert code == 1
+    assert "WRONG  topic no-such-topic" in shown
+    assert "note   group no-such-group: there is no such group yet" in shown
+
+
+def test_the_doctor_reads_programs(typed: Type, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "from pykafka import KafkaClient\nKafkaClient('k:9092').topics['t'].get_producer()\n"
+    )
+    (tmp_path / "other.py").write_text("print('hello')\n")
+    code, shown, _ = typed("doctor", "--source", str(tmp_path))
+    assert code == 1
+    assert f"{tmp_path}/shop.py:2: WRONG: get_producer(): there is no producer here" in shown
+    assert shown.splitlines()[-1] == "2 files, 1 with pykafka: 1 places have to change, 1 to look at"
+    assert typed("doctor", "--source", str(tmp_path / "other.py"))[0] == 0
