@@ -20,7 +20,8 @@ _PAGE = """<!DOCTYPE html>
 body {{ font: 14px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 1200px; padding: 0 1em; color: #222; }}
 table {{ border-collapse: collapse; margin: 1em 0; }}
 th, td {{ text-align: left; padding: .2em 1em .2em 0; border-bottom: 1px solid #ddd; vertical-align: top; }}
-td.number {{ text-align: right; }}
+td.number {{ text-align: right; white-space: nowrap; }}
+svg {{ max-width: 100%; height: auto; }}
 figure {{ margin: 0; overflow-x: auto; }}
 </style></head><body>
 <h1>{title}</h1>
@@ -64,6 +65,7 @@ def svg(timeline: Timeline) -> str:
     bottom = _TOP + _ROW * len(partitions)
     legend = bottom + 34
     height = legend + 20 * ((len(timeline.members) + 3) // 4) + 10
+    width = _LEFT + _WIDTH + 60
     colours = {member: _colour(place) for place, member in enumerate(timeline.members)}
     length = max(timeline.end - timeline.start, 0.001)
 
@@ -71,7 +73,8 @@ def svg(timeline: Timeline) -> str:
         return round(_LEFT + _WIDTH * (moment - timeline.start) / length, 2)
 
     parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{_LEFT + _WIDTH + 60}' height='{height}' role='img' {_FONT}>",
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' "
+        f"viewBox='0 0 {width} {height}' role='img' {_FONT}>",
         f"<title>{escape(f'Group {timeline.group}')}</title>",
     ]
     for place in range(_TICKS + 1):
@@ -111,7 +114,7 @@ def _hole(gap: Gap, y: int, x: Place) -> str:
 
 def _colour(place: int) -> str:
     """Neighbours differ in hue and in lightness, so that they can be told apart without colours, too."""
-    return f"hsl({place * 137 % 360} 55% {(45, 62, 75)[place % 3]}%)"
+    return f"hsl({(210 + place * 137) % 360} 55% {(45, 62, 75)[place % 3]}%)"
 
 
 def short(member: str) -> str:
@@ -139,7 +142,7 @@ def page(timeline: Timeline) -> str:
 def _round_rows(timeline: Timeline) -> Iterator[str]:
     for each in timeline.rounds:
         yield (
-            f"<tr><td>{clock(each.start)}</td><td class='number'>{duration(each.end - each.start)}</td>"
+            f"<tr><td class='number'>{clock(each.start)}</td><td class='number'>{duration(each.end - each.start)}</td>"
             f"<td class='number'>{each.generation}</td><td>{escape(causes(each))}</td></tr>"
         )
 
