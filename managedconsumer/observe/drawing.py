@@ -72,9 +72,9 @@ def svg(timeline: Timeline) -> str:
     def x(moment: float) -> float:
         return round(_LEFT + _WIDTH * (moment - timeline.start) / length, 2)
 
+    size = f"width='{width}' height='{height}' viewBox='0 0 {width} {height}'"
     parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' "
-        f"viewBox='0 0 {width} {height}' role='img' {_FONT}>",
+        f"<svg xmlns='http://www.w3.org/2000/svg' {size} role='img' {_FONT}>",
         f"<title>{escape(f'Group {timeline.group}')}</title>",
     ]
     for place in range(_TICKS + 1):
