@@ -89,6 +89,7 @@ FASTTEST = [
     "pytest>=8",
     "pytest-rerunfailures>=14",
     "pytest-timeout>=2.3",
+    "sphinx>=7.4",
     "trustme>=1.1",
     "wheel>=0.43",
 ]
