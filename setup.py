@@ -87,6 +87,7 @@ FASTTEST = [
     "pytest>=8",
     "pytest-rerunfailures>=14",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.5",
     "trustme>=1.1",
     "wheel>=0.43",
 ]
