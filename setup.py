@@ -90,6 +90,7 @@ FASTTEST = [
     "pytest-rerunfailures>=14",
     "pytest-timeout>=2.3",
     "sphinx>=7.4",
+    "pytest-xdist>=3.5",
     "trustme>=1.1",
     "wheel>=0.43",
 ]

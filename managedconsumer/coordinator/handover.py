@@ -13,14 +13,14 @@ Source: KIP-429 (cooperative), KIP-814 (a static leader that is back), KIP-848.
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Collection, Generator, NamedTuple, Protocol, TypeVar
+from typing import Any, Callable, Collection, Generator, Protocol, TypeVar
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.events import Assigned, Elected, MembershipLost, PrepareJoin
 from managedconsumer.coordinator.negotiation import Negotiation, assigned_in_group
 from managedconsumer.structs import NO_GENERATION, ClusterSnapshot, Generation, TopicPartition
-from managedconsumer.values import Value
+from managedconsumer.values import NamedTuple, Value
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import logging
 import os
-from typing import Any, Callable, Final, Mapping, NamedTuple
+from typing import Any, Callable, Final, Mapping
 
 from managedconsumer import errors
 from managedconsumer.runtime.net import diagnose, opening
@@ -19,6 +19,7 @@ from managedconsumer.runtime.net.settings import ConnectionSettings
 from managedconsumer.runtime.net.too_large import beginning_of_answer
 from managedconsumer.runtime.net.transport import Transport, make_transport
 from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.protocol import framing, schemas, versions
 
 __all__ = ["Connection", "ConnectionSettings"]
