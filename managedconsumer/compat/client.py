@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Collection, Iterator
 
 from managedconsumer import errors as err
@@ -21,6 +20,8 @@ from managedconsumer.runtime.net.security import Security
 from managedconsumer.runtime.waiting.handlers import default_handler
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from managedconsumer.admin.admin import Admin
     from managedconsumer.admin.values import GroupDescription, GroupLag, GroupListing, Reset
 
