@@ -61,6 +61,7 @@ def fetch_range(
     *,
     on_lost: OnLost | None = None,
     partition_object: Any = None,
+    topic_id: bytes | None = None,
 ) -> Iterator[RecordChunk]:
     """The records of ``topic``-``partition`` with ``start`` <= offset < ``stop``, as chunks in order.
 
@@ -70,7 +71,8 @@ def fetch_range(
 
     A moved leader, a lost connection or a restarting broker are retried here, for up to ``limits.patience`` seconds
     without progress. When records of the range have been deleted (retention, truncation), ``on_lost(first, behind)``
-    is called and reading goes on behind them; without ``on_lost`` OffsetOutOfRangeError is raised. A broker
+    is called and reading goes on behind them; without ``on_lost`` OffsetOutOfRangeError is raised. So it is for all of
+    the range when the topic has another id than ``topic_id`` (16 bytes): it was deleted and made anew. A broker
     that sends no records below the log's end is asked again for as long; then RecordsNotSentError is raised.
 
     Taking records from a damaged chunk raises CorruptRecordError; after ``chunk.skip_corrupt()`` the range goes on. A
@@ -78,7 +80,7 @@ def fetch_range(
 
     One thread uses the iterator at a time; closing it early is fine. Source: Kafka's protocol (Fetch, KIP-74, KIP-320).
     """
-    reader = _RangeReader(source, TopicPartition(topic, partition), stop, limits or RangeLimits(), on_lost)
+    reader = _RangeReader(source, TopicPartition(topic, partition), stop, limits or RangeLimits(), on_lost, topic_id)
     return reader.chunks(PartitionContext(topic, partition, partition_object), start)
 
 
@@ -92,6 +94,7 @@ class _RangeReader:
         stop: int,
         limits: RangeLimits,
         on_lost: OnLost | None,
+        topic_id: bytes | None,
     ) -> None:
         self._own_pool = isinstance(source, Cluster)
         self._pool = ConnectionPool(source) if isinstance(source, Cluster) else source
@@ -101,6 +104,7 @@ class _RangeReader:
         self._stop = stop
         self._limits = limits
         self._on_lost = on_lost
+        self._topic_id = topic_id
         self._max_bytes = limits.partition_max_bytes
         self._connection: Connection | None = None
         self._pending: int | None = None
@@ -251,6 +255,10 @@ class _RangeReader:
 
     def _send(self, connection: Connection, offset: int) -> None:
         version = connection.version(schemas.FETCH)
+        if self._made_anew():
+            self._cluster.refresh([self._tp.topic])  # it may be our metadata that is old
+            if self._made_anew():
+                raise err.OffsetOutOfRangeError(f"the topic {self._tp.topic!r} was deleted and made anew")
         info = self._cluster.snapshot.topics[self._tp.topic]
         if info.topic_id is None:
             version = min(version, TOPIC_ID_VERSION - 1)
@@ -276,6 +284,11 @@ class _RangeReader:
             "rack_id": "",
         }
         self._pending = connection.send(schemas.FETCH, body, version)
+
+    def _made_anew(self) -> bool:
+        info = self._cluster.snapshot.topics.get(self._tp.topic)
+        known = None if info is None else info.topic_id
+        return self._topic_id is not None and known not in (None, self._topic_id)
 
     def _send_ahead(self, offset: int) -> None:
         """Ask for what comes next before the caller has worked on what came; a failure shows when it is awaited."""
@@ -329,12 +342,17 @@ class _RangeReader:
         except err.KafkaException as error:
             self._recover(error)
             return offset
-        behind = min(earliest, self._stop) if earliest > offset else self._stop
+        behind = min(earliest, self._stop) if earliest > offset and not self._made_anew() else self._stop
         if self._on_lost is None:
+            reason = "the topic was deleted and made anew"
             reason = (
-                f"the log begins at {earliest} now (retention?)"
-                if earliest > offset
-                else "the log ends before (was the topic made anew, or truncated?)"
+                reason
+                if self._made_anew()
+                else (
+                    f"the log begins at {earliest} now (retention?)"
+                    if earliest > offset
+                    else "the log ends before (was the topic made anew, or truncated?)"
+                )
             )
             raise err.OffsetOutOfRangeError(
                 f"offsets {offset} to {behind - 1} of {self._tp.topic}-{self._tp.partition} cannot be read: {reason}"

@@ -1,16 +1,18 @@
-"""A streaming query as a member of a consumer group: rebalances happen between two micro-batches and nowhere else.
+"""A streaming query as a member of a consumer group: partitions change hands between two micro-batches only.
 
 Micro-batches run one after the other, so when Spark asks for the next one, the last is done: its offsets are committed,
-then a rebalance that the group wants is gone through, then the next batch is planned for what is ours. Heartbeats go on
-in a thread of their own the whole time. Executors read explicit ranges and know nothing of the group.
+then partitions are given up and taken over as far as the group wants that at this moment, then the next batch is
+planned for what is ours. The query never waits for the group: heartbeats and joins go on in threads of their own, and
+with a cooperative assignor what is kept is read on meanwhile. Executors read explicit ranges and join no group.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Collection, Mapping
+from typing import Any, Callable, Collection, Mapping, Sequence
 
 from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
 from managedconsumer.coordinator import assignors, handover
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.commits import Verdict, classify
@@ -21,7 +23,8 @@ from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.runtime.engine.group_log import GroupLog
 from managedconsumer.runtime.engine.troubles import GROUP, Troubles
-from managedconsumer.runtime.member import GroupMember
+from managedconsumer.runtime.member_beside import BesideMember
+from managedconsumer.spark.sharing import SharingLog, described, sharers
 from managedconsumer.spark.topics import TopicView
 from managedconsumer.structs import ClusterSnapshot, Generation, OffsetAndMetadata, TopicPartition
 
@@ -36,10 +39,19 @@ FindPositions = Callable[[Collection[TopicPartition]], Found]
 
 
 class QueryMember:
-    """The group membership of one query. Used by one thread; the heartbeat thread only touches the machine."""
+    """The group membership of one query. Used by one thread; the workers touch the machine, and assign as leader."""
 
-    def __init__(self, view: TopicView, find_positions: FindPositions, listener: Any = None) -> None:
-        """``find_positions``: where partitions that were just assigned are read from, and what is committed."""
+    def __init__(
+        self,
+        view: TopicView,
+        find_positions: FindPositions,
+        listener: Any = None,
+        assignor_names: Sequence[str] | None = None,
+    ) -> None:
+        """``find_positions``: where partitions that were just assigned are read from, and what is committed.
+
+        ``assignor_names``: the assignors to offer, if not those of the options.
+        """
         if view.link is None:
             raise err.IllegalStateError("a member needs a group")
         self.view = view
@@ -50,10 +62,15 @@ class QueryMember:
         self._committed: dict[TopicPartition, int] = {}
         self._unsaved: dict[TopicPartition, int] = {}
         self._subscribed: set[str] = set()
-        offered = [getattr(assignors, name)() for name in view.options.assignor_names()]
+        #: What goes with each commit: who made it.
+        self.metadata = ""
+        self._others: set[str] | None = None
+        self._sharing = SharingLog(self.config.group_id)
+        offered = [getattr(assignors, name)() for name in assignor_names or view.options.assignor_names()]
         self._negotiation = Negotiation(offered, view.options.kafka.get("client.rack") or None)
         machine = Membership(self.config, self._protocols, view.handler.random, view.handler.now)
-        self.member = GroupMember(machine, view.link, view.handler, self)
+        keeps = self._negotiation.cooperative
+        self.member = BesideMember(machine, view.link, view.handler, self, keeps=keeps)
         group = self.config.group_id
         self._log = GroupLog(History(group, view.handler.now, view.handler.wall_time), Troubles(f"group {group}"))
         self._hand_over = HandOver(group, self._negotiation, self, Rules())
@@ -71,22 +88,31 @@ class QueryMember:
                 self.positions[tp] = offset
                 self._unsaved[tp] = offset
 
-    def at_boundary(self) -> None:
-        """Commit what is finished, go through a rebalance if one is wanted, and commit what was left over.
+    def at_boundary(self, patience: float = 0.0) -> bool:
+        """Commit what is finished, hand over what the group wants, and commit what was left over; True when settled.
 
-        Blocks while the group is being joined. Raises what ends a membership for good (authorization, fencing).
+        The join itself goes on beside: what is kept can be read on meanwhile. ``patience``: for how many seconds it is
+        waited for all the same. Raises what ends a membership for good (authorization, fencing).
         """
         self.member.start()
         self._check_metadata()
         self.commit()
-        self.member.poll(None)
+        deadline = Deadline(self.view.handler.now(), patience)
+        while not (settled := self.member.hand_over()) and not deadline.expired(self.view.handler.now()):
+            self.member.wait_here(deadline.remaining(self.view.handler.now()) or 0.0, settled=True)
         if self._unsaved:
             self.commit()
+        return settled
+
+    @property
+    def shared(self) -> bool:
+        """False if it is known that no other member of the group reads our topics."""
+        return self._others is None or bool(self._others)
 
     def commit(self) -> bool:
         """Commit what is finished and not committed yet; True when nothing is left. Never raises what may pass."""
         wanted = {
-            tp: OffsetAndMetadata(offset)
+            tp: OffsetAndMetadata(offset, self.metadata)
             for tp, offset in self._unsaved.items()
             if tp in self.positions and self._committed.get(tp) != offset
         }
@@ -107,15 +133,20 @@ class QueryMember:
         if result.error is None:
             self._unsaved.clear()
             return True
-        if classify(result.error) is Verdict.FATAL:
+        verdict = classify(result.error)
+        if verdict is Verdict.FATAL:
             raise result.error
+        if verdict is Verdict.REJOINING or (self.joined() and self.generation != generation):
+            # The join that goes on beside was faster: the next call commits in the new generation.
+            log.debug("group %s: offsets are not committed yet: %s", group, result.error)
+            return False
         log.warning("group %s: offsets are not committed (yet): %s", group, result.error)
         return False
 
     def wait(self, seconds: float) -> None:
-        """Sleep, but not through a rebalance."""
+        """Sleep, but no longer than until partitions can be handed over."""
         if seconds > 0:
-            self.member.wait(seconds)
+            self.member.wait_here(seconds)
 
     def stop(self) -> None:
         """Tell the listener, leave the group (static members stay in it), end the heartbeats. Idempotent."""
@@ -133,11 +164,14 @@ class QueryMember:
         return carry_out(self._hand_over.prepare_join(event), self._do)
 
     def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
-        """We lead: assign from fresh metadata."""
+        """We lead: assign from fresh metadata. Called by the worker that joins."""
+        self._note_others([(each.member_id, each.group_instance_id, each.metadata) for each in event.members])
         return carry_out(self._hand_over.elect(event), self._do)
 
     def take_over(self, event: ev.Assigned) -> str | None:
         """Our share is here."""
+        if self._others is None and not event.is_leader:
+            self._look_around()
         return carry_out(self._hand_over.take_over(event), self._do)
 
     def drop(self, event: ev.MembershipLost) -> None:
@@ -227,6 +261,21 @@ class QueryMember:
             self.positions.update(found)
             self._unsaved.update(found)
             self._committed.update(committed)
+
+    def _look_around(self) -> None:
+        """A member that does not lead asks once who else is there."""
+        try:
+            rows = described(self.member.describe_group())
+        except err.KafkaException as error:
+            log.debug("group %s: no description of the group: %s", self.config.group_id, error)
+            return
+        if rows is not None:
+            self._note_others(rows)
+
+    def _note_others(self, rows: Sequence[tuple[str, str | None, bytes]]) -> None:
+        topics = self.view.topics()
+        self._others = sharers(rows, self.generation.member_id, topics)
+        self._sharing.note(self._others, topics)
 
     def _look(self, topics: Collection[str] | None) -> ClusterSnapshot:
         if topics is None:

@@ -1,34 +1,97 @@
-"""What runs in a Spark task: a slice of one partition as Arrow batches. Imports no Spark and joins no group."""
+"""What runs in a Spark task: ranges of some partitions as Arrow batches. Imports no Spark and joins no group."""
 
 from __future__ import annotations
 
 import gc
 import logging
-from typing import Any, Iterator
+from typing import Any, Iterator, Mapping, NamedTuple
 
+from managedconsumer import codes
+from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.cluster.connection_pool import shared_pool
+from managedconsumer.runtime.cluster.connection_pool import ConnectionPool, shared_pool
 from managedconsumer.runtime.fetch_range import fetch_range
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark.options import SourceOptions
-from managedconsumer.spark.ranges import Slice
+from managedconsumer.spark.tasks import Slice
+from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records.arrow import chunk_to_columns
 
 log = logging.getLogger(__name__)
 
 # The decompressed records of one Arrow batch, about (bytes); it goes to the JVM as it is.
 _BATCH_BYTES = 16 * 1024 * 1024
+# How long (ms) the coordinator may take to say who is in the group.
+_DESCRIBE_MS = 5000
 _frozen = False
 
 
-def read_slice(options: SourceOptions, part: Slice) -> Iterator[Any]:
-    """``pyarrow.RecordBatch``es with the columns asked for; a moved leader never shows here."""
+class Task(NamedTuple):
+    """What one task reads.
+
+    ``ids``: the topics' ids (hex) when the batch was planned. ``member``: the query's id in its group, which must be in
+    the group when the task ends; None: that does not matter.
+    """
+
+    parts: tuple[Slice, ...]
+    ids: Mapping[str, str] = {}
+    member: str | None = None
+
+
+def read_task(options: SourceOptions, task: Task) -> Iterator[Any]:
+    """``pyarrow.RecordBatch``es with the columns asked for; a moved leader never shows here.
+
+    Raises OffsetOutOfRangeError for records that are gone, or a topic that was made anew, unless ``failOnDataLoss`` is
+    false; UnknownMemberId if the query has lost its place in the group, and others read the same.
+    """
     _freeze()
     pool = shared_pool(options.identity(), lambda: _cluster(options))
+    for part in task.parts:
+        yield from _read_slice(options, pool, part, task.ids.get(part.topic))
+    if task.member is not None:
+        _check_member(options, pool, task.member)
+
+
+def _read_slice(options: SourceOptions, pool: ConnectionPool, part: Slice, topic_id: str | None) -> Iterator[Any]:
     on_lost = None if options.fail_on_data_loss else _Lost(part)
-    for chunk in fetch_range(pool, *part, options.limits(), on_lost=on_lost):
+    known = None if topic_id is None else bytes.fromhex(topic_id)
+    for chunk in fetch_range(pool, *part, options.limits(), on_lost=on_lost, topic_id=known):
         while (batch := chunk_to_columns(chunk, part.stop, options.columns, _BATCH_BYTES)).num_rows:
             yield batch
+
+
+def _check_member(options: SourceOptions, pool: ConnectionPool, member: str) -> None:
+    """Fail the task of a query that was thrown out of its group: its sink must not write what others have got."""
+    try:
+        members = _group_members(pool, options.group_id or "")
+    except err.KafkaException as error:
+        log.warning("group %s: it is not known whether the query is still a member: %s", options.group_id, error)
+        return
+    if member not in members:
+        raise err.UnknownMemberId(
+            f"the query is not in group {options.group_id!r} any more (the batch took longer than "
+            "kafka.max.poll.interval.ms, or the driver was silent for kafka.session.timeout.ms): others have its "
+            "partitions, so this batch is not written. Start the query again: it goes on where the group is"
+        )
+
+
+def _group_members(pool: ConnectionPool, group: str) -> set[str]:
+    """The ids of the group's members. A look, and no heartbeat: that would keep a member alive that is not."""
+    coordinator = pool.cluster.find_coordinator(group)
+    connection = pool.borrow(coordinator.node_id, _DESCRIBE_MS)
+    try:
+        answer = connection.request(schemas.DESCRIBE_GROUPS, {"groups": [group]}, _DESCRIBE_MS)
+    except BaseException:
+        connection.close()
+        raise
+    finally:
+        pool.give_back(connection)
+    (found,) = answer["groups"]
+    if found["error_code"] == codes.GROUP_ID_NOT_FOUND:
+        return set()
+    if found["error_code"]:
+        raise err.error_for_code(found["error_code"])
+    return {row["member_id"] for row in found["members"]}
 
 
 def _cluster(options: SourceOptions) -> Cluster:
