@@ -12,6 +12,7 @@ from typing import Any
 
 from managedconsumer.clock import Deadline
 from managedconsumer.coordinator import events as ev
+from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
 from managedconsumer.runtime.waiting.primitives import Worker
@@ -50,9 +51,11 @@ class BesideMember(GroupMember):
                 events = self.machine.check_session(self._handler.now())
                 events += [] if self._keeps else self.machine.poll()
             self._dispatch(events)
-            if not self._due_here():
+            with self._lock:
+                event = self._todo.popleft() if self._due_here() else None
+            if event is None:
                 break
-            self._hand_to_owner(self._todo.popleft())
+            self._hand_to_owner(event)
         if self._trouble is not None:
             raise self._trouble
         if self.machine.state is MemberState.FAILED and self.machine.error is not None:
@@ -99,13 +102,27 @@ class BesideMember(GroupMember):
             return
         with self._lock:
             now = self._handler.now()
-            events = self.machine.poll() if self._keeps else []
+            events = [*self._pass_over(), *self.machine.poll()] if self._keeps else []
             request = None if events or self._closing else self.machine.next_request(now)
             if not events and request is None and not self._closing and not self._due_beside():
                 self._lock.wait(self._nap(now))
         self._dispatch(events)
         if request is not None:
             self._send(MEMBERSHIP, request)
+
+    def _pass_over(self) -> list[ev.Event]:
+        """The group rebalances again before the caller has come for its share: join with what is held.
+
+        Nobody else has got what the share takes from us: under a cooperative assignor that is handed on only when we
+        have given it up. So a member in a long batch does not hold the others up.
+        """
+        machine = self.machine
+        if not isinstance(machine, Membership) or machine.rejoin_reason is None or len(self._todo) != 1:
+            return []
+        if not isinstance(self._todo[0], ev.Assigned):
+            return []
+        self._todo.clear()
+        return machine.reconciled()
 
     def _due_beside(self) -> bool:
         return bool(self._todo) and isinstance(self._todo[0], self._beside)

@@ -80,7 +80,9 @@ class StreamDriver:
         while True:
             planned = self._planned = self._plan(positions, max_rows)
             if planned is not None:
-                self._planned_as = None if self.member is None else self.member.generation.member_id
+                # With a store the claims decide what counts.
+                known = self.member is not None and self.store is None
+                self._planned_as = self.member.generation.member_id if self.member is not None and known else None
                 return planned
             if self._limit is None or settled:
                 break

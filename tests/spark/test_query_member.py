@@ -36,8 +36,8 @@ def broker() -> Iterator[MemoryBroker]:
 def make(broker: MemoryBroker) -> Iterator[Make]:
     made: list[Query] = []
 
-    def new(listener: Any = None, **options: str) -> Query:
-        made.append(Query(broker.bootstrap, TOPIC, listener, **{**GROUP, **options}))
+    def new(listener: Any = None, **options: Any) -> Query:
+        made.append(Query(broker.bootstrap, TOPIC, listener, options.pop("start", None), **{**GROUP, **options}))
         return made[-1]
 
     yield new
