@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from typing import Any, Collection
 
 from managedconsumer import codes
@@ -42,7 +41,7 @@ class StreamDriver:
         self.store = ClaimStore(options.store) if options.store is not None else None
         self.member: QueryMember | None = None
         self.watch = LogWatch(self.view)
-        self._query = uuid.uuid4().hex[:16]
+        self._query = self.view.handler.new_id().replace("-", "")[:16]
         self._positions: Offsets | None = None
         self._listener = listener
         self._start = StreamOffset({})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
-from typing import Any, Callable, Mapping, NamedTuple, cast
+from pkgutil import resolve_name
+from typing import Callable, Mapping, NamedTuple, cast
 
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.net.security import Security, Token
@@ -81,10 +81,8 @@ class TokenProvider(NamedTuple):
     def load(self) -> Callable[[], Token]:
         """The function; raises ConfigurationError if it cannot be had."""
         try:
-            found: Any = import_module(self.module)
-            for name in self.function.split("."):
-                found = getattr(found, name)
-        except (ImportError, AttributeError) as error:
+            found = resolve_name(f"{self.module}:{self.function}")
+        except (ImportError, AttributeError, ValueError) as error:
             raise ConfigurationError(
                 f"kafka.{_PROVIDER}={self.module}:{self.function} cannot be loaded: {error}. The module must be "
                 "installed where the driver and the executors run, or shipped with spark.submit.pyFiles"
