@@ -21,7 +21,7 @@ from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.engine.fetch_pool import answer_timeout_ms
 from managedconsumer.runtime.net.connection import Connection
-from managedconsumer.structs import BrokerInfo, OffsetType, TopicPartition
+from managedconsumer.structs import BrokerInfo, OffsetType, PartitionInfo, TopicPartition
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import PartitionContext, RecordChunk
 
@@ -156,17 +156,7 @@ class _RangeReader:
 
     def _chunk(self, context: PartitionContext, part: Mapping[str, Any], offset: int) -> RecordChunk | None:
         """The answer's records; None when there are none, or when a larger request is needed first."""
-        committed = self._limits.isolation_level == 1
-        aborted = part.get("aborted_transactions") or ()
-        chunk = RecordChunk(
-            context,
-            part["records"] or b"",
-            offset,
-            aborted=[(a["producer_id"], a["first_offset"]) for a in aborted] if committed else (),
-            read_committed=committed,
-            check_crcs=self._limits.check_crcs,
-            max_batch_bytes=self._limits.max_batch_bytes,
-        )
+        chunk = chunk_of(context, part, offset, self._limits)
         if chunk.needs_bytes:
             if chunk.needs_bytes <= self._max_bytes:
                 raise err.MalformedResponseError(
@@ -262,28 +252,9 @@ class _RangeReader:
         info = self._cluster.snapshot.topics[self._tp.topic]
         if info.topic_id is None:
             version = min(version, TOPIC_ID_VERSION - 1)
-        partition = {
-            "partition": self._tp.partition,
-            "current_leader_epoch": info.partitions[self._tp.partition].leader_epoch,
-            "fetch_offset": offset,
-            "last_fetched_epoch": -1,
-            "log_start_offset": -1,
-            "partition_max_bytes": self._max_bytes,
-        }
-        topic = {"topic": self._tp.topic, "topic_id": info.topic_id or bytes(16), "partitions": [partition]}
-        body = {
-            "replica_id": -1,
-            "max_wait_ms": self._limits.max_wait_ms,
-            "min_bytes": 1,
-            "max_bytes": self._max_bytes,
-            "isolation_level": self._limits.isolation_level,
-            "session_id": 0,
-            "session_epoch": -1,
-            "topics": [topic],
-            "forgotten_topics_data": [],
-            "rack_id": "",
-        }
-        self._pending = connection.send(schemas.FETCH, body, version)
+        asked = partition_body(info.partitions[self._tp.partition], offset, self._max_bytes)
+        topic = {"topic": self._tp.topic, "topic_id": info.topic_id or bytes(16), "partitions": [asked]}
+        self._pending = connection.send(schemas.FETCH, fetch_body([topic], self._max_bytes, self._limits), version)
 
     def _made_anew(self) -> bool:
         info = self._cluster.snapshot.topics.get(self._tp.topic)
@@ -383,3 +354,46 @@ class _RangeReader:
             self._connection = None
         if self._own_pool:
             self._pool.close_idle()
+
+
+def chunk_of(context: PartitionContext, part: Mapping[str, Any], offset: int, limits: RangeLimits) -> RecordChunk:
+    """A partition's records from a Fetch answer, asked for from ``offset`` on."""
+    committed = limits.isolation_level == 1
+    aborted = part.get("aborted_transactions") or ()
+    return RecordChunk(
+        context,
+        part["records"] or b"",
+        offset,
+        aborted=[(a["producer_id"], a["first_offset"]) for a in aborted] if committed else (),
+        read_committed=committed,
+        check_crcs=limits.check_crcs,
+        max_batch_bytes=limits.max_batch_bytes,
+    )
+
+
+def partition_body(info: PartitionInfo, offset: int, max_bytes: int) -> dict[str, Any]:
+    """One partition in a Fetch request."""
+    return {
+        "partition": info.partition,
+        "current_leader_epoch": info.leader_epoch,
+        "fetch_offset": offset,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": max_bytes,
+    }
+
+
+def fetch_body(topics: list[dict[str, Any]], max_bytes: int, limits: RangeLimits) -> dict[str, Any]:
+    """A Fetch request without a session, for records of ``topics``."""
+    return {
+        "replica_id": -1,
+        "max_wait_ms": limits.max_wait_ms,
+        "min_bytes": 1,
+        "max_bytes": max_bytes,
+        "isolation_level": limits.isolation_level,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": topics,
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }

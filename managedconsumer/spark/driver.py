@@ -46,6 +46,7 @@ class StreamDriver:
         self._listener = listener
         self._start = StreamOffset({})
         self._planned: StreamOffset | None = None
+        self._read: list[TopicPartition] = []
         self._planned_as: str | None = None
         self._limit: Offsets | None = None
         self._last_boundary: float | None = None
@@ -215,7 +216,11 @@ class StreamDriver:
     def _own_positions(self, start: StreamOffset, done: bool) -> Offsets:
         """All partitions are ours."""
         tps = self.view.partitions()
+        if self._positions is not None and not done and tps is self._read and self.store is None:
+            self._positions.update(self.watch.moved(self._positions))
+            return self._positions
         positions, read, first = self._positions, set(tps), self._positions is None
+        self._read = tps
         if positions is None or done:
             positions = {**(positions or {}), **start.ends}
         gone = [tp for tp in positions if tp not in read]
@@ -255,10 +260,10 @@ class StreamDriver:
     # -- the batch ------------------------------------------------------------------------------------
 
     def _plan(self, positions: Offsets, max_rows: int | None) -> StreamOffset | None:
-        ends = ranges.cap(self.view.ends(list(positions)), self._limit)
-        planned = ranges.plan(positions, ends, max_rows)
-        if not any(entry.size > 0 for entry in planned.values()):
+        ends = ranges.cap(self.view.ends(positions), self._limit)
+        if not any(end > positions[tp] for tp, end in ends.items()):
             return None
+        planned = ranges.plan(positions, ends, max_rows)
         topics = {tp.topic for tp in planned}
         return StreamOffset(
             planned,

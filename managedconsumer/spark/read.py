@@ -10,7 +10,7 @@ from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool, shared_pool
-from managedconsumer.runtime.fetch_range import fetch_range
+from managedconsumer.runtime.fetch_ranges import Range, fetch_ranges
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.tasks import Slice
@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 _BATCH_BYTES = 16 * 1024 * 1024
 # How long (ms) the coordinator may take to say who is in the group.
 _DESCRIBE_MS = 5000
+# Batches of several ranges are put together up to about so many rows.
+_MERGED_ROWS = 10_000
 _frozen = False
 
 
@@ -46,18 +48,42 @@ def read_task(options: SourceOptions, task: Task) -> Iterator[Any]:
     """
     _freeze()
     pool = shared_pool(options.identity(), lambda: _cluster(options))
-    for part in task.parts:
-        yield from _read_slice(options, pool, part, task.ids.get(part.topic))
+    batches = _read(options, pool, task)
+    yield from batches if len(task.parts) == 1 else _merged(batches)
     if task.member is not None:
         _check_member(options, pool, task.member)
 
 
-def _read_slice(options: SourceOptions, pool: ConnectionPool, part: Slice, topic_id: str | None) -> Iterator[Any]:
-    on_lost = None if options.fail_on_data_loss else _Lost(part)
-    known = None if topic_id is None else bytes.fromhex(topic_id)
-    for chunk in fetch_range(pool, *part, options.limits(), on_lost=on_lost, topic_id=known):
+def _read(options: SourceOptions, pool: ConnectionPool, task: Task) -> Iterator[Any]:
+    ids = {topic: bytes.fromhex(known) for topic, known in task.ids.items()}
+    wanted = [Range(*part, ids.get(part.topic)) for part in task.parts]
+    strict = options.fail_on_data_loss
+    for part, chunk in fetch_ranges(pool, wanted, options.limits(), lambda part: None if strict else _Lost(part)):
         while (batch := chunk_to_columns(chunk, part.stop, options.columns, _BATCH_BYTES)).num_rows:
             yield batch
+
+
+def _merged(batches: Iterator[Any]) -> Iterator[Any]:
+    """A thousand small ranges are not a thousand small Arrow batches, which cost the JVM as much as large ones."""
+    waiting: list[Any] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= _MERGED_ROWS:
+            yield _one_batch(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield _one_batch(waiting)
+
+
+def _one_batch(batches: list[Any]) -> Any:
+    if len(batches) == 1:
+        return batches[0]
+    import pyarrow as pa
+
+    (merged,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return merged
 
 
 def _check_member(options: SourceOptions, pool: ConnectionPool, member: str) -> None:
@@ -101,7 +127,7 @@ def _cluster(options: SourceOptions) -> Cluster:
 class _Lost:
     """Says in the task's log what could not be read."""
 
-    def __init__(self, part: Slice) -> None:
+    def __init__(self, part: Range) -> None:
         self._part = part
 
     def __call__(self, first: int, behind: int) -> None:

@@ -42,6 +42,8 @@ class TopicView:
         self.epochs: dict[TopicPartition, int] = {}
         self.looks = 0
         self._looked_at = float("-inf")
+        # All partitions, and the metadata that they are from: an idle query asks for them a hundred times a second.
+        self._listed: tuple[object, list[TopicPartition]] = (None, [])
         #: Topics of the group's other members: a leader watches those too.
         self.watched: frozenset[str] = frozenset()
 
@@ -62,11 +64,14 @@ class TopicView:
         if chosen.partitions:
             return list(chosen.partitions)
         snapshot = self.cluster.snapshot
-        return [
-            TopicPartition(topic, number)
-            for topic in sorted(self.topics())
-            for number in sorted(snapshot.partitions_for_topic(topic) or ())
-        ]
+        if self._listed[0] is not snapshot:
+            found = [
+                TopicPartition(topic, number)
+                for topic in sorted(self.topics())
+                for number in sorted(snapshot.partitions_for_topic(topic) or ())
+            ]
+            self._listed = (snapshot, found)
+        return self._listed[1]
 
     def topics(self) -> set[str]:
         """The topics by name; those that match, for a pattern."""

@@ -44,7 +44,7 @@ class LogWatch:
         """
         if not positions:
             return {}
-        ends = self._view.ends(list(positions))
+        ends = self._view.ends(positions)
         seen = (self._view.cluster.snapshot, self._view.looks, len(positions))
         if seen[1:] == self._seen[1:] and seen[0] is self._seen[0]:
             return {}
