@@ -74,18 +74,21 @@ def test_a_checkpoint_that_is_put_back_reads_every_row_again(
 ) -> None:
     name, group = topic(kafka43, 4), unique("group")
     frame = stream(spark, kafka43, name, group__id=group)
-    checkpoint, kept = tmp_path / "checkpoint", tmp_path / "kept"
+    out, checkpoint, kept = tmp_path / "out", tmp_path / "checkpoint", tmp_path / "kept"
     produce(kafka43, name, 40)
-    read_now(frame, tmp_path / "first", checkpoint)
-    shutil.copytree(checkpoint, kept)
-    produce(kafka43, name, 360)
-    read_now(frame, tmp_path / "first", checkpoint)
-    produce(kafka43, name, 40)
-    read_now(frame, tmp_path / "first", checkpoint)
-    assert rows(spark, tmp_path / "first") == everything(range(110))
+    read_now(frame, out, checkpoint)
+    for each in (out, checkpoint):
+        shutil.copytree(each, kept / each.name)
+    produce(kafka43, name, 400)
+    read_now(frame, out, checkpoint)
+    assert rows(spark, out) == everything(range(110))
     assert committed(kafka43, name, group) == dict.fromkeys(range(4), 110)
-    read_now(frame, tmp_path / "again", kept)
-    assert rows(spark, tmp_path / "again") == everything(range(10, 110)), "every row again, and none twice"
+    for each in (out, checkpoint):
+        shutil.rmtree(each)
+        shutil.copytree(kept / each.name, each)
+    assert rows(spark, out) == everything(range(10)), "sink and checkpoint as they were"
+    read_now(frame, out, checkpoint)
+    assert rows(spark, out) == everything(range(110)), "every row again, and none twice"
     # A checkpoint of its own begins where the user says, whatever the group has.
     here = f'{{"{name}": {{"0": 100, "1": -1, "2": 109, "3": -1}}}}'
     read_now(stream(spark, kafka43, name, group__id=group, startingOffsets=here), tmp_path / "told", tmp_path / "fresh")
