@@ -27,6 +27,8 @@ _POSITIONS_PATIENCE = 30.0
 _FIRST_JOIN = 5.0
 # How long (seconds) a commit in group.mode=progress may take: it is for monitors, and must not hold the query up.
 _PROGRESS_PATIENCE = 1.0
+# How long (seconds) after one that failed the next is made.
+_PROGRESS_PAUSE = 5.0
 
 
 class StreamDriver:
@@ -50,7 +52,9 @@ class StreamDriver:
         self._planned_as: str | None = None
         self._limit: Offsets | None = None
         self._last_boundary: float | None = None
+        self._history: dict[TopicPartition, OffsetAndMetadata | None] = {}
         self._progress: Offsets = {}
+        self._progress_at = float("-inf")
         self._refused: err.KafkaException | None = None
         self._assignors: list[str] | None = None
 
@@ -88,7 +92,7 @@ class StreamDriver:
                 break
             if deadline.expired(self.view.handler.now()):
                 raise err.RequestTimedOut(self._why_not_settled())
-            positions, settled = self._look(start, done, deadline.remaining(self.view.handler.now()) or 0.0)
+            positions, settled = self._look(start, False, deadline.remaining(self.view.handler.now()) or 0.0)
         self._nap()
         return start
 
@@ -191,20 +195,18 @@ class StreamDriver:
         """For partitions that the group has just given us: where to read from, and what is committed."""
         start, where, member = self._start, self.options.starting, self.member
         commits = self.view.commits(tps, _POSITIONS_PATIENCE)
-        query = pos.Query(
-            self._author(start),
-            start.initial,
-            where.kind != "committed" and bool(where.said),
-            member is None or member.shared,
-            self.options.conflict,
-        )
+        explicit = where.kind != "committed" and bool(where.said)
+        shared = member is None or member.shared
+        query = pos.Query(self._author(start), start.initial, explicit, shared, self.options.conflict)
         ends = start.ends
         choices = {}
         for tp in tps:
             claimed = self.store.end(tp) if self.store is not None else None
             own = ends.get(tp)
             known = pos.Known(claimed, None if start.initial else own, own if start.initial else None, commits.get(tp))
-            choices[tp] = pos.choose(known, query, has_store=self.store is not None)
+            # What is committed since we had the partition first is no history: others have read on, or we have.
+            told = explicit and self._history.setdefault(tp, known.committed) == known.committed
+            choices[tp] = pos.choose(known, query._replace(explicit=told), has_store=self.store is not None)
         found = {tp: choice.offset for tp, choice in choices.items() if choice.offset is not None}
         found.update(self.view.starts([tp for tp in tps if tp not in found]))
         found = self.watch.inside(found)
@@ -242,13 +244,14 @@ class StreamDriver:
         """Tell the group how far the query is, without being a member: monitors see the lag."""
         metadata = self._author(start).text()
         news = {tp: OffsetAndMetadata(at, metadata) for tp, at in positions.items() if self._progress.get(tp) != at}
-        if not news:
-            return
         group, handler = self.options.group_id or "", self.view.handler
+        if not news or handler.now() < self._progress_at:
+            return
         patience = Patience(_PROGRESS_PATIENCE)
         decision = Committing(group, lambda: without_group(news), patience, handler.now(), handler.random)
         result = self.view.offsets.carry_out(decision)
         self._progress.update({tp: entry.offset for tp, entry in result.committed.items()})
+        self._progress_at = handler.now() + (0.0 if result.error is None else _PROGRESS_PAUSE)
         if result.error is not None and not isinstance(result.error, type(self._refused)):
             log.warning(
                 "group %s: the progress is not committed: %s. With group.mode=progress nobody may consume in the group",

@@ -12,7 +12,6 @@ import logging
 from typing import Any, Callable, Collection, Mapping, Sequence
 
 from managedconsumer import errors as err
-from managedconsumer.clock import Deadline
 from managedconsumer.coordinator import assignors, handover
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.commits import Verdict, classify
@@ -33,6 +32,8 @@ log = logging.getLogger(__name__)
 _COMMIT_PATIENCE = 5.0
 _POSITIONS_PATIENCE = 30.0
 _LEAVE_TIMEOUT = 2.0
+# For how long (seconds) a member without partitions waits for the group in each call.
+_NOTHING_KEPT = 1.0
 
 Found = tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]
 FindPositions = Callable[[Collection[TopicPartition]], Found]
@@ -97,9 +98,14 @@ class QueryMember:
         self.member.start()
         self._check_metadata()
         self.commit()
-        deadline = Deadline(self.view.handler.now(), patience)
-        while not (settled := self.member.hand_over()) and not deadline.expired(self.view.handler.now()):
-            self.member.wait_here(deadline.remaining(self.view.handler.now()) or 0.0, settled=True)
+        began = self.view.handler.now()
+        while not (settled := self.member.hand_over()):
+            # With nothing to read there is nothing to lose by a moment's wait.
+            least = 0.0 if self.positions else _NOTHING_KEPT
+            left = began + max(patience, least) - self.view.handler.now()
+            if left <= 0.0:
+                break
+            self.member.wait_here(left, settled=True)
         if self._unsaved:
             self.commit()
         return settled
