@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any, Collection
 
-from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.coordinator.committing import Committing, Patience, without_group
@@ -14,6 +13,7 @@ from managedconsumer.spark import ranges
 from managedconsumer.spark.member import QueryMember
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.positions import Author
+from managedconsumer.spark.protocols import How
 from managedconsumer.spark.ranges import OffsetRange, StreamOffset
 from managedconsumer.spark.store import ClaimStore
 from managedconsumer.spark.topics import LOOK_EVERY, Offsets, TopicView
@@ -56,7 +56,7 @@ class StreamDriver:
         self._progress: Offsets = {}
         self._progress_at = float("-inf")
         self._refused: err.KafkaException | None = None
-        self._assignors: list[str] | None = None
+        self._how = How.of(options)
 
     # -- what Spark asks ------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class StreamDriver:
 
     def _group_positions(self, start: StreamOffset, done: bool, patience: float) -> tuple[Offsets, bool]:
         if self.member is None:
-            self.member = QueryMember(self.view, self._find_positions, self._listener, self._assignors)
+            self.member = QueryMember(self.view, self._find_positions, self._listener, self._how)
         member = self.member
         self.view.partitions()
         finished = start.ends if done else {}
@@ -175,17 +175,13 @@ class StreamDriver:
         return member.positions, settled
 
     def _fall_back(self, member: QueryMember, error: err.ProtocolClientError) -> None:
-        """The group's members know no cooperative assignor, and the user has not chosen one: do as they do."""
-        other = error.code != codes.INCONSISTENT_GROUP_PROTOCOL
-        if other or self.options.assignor_chosen or self._assignors is not None:
+        """The group does not speak as we do, and the user has not asked for it: do as it does."""
+        instead = self._how.instead(self.options, error)
+        if instead is None:
             raise error
-        log.warning(
-            "group %s: its members do not know cooperative-sticky, the default of a query, so it goes on with range: "
-            "the group stops for each rebalance. (%s)",
-            self.options.group_id,
-            error,
-        )
-        self._assignors, self.member = ["RangePartitionAssignor"], None
+        self._how, why = instead
+        log.warning("group %s: %s. (%s)", self.options.group_id, why, error)
+        self.member = None
         member.stop()
 
     def _author(self, start: StreamOffset) -> Author:

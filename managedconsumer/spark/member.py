@@ -9,21 +9,21 @@ with a cooperative assignor what is kept is read on meanwhile. Executors read ex
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Collection, Mapping, Sequence
+from typing import Any, Callable, Collection, Mapping
 
 from managedconsumer import errors as err
-from managedconsumer.coordinator import assignors, handover
 from managedconsumer.coordinator import events as ev
+from managedconsumer.coordinator import handover
 from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.committing import Committing, Patience, Wanted
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.history import History
-from managedconsumer.coordinator.membership import Membership
-from managedconsumer.coordinator.negotiation import Negotiation
+from managedconsumer.runtime.cluster.offsets import COMMIT
 from managedconsumer.runtime.engine.group_log import GroupLog
 from managedconsumer.runtime.engine.troubles import GROUP, Troubles
 from managedconsumer.runtime.member_beside import BesideMember
-from managedconsumer.spark.sharing import SharingLog, described, sharers
+from managedconsumer.spark.protocols import How
+from managedconsumer.spark.sharing import SharingLog, group_members, subscribed
 from managedconsumer.spark.topics import TopicView
 from managedconsumer.structs import ClusterSnapshot, Generation, OffsetAndMetadata, TopicPartition
 
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 _COMMIT_PATIENCE = 5.0
 _POSITIONS_PATIENCE = 30.0
 _LEAVE_TIMEOUT = 2.0
+_DESCRIBE_MS = 5000
 # For how long (seconds) a member without partitions waits for the group in each call.
 _NOTHING_KEPT = 1.0
 
@@ -47,11 +48,11 @@ class QueryMember:
         view: TopicView,
         find_positions: FindPositions,
         listener: Any = None,
-        assignor_names: Sequence[str] | None = None,
+        how: How | None = None,
     ) -> None:
         """``find_positions``: where partitions that were just assigned are read from, and what is committed.
 
-        ``assignor_names``: the assignors to offer, if not those of the options.
+        ``how``: the protocol and the assignors, if not those of the options.
         """
         if view.link is None:
             raise err.IllegalStateError("a member needs a group")
@@ -67,18 +68,21 @@ class QueryMember:
         self.metadata = ""
         self._others: set[str] | None = None
         self._sharing = SharingLog(self.config.group_id)
-        offered = [getattr(assignors, name)() for name in assignor_names or view.options.assignor_names()]
-        self._negotiation = Negotiation(offered, view.options.kafka.get("client.rack") or None)
-        machine = Membership(self.config, self._protocols, view.handler.random, view.handler.now)
+        how = How.of(view.options) if how is None else how
+        self._negotiation = how.negotiation(view.options)
+        machine = how.machine(self.config, view.options, view.handler, self._protocols, self._topics)
         keeps = self._negotiation.cooperative
         self.member = BesideMember(machine, view.link, view.handler, self, keeps=keeps)
         group = self.config.group_id
         self._log = GroupLog(History(group, view.handler.now, view.handler.wall_time), Troubles(f"group {group}"))
         self._hand_over = HandOver(group, self._negotiation, self, Rules())
 
-    def _protocols(self) -> list[tuple[str, bytes]]:
+    def _topics(self) -> list[str]:
         self._subscribed = self.view.topics()
-        return self._negotiation.protocols(self._subscribed, self.positions, self.member.generation.id)
+        return sorted(self._subscribed)
+
+    def _protocols(self) -> list[tuple[str, bytes]]:
+        return self._negotiation.protocols(self._topics(), self.positions, self.member.generation.id)
 
     # -- what the query calls, between two batches ------------------------------------------------------
 
@@ -128,7 +132,8 @@ class QueryMember:
         view, group = self.view, self.config.group_id
         decision = Committing(
             group,
-            lambda: Wanted(generation, wanted),
+            # The generation may go on beside; what we hold is ours until we give it up.
+            lambda: Wanted(self.generation, wanted) if self.current_member(generation) else Wanted(generation, {}),
             Patience(_COMMIT_PATIENCE),
             view.handler.now(),
             view.handler.random,
@@ -171,7 +176,7 @@ class QueryMember:
 
     def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
         """We lead: assign from fresh metadata. Called by the worker that joins."""
-        self._note_others([(each.member_id, each.group_instance_id, each.metadata) for each in event.members])
+        self._note_others(subscribed((each.member_id, each.group_instance_id, each.metadata) for each in event.members))
         return carry_out(self._hand_over.elect(event), self._do)
 
     def take_over(self, event: ev.Assigned) -> str | None:
@@ -205,6 +210,10 @@ class QueryMember:
     def current(self, generation: Generation) -> bool:
         """False when ``generation`` is over, or the query stops."""
         return self.member.current(generation)
+
+    def current_member(self, generation: Generation) -> bool:
+        """True while we are the member that we were in ``generation``."""
+        return self.joined() and self.generation.member_id == generation.member_id
 
     def joined(self) -> bool:
         """True while the group counts us as a member."""
@@ -270,17 +279,23 @@ class QueryMember:
 
     def _look_around(self) -> None:
         """A member that does not lead asks once who else is there."""
+        link = self.view.link
+        assert link is not None  # noqa: S101 (a member has a group)
         try:
-            rows = described(self.member.describe_group())
+            found = group_members(self.config.group_id, lambda api, body: link.request(COMMIT, api, body, _DESCRIBE_MS))
         except err.KafkaException as error:
             log.debug("group %s: no description of the group: %s", self.config.group_id, error)
             return
-        if rows is not None:
-            self._note_others(rows)
+        if found is not None and None not in found.values():
+            self._note_others({member: topics or set() for member, topics in found.items()})
 
-    def _note_others(self, rows: Sequence[tuple[str, str | None, bytes]]) -> None:
+    def _note_others(self, members: Mapping[str, set[str]]) -> None:
         topics = self.view.topics()
-        self._others = sharers(rows, self.generation.member_id, topics)
+        self._others = {
+            member
+            for member, read in members.items()
+            if member != self.generation.member_id and not read.isdisjoint(topics)
+        }
         self._sharing.note(self._others, topics)
 
     def _look(self, topics: Collection[str] | None) -> ClusterSnapshot:

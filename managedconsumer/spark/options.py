@@ -45,7 +45,7 @@ _NOT_HERE = {
 _KAFKA = """
     bootstrap.servers group.id client.id client.rack isolation.level check.crcs fetch.max.wait.ms
     max.partition.fetch.bytes request.timeout.ms session.timeout.ms heartbeat.interval.ms max.poll.interval.ms
-    group.instance.id partition.assignment.strategy metadata.max.age.ms
+    group.instance.id partition.assignment.strategy group.protocol group.remote.assignor metadata.max.age.ms
 """.split()  # noqa: SIM905
 # Settings that would contradict the source; Spark refuses them as well.
 _KAFKA_REFUSED = {
@@ -65,6 +65,8 @@ _ASSIGNORS = {
 
 #: A query is a member of its group, or only commits its progress to it.
 MEMBER, PROGRESS = GROUP_MODES = ("member", "progress")
+#: The group's protocol by Java's names; the second is KIP-848's.
+CLASSIC, CONSUMER = GROUP_PROTOCOLS = ("classic", "consumer")
 _DEFAULT_ASSIGNOR = "cooperative-sticky"
 
 
@@ -140,6 +142,11 @@ class SourceOptions:
                 raise ConfigurationError(f"the option {name} is for streams: a batch read neither claims nor commits")
         if self.store is not None:
             local_path(self.store)
+        if self.group_protocol == CONSUMER and self.assignor_chosen:
+            raise ConfigurationError(
+                "kafka.group.protocol=consumer and kafka.partition.assignment.strategy exclude each other: the broker "
+                "assigns; kafka.group.remote.assignor (uniform, range) chooses how"
+            )
         if own.get("group.mode") and self.group_id is None:
             raise ConfigurationError("the option group.mode needs the option group.id")
         if own.get("offsetconflict") and (not self.is_member or self.store is not None):
@@ -147,6 +154,11 @@ class SourceOptions:
                 "the option offsetConflict is for members of a group (group.id, group.mode=member) without a store: "
                 "otherwise what the group has committed does not count"
             )
+
+    @property
+    def group_protocol(self) -> str:
+        """``classic`` or ``consumer``."""
+        return _word(self.kafka, "group.protocol", GROUP_PROTOCOLS, "kafka.")
 
     @property
     def assignor_chosen(self) -> bool:
@@ -240,10 +252,10 @@ def _refuse_unknown(own: Mapping[str, str], kafka: Mapping[str, str]) -> None:
             log.info("kafka.%s has no meaning for this source and is ignored", name)
 
 
-def _word(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+def _word(options: Mapping[str, str], name: str, allowed: tuple[str, ...], prefix: str = "") -> str:
     text = options.get(name.lower(), "").lower() or allowed[0]
     if text not in allowed:
-        raise ConfigurationError(f"{name} must be one of {', '.join(allowed)}, not {text!r}")
+        raise ConfigurationError(f"{prefix}{name} must be one of {', '.join(allowed)}, not {text!r}")
     return text
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import gc
 import logging
-from typing import Any, Iterator, Mapping, NamedTuple
+from typing import Any, Collection, Iterator, Mapping, NamedTuple
 
-from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool, shared_pool
 from managedconsumer.runtime.fetch_ranges import Range, fetch_ranges
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark.options import SourceOptions
+from managedconsumer.spark.sharing import group_members
 from managedconsumer.spark.tasks import Slice
-from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records.arrow import chunk_to_columns
 
 log = logging.getLogger(__name__)
@@ -89,7 +88,7 @@ def _one_batch(batches: list[Any]) -> Any:
 def _check_member(options: SourceOptions, pool: ConnectionPool, member: str) -> None:
     """Fail the task of a query that was thrown out of its group: its sink must not write what others have got."""
     try:
-        members = _group_members(pool, options.group_id or "")
+        members = _members(pool, options.group_id or "")
     except err.KafkaException as error:
         log.warning("group %s: it is not known whether the query is still a member: %s", options.group_id, error)
         return
@@ -101,23 +100,16 @@ def _check_member(options: SourceOptions, pool: ConnectionPool, member: str) -> 
         )
 
 
-def _group_members(pool: ConnectionPool, group: str) -> set[str]:
-    """The ids of the group's members. A look, and no heartbeat: that would keep a member alive that is not."""
+def _members(pool: ConnectionPool, group: str) -> Collection[str]:
     coordinator = pool.cluster.find_coordinator(group)
     connection = pool.borrow(coordinator.node_id, _DESCRIBE_MS)
     try:
-        answer = connection.request(schemas.DESCRIBE_GROUPS, {"groups": [group]}, _DESCRIBE_MS)
+        return group_members(group, lambda api, body: connection.request(api, body, _DESCRIBE_MS))
     except BaseException:
         connection.close()
         raise
     finally:
         pool.give_back(connection)
-    (found,) = answer["groups"]
-    if found["error_code"] == codes.GROUP_ID_NOT_FOUND:
-        return set()
-    if found["error_code"]:
-        raise err.error_for_code(found["error_code"])
-    return {row["member_id"] for row in found["members"]}
 
 
 def _cluster(options: SourceOptions) -> Cluster:

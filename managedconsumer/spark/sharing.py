@@ -1,34 +1,55 @@
-"""Who else in the group reads the same topics. Pure."""
+"""Who else is in the group, and who reads the same topics. Pure: the caller asks the coordinator."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Collection, Iterable, Mapping
+from typing import Any, Callable, Collection, Iterable, Mapping
 
+from managedconsumer import codes
+from managedconsumer import errors as err
 from managedconsumer.coordinator.protocol import ConsumerProtocol
+from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 
-#: A member as the group's leader sees it: its id, its instance id, its subscription as bytes.
-MemberRow = tuple[str, str | None, bytes]
+Ask = Callable[[schemas.Api, Mapping[str, Any]], Mapping[str, Any]]
+#: Topics by member; None: not told, as a rebalance goes on.
+Members = dict[str, set[str] | None]
 
 
-def sharers(members: Iterable[MemberRow], own_id: str, topics: Collection[str]) -> set[str]:
-    """The ids of the other members that subscribe to any of ``topics``."""
+def subscribed(members: Iterable[tuple[str, str | None, bytes]]) -> dict[str, set[str]]:
+    """The topics of each member, from ``(id, instance id, subscription)``, as the group's leader gets them."""
     subscriptions, _ = ConsumerProtocol.decode_members(members)
-    return {
-        member
-        for member, metadata in subscriptions.items()
-        if member != own_id and not set(metadata.subscription).isdisjoint(topics)
-    }
+    return {member: set(metadata.subscription) for member, metadata in subscriptions.items()}
 
 
-def described(answer: Mapping[str, Any]) -> list[MemberRow] | None:
-    """The members from a DescribeGroups answer; None while their subscriptions are not told (a rebalance goes on)."""
-    (group,) = answer["groups"]
-    if group["error_code"] or group["group_state"] != "Stable":
-        return None
-    return [(row["member_id"], row.get("group_instance_id"), bytes(row["member_metadata"])) for row in group["members"]]
+def group_members(group: str, ask: Ask) -> Members:
+    """The members of ``group``, of either protocol; nobody, if there is no such group.
+
+    Only a look, and no heartbeat: that would keep a member alive that is not. Raises KafkaException.
+    """
+    (found,) = ask(schemas.DESCRIBE_GROUPS, {"groups": [group]})["groups"]
+    if found["error_code"] not in (codes.NONE, codes.GROUP_ID_NOT_FOUND):
+        raise err.error_for_code(found["error_code"])
+    if found["error_code"] or found["group_state"] == "Dead":  # or a group of KIP-848, which this API does not see
+        return _members_848(group, ask)
+    rows = [(row["member_id"], row.get("group_instance_id"), bytes(row["member_metadata"])) for row in found["members"]]
+    if found["group_state"] != "Stable":
+        return dict.fromkeys([member for member, _, _ in rows])
+    return {**subscribed(rows)}
+
+
+def _members_848(group: str, ask: Ask) -> Members:
+    try:
+        answer = ask(schemas.CONSUMER_GROUP_DESCRIBE, {"group_ids": [group], "include_authorized_operations": False})
+    except (err.UnsupportedVersion, err.UnsupportedBrokerError):
+        return {}
+    (found,) = answer["groups"]
+    if found["error_code"] == codes.GROUP_ID_NOT_FOUND:
+        return {}
+    if found["error_code"]:
+        raise err.error_for_code(found["error_code"])
+    return {row["member_id"]: set(row["subscribed_topic_names"]) for row in found["members"]}
 
 
 class SharingLog:

@@ -30,7 +30,11 @@ from tests.spark.queries import Query, Row
 
 MakeQuery = Callable[..., Query]
 MakeTopic = Callable[..., str]
-STRATEGIES = ["range", "cooperative-sticky"]
+STRATEGIES = [
+    {"kafka__partition__assignment__strategy": "range"},
+    {"kafka__partition__assignment__strategy": "cooperative-sticky"},
+    {"kafka__group__protocol": "consumer"},
+]
 
 
 class Recorder(ConsumerRebalanceListener):
@@ -131,13 +135,13 @@ def test_partitions_move_between_a_query_and_a_plain_member(
     assert Counter(q.rows + other.rows).most_common(1)[0][1] == 1, "nothing twice"
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=["range", "cooperative-sticky", "KIP-848"])
 def test_two_queries_share_the_partitions(
-    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str], strategy: str
+    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str], strategy: dict[str, str]
 ) -> None:
     name, group = topic(kafka43, 4), unique("group")
     produce(kafka43, name, 400)
-    options = {"group__id": group, "kafka__partition__assignment__strategy": strategy, "maxOffsetsPerTrigger": "20"}
+    options = {"group__id": group, **strategy, "maxOffsetsPerTrigger": "20"}
     first, second = query(kafka43, name, **options), query(kafka43, name, **options)
     first.batch()
 
@@ -155,6 +159,34 @@ def test_two_queries_share_the_partitions(
     for thread in threads:
         thread.join(20)
     assert sorted(first.rows + second.rows) == [(p, o) for p in range(4) for o in range(100)]
+
+
+def test_a_broker_without_kip_848_has_a_classic_member(
+    kafka39: DevBroker,
+    topic: MakeTopic,
+    query: MakeQuery,
+    unique: Callable[[str], str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name, group = topic(kafka39, 2), unique("group")
+    produce(kafka39, name, 100, 2)
+    q = query(kafka39, name, group__id=group, kafka__group__protocol="consumer")
+    wait_for(lambda: q.batch() is not None and len(q.rows) == 100)
+    assert "the broker does not have KIP-848" in caplog.text
+
+
+def test_a_member_of_kip_848_that_is_lost_fails_its_batch(
+    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
+) -> None:
+    name, group = topic(kafka43, 2), unique("group")
+    produce(kafka43, name, 100, 2)
+    q = query(kafka43, name, group__id=group, kafka__group__protocol="consumer")
+    wait_for(q.plan)
+    assert len(q.execute()) == 100, "DescribeGroups does not see such a group, and it is asked for in the other way"
+    planned, driver = q.planned, q.reader.driver
+    driver._planned_as = "somebody-else"
+    with pytest.raises(err.UnknownMemberId):
+        q.execute(planned)
 
 
 def test_the_listener_hears_of_everything_between_two_batches(

@@ -88,6 +88,8 @@ def test_group_id_is_found_under_sparks_name_too() -> None:
         ({"fetchOffset.retryIntervalMs": "5"}, "kafkaConsumer.pollTimeoutMs"),
         ({"store": "s3a://bucket/claims"}, "need a local (or NFS) directory"),
         ({"group.mode": "watch", "group.id": "g"}, "group.mode must be one of member, progress"),
+        ({"kafka.group.protocol": "new"}, "kafka.group.protocol must be one of classic, consumer"),
+        ({"kafka.group.protocol": "consumer", "kafka.partition.assignment.strategy": "range"}, "the broker assigns"),
         ({"group.mode": "progress"}, "needs the option group.id"),
         ({"offsetConflict": "newest", "group.id": "g"}, "one of auto, fail, checkpoint, group"),
         ({"offsetConflict": "fail"}, "for members of a group"),
