@@ -9,11 +9,13 @@ from typing import Any, Collection, Iterator, Mapping, NamedTuple
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool, shared_pool
+from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.fetch_ranges import Range, fetch_ranges
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.sharing import group_members
 from managedconsumer.spark.tasks import Slice
+from managedconsumer.wire.protocol.schemas import Api
 from managedconsumer.wire.records.arrow import chunk_to_columns
 
 log = logging.getLogger(__name__)
@@ -24,7 +26,10 @@ _BATCH_BYTES = 16 * 1024 * 1024
 _DESCRIBE_MS = 5000
 # Batches of several ranges are put together up to about so many rows.
 _MERGED_ROWS = 10_000
+_DESCRIBE = "describe"
 _frozen = False
+# The ways to the coordinators, for the tasks of this process; a fork has pools of its own.
+_links: dict[tuple[ConnectionPool, str], CoordinatorLink] = {}
 
 
 class Task(NamedTuple):
@@ -101,15 +106,19 @@ def _check_member(options: SourceOptions, pool: ConnectionPool, member: str) -> 
 
 
 def _members(pool: ConnectionPool, group: str) -> Collection[str]:
-    coordinator = pool.cluster.find_coordinator(group)
-    connection = pool.borrow(coordinator.node_id, _DESCRIBE_MS)
+    """Who is in the group; a coordinator that has moved is looked up once."""
+    link = _links.get((pool, group))
+    if link is None:
+        link = _links[pool, group] = CoordinatorLink(pool.cluster, group)
+
+    def ask(api: Api, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return link.request(_DESCRIBE, api, body, _DESCRIBE_MS)
+
     try:
-        return group_members(group, lambda api, body: connection.request(api, body, _DESCRIBE_MS))
-    except BaseException:
-        connection.close()
-        raise
-    finally:
-        pool.give_back(connection)
+        return group_members(group, ask)
+    except err.KafkaException as error:
+        link.lost(str(error))
+        return group_members(group, ask)
 
 
 def _cluster(options: SourceOptions) -> Cluster:
