@@ -15,6 +15,7 @@ from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.positions import Author
 from managedconsumer.spark.protocols import How
 from managedconsumer.spark.ranges import OffsetRange, StreamOffset
+from managedconsumer.spark.sizes import RecordSizes
 from managedconsumer.spark.store import ClaimStore
 from managedconsumer.spark.topics import LOOK_EVERY, Offsets, TopicView
 from managedconsumer.spark.watch import LogWatch
@@ -43,6 +44,7 @@ class StreamDriver:
         self.store = ClaimStore(options.store) if options.store is not None else None
         self.member: QueryMember | None = None
         self.watch = LogWatch(self.view)
+        self.sizes = RecordSizes(self.view)
         self._query = self.view.handler.new_id().replace("-", "")[:16]
         self._positions: Offsets | None = None
         self._listener = listener
@@ -143,6 +145,7 @@ class StreamDriver:
             if member is not None:
                 member.stop()
         finally:
+            self.sizes.close()
             self.view.close()
 
     # -- where we are ---------------------------------------------------------------------------------

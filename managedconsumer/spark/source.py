@@ -40,6 +40,7 @@ from managedconsumer.spark.driver import StreamDriver
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.ranges import OffsetRange, Ranges, StreamOffset
 from managedconsumer.spark.read import Task, read_task
+from managedconsumer.spark.sizes import RecordSizes
 from managedconsumer.spark.tasks import share_out, split
 from managedconsumer.spark.topics import TopicView
 from managedconsumer.wire.records.arrow import COLUMNS
@@ -129,18 +130,20 @@ class ManagedKafkaReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Where it begins and ends, cut into slices for the tasks."""
         view = TopicView(self.options)
+        sizes = RecordSizes(view)
         try:
             tps = view.partitions()
             starts = view.resolve(self.options.starting, tps)
             ends = view.resolve(self.options.ending, tps)
             first = view.starts(tps)
+            for tp, start in starts.items():
+                if start < first[tp] and not self.options.fail_on_data_loss:
+                    starts[tp] = first[tp]
+            wanted = {tp: OffsetRange(start, max(start, ends[tp])) for tp, start in starts.items()}
+            return _tasks(self.options, wanted, sizes)
         finally:
+            sizes.close()
             view.close()
-        for tp, start in starts.items():
-            if start < first[tp] and not self.options.fail_on_data_loss:
-                starts[tp] = first[tp]
-        wanted = {tp: OffsetRange(start, max(start, ends[tp])) for tp, start in starts.items()}
-        return _tasks(self.options, wanted)
 
     def read(self, partition: Any) -> Iterator[Any]:
         """On an executor: what the task reads, as Arrow batches."""
@@ -194,7 +197,8 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         if start == end:
             return []
         offset = StreamOffset.from_json(end)
-        return _tasks(self.options, self.driver.to_read(offset), offset.ids, self.driver.member_of(offset))
+        driver = self.driver
+        return _tasks(self.options, driver.to_read(offset), driver.sizes, offset.ids, driver.member_of(offset))
 
     def read(self, partition: Any) -> Iterator[Any]:
         """On an executor: what the task reads, as Arrow batches."""
@@ -211,12 +215,19 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
 
 def _tasks(
-    options: SourceOptions, wanted: Ranges, ids: Mapping[str, str] | None = None, member: str | None = None
+    options: SourceOptions,
+    wanted: Ranges,
+    sizes: RecordSizes,
+    ids: Mapping[str, str] | None = None,
+    member: str | None = None,
 ) -> list[InputPartition]:
     """The tasks of a batch: not fewer than this machine has processors, or ``minPartitions``, if there is so much."""
     slots = options.min_partitions or os.cpu_count() or 1
     slices = split(wanted, options.min_partitions)
-    return [KafkaTask(Task(tuple(parts), dict(ids or {}), member)) for parts in share_out(slices, slots)]
+    # Only where ranges may share a task their size matters.
+    record_bytes = sizes.of(wanted) if len(slices) > slots else {}
+    shares = share_out(slices, slots, record_bytes)
+    return [KafkaTask(Task(tuple(parts), dict(ids or {}), member)) for parts in shares]
 
 
 def _on_sigterm_stop() -> None:

@@ -7,13 +7,15 @@ for each.
 from __future__ import annotations
 
 from itertools import pairwise
+from math import ceil
+from types import MappingProxyType
 from typing import Mapping, NamedTuple
 
 from managedconsumer.spark.ranges import OffsetRange
 from managedconsumer.structs import TopicPartition
 
-#: Ranges of fewer offsets than this share a task.
-SMALL = 20_000
+#: Ranges of fewer offsets and fewer bytes than this share a task.
+SMALL, SMALL_BYTES = 20_000, 2 * 1024 * 1024
 
 
 class Slice(NamedTuple):
@@ -47,17 +49,23 @@ def split(ranges: Mapping[TopicPartition, OffsetRange], min_partitions: int | No
     return slices
 
 
-def share_out(slices: list[Slice], slots: int) -> list[list[Slice]]:
-    """The slices of each task: those of at least ``SMALL`` offsets have one for themselves, the others share.
+def share_out(
+    slices: list[Slice], slots: int, record_bytes: Mapping[str, float] = MappingProxyType({})
+) -> list[list[Slice]]:
+    """The slices of each task: what is ``SMALL`` shares one, of anything larger each has one for itself.
 
-    There are never fewer tasks than ``slots``, unless there are fewer slices. The tasks that are shared get about the
-    same number of offsets each.
+    ``record_bytes``: bytes for each offset by topic, as far as they are known. There are never fewer tasks than
+    ``slots``, unless there are fewer slices. The tasks that are shared get about the same work each.
     """
-    tasks = [[part] for part in slices if part.size >= SMALL]
-    small = sorted((part for part in slices if part.size < SMALL), key=lambda part: (-part.size, part))
+
+    def work(part: Slice) -> float:
+        return max(part.size / SMALL, part.size * record_bytes.get(part.topic, 0.0) / SMALL_BYTES)
+
+    tasks = [[part] for part in slices if work(part) >= 1.0]
+    small = sorted((part for part in slices if work(part) < 1.0), key=lambda part: (-work(part), part))
     if not small:
         return tasks
-    wanted = max(slots - len(tasks), -(-sum(part.size for part in small) // SMALL), 1)
+    wanted = max(slots - len(tasks), ceil(sum(map(work, small))), 1)
     shared: list[list[Slice]] = [[] for _ in range(min(wanted, len(small)))]
     # Forwards and backwards in turn, the largest first: so no task gets all the larger ones.
     for number, part in enumerate(small):

@@ -227,6 +227,20 @@ def test_a_checkpoint_that_is_put_back_is_replayed(
     assert "views-0 at 2 (group: 10)" in line
 
 
+def test_large_records_have_more_tasks(broker: MemoryBroker, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    broker.create_topic("small", 8)
+    broker.create_topic("large", 8)
+    for partition in range(8):
+        broker.produce("small", [b"x"] * 50, partition=partition)
+        broker.produce("large", [b"x" * 60_000] * 50, partition=partition)
+    for topic, tasks in (("small", 2), ("large", 8)):
+        query = make(topic, group__id="")
+        end = query.plan()
+        assert len(query.reader.partitions(query.start, end)) == tasks
+        assert len(query.execute()) == 400
+
+
 def test_a_commit_names_the_query_and_its_batch(broker: MemoryBroker, make: Make) -> None:
     query = make(maxOffsetsPerTrigger="4")
     query.batch()

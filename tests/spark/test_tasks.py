@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from managedconsumer.spark.ranges import OffsetRange
-from managedconsumer.spark.tasks import SMALL, Slice, share_out, split
+from managedconsumer.spark.tasks import SMALL, SMALL_BYTES, Slice, share_out, split
 from managedconsumer.structs import TopicPartition
 
 
@@ -34,6 +34,14 @@ def test_a_big_range_has_a_task_for_itself() -> None:
     tasks = share_out(slices(SMALL, SMALL * 9, 5, 5), 2)
     assert sizes(tasks) == [10, SMALL, SMALL * 9]
     assert len(share_out(slices(*[SMALL // 2] * 8), 2)) == 4, "and no task that is shared becomes much bigger"
+
+
+def test_a_few_large_records_are_as_much_work_as_many_small_ones() -> None:
+    parts = slices(*[200] * 8)
+    assert len(share_out(parts, 2)) == 2
+    assert len(share_out(parts, 2, {"t": 100.0})) == 2
+    assert len(share_out(parts, 2, {"t": 1_000_000.0})) == 8, "each is 200 MB"
+    assert len(share_out(parts, 2, {"t": SMALL_BYTES / 400})) == 4
 
 
 def test_big_ranges_are_cut_when_min_partitions_asks() -> None:
