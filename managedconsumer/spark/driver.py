@@ -126,16 +126,13 @@ class StreamDriver:
             return end.ranges
         commits = self.view.commits(list(end.ranges), _POSITIONS_PATIENCE)
         left = pos.left_to_read(end.ranges, commits, end.query)
-        for tp, entry in left.items():
-            if entry != end.ranges[tp]:
-                log.warning(
-                    "group %s: %s-%d: another member has read offsets %d to %d meanwhile; the batch that is run again "
-                    "leaves them out",
-                    self.options.group_id,
-                    *tp,
-                    end.ranges[tp].start,
-                    entry.start - 1,
-                )
+        less = {tp: entry.start for tp, entry in left.items() if entry != end.ranges[tp]}
+        if less:
+            log.warning(
+                "group %s: the batch that is run again leaves out what other members have committed since: %s",
+                self.options.group_id,
+                pos.places(less),
+            )
         return left
 
     def stop(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from types import MappingProxyType
 from typing import Mapping, NamedTuple
 
 from managedconsumer.errors import ConfigurationError
@@ -161,17 +162,18 @@ def left_to_read(ranges: Ranges, commits: Mapping[TopicPartition, OffsetAndMetad
 
 def lines(choices: Mapping[TopicPartition, Choice], found: Mapping[TopicPartition, int]) -> list[str]:
     """For the log: each reason once, with the partitions that it is for and where they are read from."""
-    by_reason: dict[str, list[TopicPartition]] = {}
+    by_reason: dict[str, dict[TopicPartition, int]] = {}
     for tp, choice in choices.items():
         if choice.said:
-            by_reason.setdefault(choice.said, []).append(tp)
-    told = []
-    for said, tps in by_reason.items():
-        shown = ", ".join(_place(tp, found[tp], choices[tp].group) for tp in sorted(tps)[:_SHOWN])
-        more = f" and {len(tps) - _SHOWN} more" if len(tps) > _SHOWN else ""
-        told.append(f"read from {shown}{more}: {said}")
-    return told
+            by_reason.setdefault(choice.said, {})[tp] = found[tp]
+    groups = {tp: choice.group for tp, choice in choices.items()}
+    return [f"read from {places(at, groups)}: {said}" for said, at in by_reason.items()]
 
 
-def _place(tp: TopicPartition, offset: int, group: int | None) -> str:
-    return f"{tp.topic}-{tp.partition} at {offset}" + ("" if group is None else f" (group: {group})")
+def places(at: Mapping[TopicPartition, int], groups: Mapping[TopicPartition, int | None] = MappingProxyType({})) -> str:
+    """``t-0 at 50 (group: 900), t-1 at 7``, twelve of them at most."""
+    shown = []
+    for tp in sorted(at)[:_SHOWN]:
+        group = groups.get(tp)
+        shown.append(f"{tp.topic}-{tp.partition} at {at[tp]}" + ("" if group is None else f" (group: {group})"))
+    return ", ".join(shown) + (f" and {len(at) - _SHOWN} more" if len(at) > _SHOWN else "")

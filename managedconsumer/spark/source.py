@@ -220,14 +220,18 @@ def _tasks(
     sizes: RecordSizes,
     ids: Mapping[str, str] | None = None,
     member: str | None = None,
-) -> list[InputPartition]:
+) -> Sequence[InputPartition]:
     """The tasks of a batch: not fewer than this machine has processors, or ``minPartitions``, if there is so much."""
     slots = options.min_partitions or os.cpu_count() or 1
     slices = split(wanted, options.min_partitions)
     # Only where ranges may share a task their size matters.
     record_bytes = sizes.of(wanted) if len(slices) > slots else {}
-    shares = share_out(slices, slots, record_bytes)
-    return [KafkaTask(Task(tuple(parts), dict(ids or {}), member)) for parts in shares]
+    known = ids or {}
+    tasks = []
+    for parts in share_out(slices, slots, record_bytes):
+        topics = {part.topic for part in parts}
+        tasks.append(KafkaTask(Task(tuple(parts), {name: known[name] for name in topics if name in known}, member)))
+    return tasks
 
 
 def _on_sigterm_stop() -> None:
