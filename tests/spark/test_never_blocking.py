@@ -76,7 +76,7 @@ def test_two_sources_of_one_query_share_a_group(broker: MemoryBroker, make: Make
 
     wait_for(trigger, 10)
     assert (sorted(views.rows), sorted(users.rows)) == (rows(range(10)), rows(range(10)))
-    assert longest < 7, "a join of another member is waited for in the first call only, and for a bounded time"
+    assert longest < 9, "a join of another member is waited for in the first call only, and for a bounded time"
     assert len(broker.members("g")) == 2
 
 
@@ -104,7 +104,7 @@ def test_a_member_that_joins_does_not_wait_for_the_batch_of_another(make: Make) 
     began = time.monotonic()
     other = make(USERS)
     assert sorted(other.batch()) == rows(range(10))
-    assert time.monotonic() - began < 3, "the batch of the first one still runs"
+    assert time.monotonic() - began < 5, "the batch of the first one still runs"
     assert sorted(busy.execute()) == rows(range(10))
 
 
@@ -131,7 +131,7 @@ def test_a_query_goes_on_with_what_it_keeps_while_the_group_waits_for_another(br
     member.member.request_rejoin("a test")
     began = time.monotonic()
     wait_for(lambda: len(fast.batch()) == 20)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
 
 
 def test_partitions_that_must_be_given_up_are_kept_until_the_batch_is_done(make: Make) -> None:
