@@ -52,8 +52,8 @@ def main() -> None:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--members", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--settle", type=float, default=8.0)
+    parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--settle", type=float, default=12.0)
     given = parser.parse_args()
     from managedconsumer import KafkaClient, ManagedBalancedConsumer
 

@@ -146,6 +146,7 @@ def test_what_is_on_hold_stays_on_hold_when_something_else_is_dropped() -> None:
     part.lock, part.not_full = handler.Condition(shared), handler.Condition(shared)
     part.subscription, part.buffer = SubscriptionState(), FetchBuffer(10, 1000)
     part.collector, part.partition_object = FetchCollector(part.buffer), lambda tp: tp
+    part.fetchers = SimpleNamespace(look_again=lambda: None)
     part.subscription.subscribe(topics=["t"])
     part.take_over([TP, OTHER], retain=True)
     part.hold([TP])

@@ -39,6 +39,9 @@ class Fetchers(Protocol):
     def ensure_workers(self) -> None:
         """Start what is missing for the current leaders, and let none wait for another answer; the lock is held."""
 
+    def look_again(self) -> None:
+        """Something else is to be fetched, perhaps; the lock is held."""
+
 
 class Positions(Protocol):
     """The worker that looks positions up (:class:`managedconsumer.runtime.engine.positions.PositionWorker`)."""
@@ -173,6 +176,11 @@ class EngineState(forks.OwnProcess):
         """Wake the consuming threads and end the fast path: each of them comes to the lock. The lock is held."""
         self.collector.settle_lane()
         self.lock.notify_all()
+
+    def wake_fetchers(self) -> None:
+        """There may be something else to fetch, or room for it. The lock is held."""
+        self.not_full.notify_all()
+        self.fetchers.look_again()
 
     def caller(self) -> int:
         """On whose behalf the calling thread acts: its own, or that of the asyncio task that called."""
