@@ -7,7 +7,7 @@ import weakref
 from typing import Callable, Iterable
 
 from managedconsumer import errors as err
-from managedconsumer.runtime.cluster.lending import address_of
+from managedconsumer.runtime.cluster.lending import PATIENCE, address_of
 from managedconsumer.runtime.cluster.sharing import Sharing
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.net.silence import OpenConnections
@@ -112,15 +112,22 @@ class ConnectingPart(abc.ABC):
         """Those that were made here, and those that others have put there."""
         return self._connections
 
-    def lend(self, node_id: int, timeout_ms: float | None = None, heard_since: float | None = None) -> Connection:
+    def lend(
+        self,
+        node_id: int,
+        timeout_ms: float | None = None,
+        heard_since: float | None = None,
+        patience: float = PATIENCE,
+    ) -> Connection:
         """A connection to a broker by its id, for one request: an idle one of the client's, or a new one.
 
-        ``heard_since``: an idle one over which nothing has come since then (handler's clock) is not good enough. What
-        is not closed goes back by :meth:`put_away`. Otherwise like :meth:`connect`.
+        ``heard_since``: an idle one over which nothing has come since then (handler's clock) is not good enough.
+        ``patience``: how long (seconds) to wait at most while others take turns. What is not closed goes back by
+        :meth:`put_away`. Otherwise like :meth:`connect`.
         """
         broker, shared = self.snapshot.brokers.get(node_id), self.shared
         if broker is not None and shared is not None and shared.active:
-            found = shared.lending.take(address_of(broker.host, broker.port), heard_since)
+            found = shared.lending.take(address_of(broker.host, broker.port), heard_since, patience)
             if found is not None:
                 found.node_id = node_id
                 return self._adopt(found)

@@ -13,11 +13,16 @@ from typing import Any, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.cluster.lending import PATIENCE
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.structs import BrokerInfo
 from managedconsumer.wire.protocol.schemas import Api
 
 log = logging.getLogger(__name__)
+
+HEARTBEAT = "heartbeat"
+# How long (seconds) a heartbeat waits for its turn while others have theirs.
+_BEAT_PATIENCE = 0.5
 
 #: What a request can die of on its way; another try over a fresh connection may succeed.
 CONNECTION_ERRORS = (
@@ -113,7 +118,8 @@ class CoordinatorLink:
                 return idle
         if idle is not None:
             idle.close()
-        fresh = self._cluster.lend(broker.node_id, heard_since=used_since)
+        patience = _BEAT_PATIENCE if purpose == HEARTBEAT else PATIENCE
+        fresh = self._cluster.lend(broker.node_id, heard_since=used_since, patience=patience)
         with self._lock:
             interrupted = self._interrupts.get(purpose, 0) != interrupts
             if not self._closed and era == self.era and not interrupted:

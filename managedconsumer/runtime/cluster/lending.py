@@ -14,8 +14,10 @@ Address = tuple[str, int]
 # A request that is answered at once is over within this time (seconds), also on a busy machine. Whoever needs a
 # connection meanwhile waits for it; what takes longer is not waited for.
 _MOMENT = 0.1
+#: As long as others come and go, a request waits for so long (seconds), or as long as its caller is patient.
+PATIENCE = 0.1
 # What nobody has needed for so long (seconds) is closed: fewer are enough.
-_NOT_NEEDED = 15.0
+_NOT_NEEDED = 5.0
 
 
 def address_of(host: str, port: int) -> Address:
@@ -35,13 +37,16 @@ class Lending:
         self._lent_at: dict[Address, float] = {}
         self._closed = False
 
-    def take(self, address: Address | None, heard_since: float | None = None) -> Connection | None:
+    def take(
+        self, address: Address | None, heard_since: float | None = None, patience: float = PATIENCE
+    ) -> Connection | None:
         """An idle connection to ``address`` (None: any broker), for one request; None: make one.
 
         ``heard_since``: one over which something has come since then (handler's clock), for a request that may take
-        long. :meth:`put` has to follow.
+        long. ``patience``: how long (seconds) to wait at most, which happens only while others take turns. :meth:`put`
+        has to follow.
         """
-        until = self._handler.now() + _MOMENT
+        until = self._handler.now() + patience
         while True:
             with self._changed:
                 while (found := self._pop(address)) is None:
