@@ -25,6 +25,10 @@ class Spot(NamedTuple):
     last_epoch: int
 
 
+def _nothing() -> None:
+    """Nobody is to be woken."""
+
+
 class Parked:
     """The partitions of one consumer at one broker. Its consumer and the watch look at it from their threads."""
 
@@ -39,6 +43,11 @@ class Parked:
         self.carried = False
         #: True when it counts no more: the consumer fetches for itself.
         self.over = False
+
+    def end(self) -> None:
+        """The consumer fetches for itself, or is gone: it is not to be woken, and nothing here leads to it."""
+        self.over = True
+        self.wake = _nothing
 
 
 def parked(body: Mapping[str, Any], by_id: bool, wake: Callable[[], object]) -> Parked:

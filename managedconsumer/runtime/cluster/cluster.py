@@ -109,11 +109,10 @@ class Cluster(ConnectingPart):
         chosen = handler or self.handler
         twin = self._twin(chosen)
         place = place_of(chosen)
-        same = self.shared is not None and place_of(self.shared.handler) is place
         with self._lock:
-            sharing = self.shared if same else self._shares.get(place)
+            sharing = self.shared if self.shared is not None and self.shared.is_at(place) else self._shares.get(place)
             if sharing is None:
-                sharing = self._shares[place] = Sharing(self._twin(chosen), self)
+                sharing = self._shares[place] = Sharing(self._twin(chosen), self, place)
         if self.shared is None and place_of(self.handler) is place:
             self.share(sharing)
         twin.share(sharing)
@@ -172,7 +171,7 @@ class Cluster(ConnectingPart):
 
     def _take_kept(self) -> Connection | None:
         shared = self.shared
-        if shared is not None and shared.active:
+        if shared is not None and shared.is_here():
             found = shared.lending.take(None)
             return None if found is None else self._adopt(found)
         with self._lock:

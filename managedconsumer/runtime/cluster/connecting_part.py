@@ -104,8 +104,8 @@ class ConnectingPart(abc.ABC):
 
     @property
     def sharing(self) -> bool:
-        """True while several consumers of the client run."""
-        return self.shared is not None and self.shared.active
+        """True while several consumers of the client run, for all that use the same hub, or threads."""
+        return self.shared is not None and self.shared.is_here()
 
     @property
     def open_connections(self) -> OpenConnections:
@@ -126,7 +126,7 @@ class ConnectingPart(abc.ABC):
         :meth:`put_away`. Otherwise like :meth:`connect`.
         """
         broker, shared = self.snapshot.brokers.get(node_id), self.shared
-        if broker is not None and shared is not None and shared.active:
+        if broker is not None and shared is not None and shared.is_here():
             found = shared.lending.take(address_of(broker.host, broker.port), heard_since, patience)
             if found is not None:
                 found.node_id = node_id
@@ -143,7 +143,7 @@ class ConnectingPart(abc.ABC):
     def put_away(self, connection: Connection) -> bool:
         """Nothing is under way on ``connection``: the other consumers may use it. False: nothing is shared now."""
         shared = self.shared
-        if shared is None or not shared.active:
+        if shared is None or not shared.is_here():
             return False
         self._connections.remove(connection)
         shared.put(connection)

@@ -53,9 +53,13 @@ class Member(Protocol):
 class Sharing:
     """Shared by all consumers of one client in one place. Thread-safe."""
 
-    def __init__(self, opener: Opener, client: Member) -> None:
-        """``opener`` is used by nobody else; ``client`` shares, but does not count as a consumer."""
+    def __init__(self, opener: Opener, client: Member, place: Any) -> None:
+        """``opener`` is used by nobody else; ``client`` shares, but does not count as a consumer.
+
+        ``place``: where this can be used, see :func:`place_of`.
+        """
         self._opener = opener
+        self._place = weakref.ref(place)
         self.handler = opener.handler
         self.lending = Lending(self.handler)
         self._lock = self.handler.Lock()
@@ -74,6 +78,14 @@ class Sharing:
         self._lock = self.handler.Lock()
         self._members, self._watches, self.active = {}, {}, False
 
+    def is_at(self, place: Any) -> bool:
+        """True if this can be used there."""
+        return self._place() is place
+
+    def is_here(self) -> bool:
+        """True if several consumers share, and the caller may be one of them."""
+        return self.active and self.is_at(place_of(self.handler))
+
     @property
     def connections(self) -> OpenConnections:
         """Where connections belong that are idle, and those of the watches."""
@@ -88,7 +100,9 @@ class Sharing:
                 return
             self.lending = Lending(self.handler)
             self.active = True
-            everybody = [there for ref in (self._client, *self._members.values()) if (there := ref()) is not None]
+            # Greenlets of another hub may have used the client.
+            client = [self._client] if self.is_at(Handler) else []
+            everybody = [there for ref in (*client, *self._members.values()) if (there := ref()) is not None]
         for each in everybody:
             for connection in each.take_idle():
                 self.put(connection)

@@ -84,7 +84,7 @@ class Parking:
         desk.offered = away
         broker = self._engine.cluster.snapshot.brokers.get(node)
         if broker is None or shared is None:
-            away.over = True
+            away.end()
         else:
             shared.watch(broker, self._isolation).offer(away)
 
@@ -92,7 +92,7 @@ class Parking:
     def take_back(desk: Desk) -> None:
         """The worker fetches something else now."""
         if desk.parked is not None:
-            desk.parked.over = True
+            desk.parked.end()
             desk.parked = None
 
     # -- a worker is needed again -----------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Parking:
 
     def _end(self, key: Key) -> None:
         spell = self._spells.pop(key)
-        spell.parked.over = True
+        spell.parked.end()
         caution = self._caution.get(key, 1.0)
         short = self._engine.handler.now() - spell.since < _WORTH * spell.silence * caution
         self._caution[key] = min(_MOST, 2.0 * caution) if short else 1.0
@@ -142,6 +142,6 @@ class Parking:
     def clear(self) -> None:
         """The consumer closes: nothing is watched any more."""
         for spell in self._spells.values():
-            spell.parked.over = True
+            spell.parked.end()
         self._spells.clear()
         self._caution.clear()
