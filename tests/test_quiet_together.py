@@ -80,7 +80,7 @@ def is_parked(consumer: Any) -> bool:
     """Nothing of it fetches, and yet it is well; in a call that waits, as greenlets need it."""
     assert consumer.consume_batch(timeout_ms=5) == []
     pool = consumer._session.engine.fetchers
-    return bool(len(pool._parking)) and not pool._workers
+    return bool(len(pool.parking)) and not pool._workers
 
 
 def let_them_be_quiet(*consumers: Any) -> None:

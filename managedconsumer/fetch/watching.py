@@ -25,20 +25,31 @@ class Spot(NamedTuple):
     last_epoch: int
 
 
-def _nothing() -> None:
+def _nothing(*_: float) -> None:
     """Nobody is to be woken."""
 
 
 class Parked:
     """The partitions of one consumer at one broker. Its consumer and the watch look at it from their threads."""
 
-    __slots__ = ("by_id", "carried", "over", "spots", "wake")
+    __slots__ = ("by_id", "carried", "look", "over", "spots", "wake")
 
-    def __init__(self, spots: Iterable[Spot], by_id: bool, wake: Callable[[], object]) -> None:
-        """``wake``: called once, in the watch's thread, when the consumer has to fetch for itself. Must not raise."""
+    def __init__(
+        self,
+        spots: Iterable[Spot],
+        by_id: bool,
+        wake: Callable[[], object],
+        look: Callable[[float], object] = lambda _now: None,
+    ) -> None:
+        """Both are called in the watch's thread, and must not raise.
+
+        ``wake``: once, when the consumer has to fetch for itself. ``look``: after each answer, with the time (seconds),
+        for what else the consumer wants to do now and then. It must be quick.
+        """
         self.spots = tuple(spots)
         self.by_id = by_id
         self.wake = wake
+        self.look = look
         #: True as soon as a request that asks for all of it is on its way.
         self.carried = False
         #: True when it counts no more: the consumer fetches for itself.
@@ -47,10 +58,10 @@ class Parked:
     def end(self) -> None:
         """The consumer fetches for itself, or is gone: it is not to be woken, and nothing here leads to it."""
         self.over = True
-        self.wake = _nothing
+        self.wake = self.look = _nothing
 
 
-def parked(body: Mapping[str, Any], by_id: bool, wake: Callable[[], object]) -> Parked:
+def parked(body: Mapping[str, Any], by_id: bool, wake: Callable[[], object], look: Callable[[float], object]) -> Parked:
     """What the request ``body`` of a fetch worker asks for."""
     return Parked(
         (
@@ -65,6 +76,7 @@ def parked(body: Mapping[str, Any], by_id: bool, wake: Callable[[], object]) -> 
         ),
         by_id,
         wake,
+        look,
     )
 
 
@@ -179,9 +191,13 @@ class Watching:
         end: int = part.get("last_stable_offset", -1) if self._isolation else part["high_watermark"]
         return end > offset
 
+    def everybody(self) -> list[Parked]:
+        """All who wait."""
+        return list({id(each): each for place in self._places.values() for each in place.waiting}.values())
+
     def give_up(self) -> list[Parked]:
         """The broker does not answer: everybody has to fetch."""
-        return self._remove([each for place in self._places.values() for each in place.waiting])
+        return self._remove(self.everybody())
 
     def _remove(self, who: Iterable[Parked]) -> list[Parked]:
         gone = []

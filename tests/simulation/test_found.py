@@ -298,6 +298,13 @@ def test_seeds_in_which_a_static_leader_cannot_ask_what_the_group_has(seed: int)
     assert trace.ok, trace
 
 
+@pytest.mark.parametrize("seed", [7220165, 7231116])
+def test_seeds_of_consumers_that_share_a_watch(seed: int) -> None:
+    """A partition moves to a broker whose partitions are watched; a watch connects while its consumers stop."""
+    trace = simulate(seed)
+    assert trace.ok, trace
+
+
 @pytest.mark.parametrize("seed", [5178, 16778])
 def test_seeds_in_which_messages_come_with_the_news_of_another_leader(seed: int) -> None:
     """Readers hear of the messages before the metadata, which may be late, is asked for."""

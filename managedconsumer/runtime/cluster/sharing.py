@@ -114,9 +114,9 @@ class Sharing:
             if not self.active or len(self._members) >= SEVERAL:
                 return
             self.active = False
-            lending, watches = self.lending, list(self._watches.values())
+            lending, watches, self._watches = self.lending, self._watches, {}
         lending.close()
-        for watch in watches:
+        for watch in watches.values():
             watch.close()
 
     def put(self, connection: Connection) -> None:

@@ -32,26 +32,34 @@ class Watch:
         self._connect = connect
         self._lock = handler.Lock()
         self._offered: list[Parked] = []
-        self._running = False
+        self._running = self._closed = False
         self._watching = Watching(isolation)
         self._connection: Connection | None = None
 
     def offer(self, parked: Parked) -> None:
         """Watch this, too. From when ``parked.carried`` is True its consumer need not fetch. Does not wait."""
         with self._lock:
-            self._offered.append(parked)
-            if self._running:
-                return
-            self._running = True
+            closed = self._closed
+            starts = not self._running and not closed
+            if not closed:
+                self._offered.append(parked)
+                self._running = True
+        if closed:
+            parked.over = True
+            parked.wake()
+        if not starts:
+            return
         try:
             self._handler.spawn(self._name, self._run)
-        except BaseException:
+        except RuntimeError as error:  # there are no new threads: the interpreter is ending, perhaps
+            log.debug("%s: %s", self._name, error)
             self._abort()
-            raise
 
     def close(self) -> None:
-        """Those that are watched fetch for themselves again, at once. Any thread."""
-        connection = self._connection
+        """Those that are watched fetch for themselves again, at once, and this watch takes no others. Any thread."""
+        with self._lock:
+            self._closed = True
+            connection = self._connection
         if connection is not None:
             connection.close()
 
@@ -62,9 +70,12 @@ class Watch:
             while (body := self._next()) is not None:
                 try:
                     if connection is None:
-                        connection = self._connection = self._connect()
+                        connection = self._open()
                         session.reset()
                     self._wake(self._watching.receive(self._ask(connection, session, body)))
+                    now = self._handler.now()
+                    for parked in self._watching.everybody():
+                        parked.look(now)
                 except err.KafkaException as error:
                     log.debug("%s: %s", self._name, error)
                     if connection is not None:
@@ -77,6 +88,14 @@ class Watch:
         finally:
             if connection is not None:
                 connection.close()
+
+    def _open(self) -> Connection:
+        connection = self._connect()
+        with self._lock:
+            closed, self._connection = self._closed, connection
+        if closed:
+            connection.close()
+        return connection
 
     def _next(self) -> dict[str, Any] | None:
         """The next request; None: there is none, and the worker ends."""

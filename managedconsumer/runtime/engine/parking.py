@@ -25,11 +25,12 @@ _MOST = 16.0
 class _Spell:
     """One worker's partitions, while they are parked."""
 
-    __slots__ = ("parked", "repeat", "silence", "since", "snapshot")
+    __slots__ = ("parked", "repeat", "silence", "since", "snapshot", "tps")
 
     def __init__(self, away: Parked, repeat: Repeat, snapshot: ClusterSnapshot, since: float, silence: float) -> None:
         self.parked, self.repeat, self.snapshot = away, repeat, snapshot
         self.since, self.silence = since, silence
+        self.tps = {TopicPartition(spot.key[0], spot.key[2]) for spot in away.spots}
 
 
 class Parking:
@@ -46,9 +47,13 @@ class Parking:
         # By worker: how many times the usual silence it waits for.
         self._caution: dict[Key, float] = {}
 
-    def keeps(self, key: Key) -> bool:
-        """True while the partitions of this worker are watched."""
-        return key in self._spells
+    def keeps(self, key: Key, tp: TopicPartition) -> bool:
+        """True while this partition of this worker is watched. If only others of it are, none is from here on."""
+        spell = self._spells.get(key)
+        if spell is not None and tp not in spell.tps:  # this broker leads it by now
+            self._end(key)
+            return False
+        return spell is not None
 
     def __len__(self) -> int:
         return len(self._spells)
@@ -65,7 +70,7 @@ class Parking:
             if shared is None or not shared.active or not self._allowed:
                 return False
             if now - desk.quiet_since >= shared.quiet_after * self._caution.get(key, 1.0):
-                desk.parked = parked(plan.body, plan.by_id, lambda: self._wake(key))
+                desk.parked = parked(plan.body, plan.by_id, lambda: self._wake(key), self._look)
             return False
         if away.over:
             desk.parked, desk.quiet_since = None, now  # it was not wanted; later perhaps
@@ -109,8 +114,19 @@ class Parking:
         except BaseException as error:  # noqa: BLE001 - the watch is not this consumer's alone
             engine.fail(error)
 
+    def _look(self, now: float) -> None:
+        """In the watch's thread, now and then: the position worker may rest while everything is quiet."""
+        engine = self._engine
+        try:
+            if engine.positions.is_due(now):
+                engine.positions.wake()
+        except BaseException as error:  # noqa: BLE001 - the watch is not this consumer's alone
+            engine.fail(error)
+
     def _end(self, key: Key) -> None:
         spell = self._spells.pop(key)
+        if not self._spells:  # nobody looks for it any more
+            self._engine.positions.wake()
         spell.parked.end()
         caution = self._caution.get(key, 1.0)
         short = self._engine.handler.now() - spell.since < _WORTH * spell.silence * caution

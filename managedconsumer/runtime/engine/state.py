@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from types import TracebackType
-from typing import Any, Callable, Iterable, Protocol
+from typing import Any, Callable, Iterable, Protocol, Sized
 
 from managedconsumer import errors as err
 from managedconsumer.config import ConsumerOptions
@@ -36,6 +36,10 @@ class Task(Protocol):
 class Fetchers(Protocol):
     """The workers that fetch (:class:`managedconsumer.runtime.engine.fetch_pool.FetchPool`)."""
 
+    @property
+    def parking(self) -> Sized:
+        """What was left to the client's watch."""
+
     def ensure_workers(self) -> None:
         """Start what is missing for the current leaders, and let none wait for another answer; the lock is held."""
 
@@ -48,6 +52,9 @@ class Positions(Protocol):
 
     def wake(self) -> None:
         """There is something to look up."""
+
+    def is_due(self, now: float) -> bool:
+        """True when a worker that rests has something to do; no lock."""
 
 
 class EngineState(forks.OwnProcess):
