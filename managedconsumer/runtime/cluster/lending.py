@@ -11,10 +11,8 @@ from managedconsumer.runtime.waiting.handlers import Handler
 
 Address = tuple[str, int]
 
-# A request that is answered at once is over within this time (seconds), also on a busy machine. Whoever needs a
-# connection meanwhile waits for it; what takes longer is not waited for.
-_MOMENT = 0.1
-#: As long as others come and go, a request waits for so long (seconds), or as long as its caller is patient.
+#: A request that is answered at once is over within this time (seconds), also on a busy machine. Whoever needs a
+#: connection meanwhile waits for it, for so long at most; what takes longer is not waited for.
 PATIENCE = 0.1
 # What nobody has needed for so long (seconds) is closed: fewer are enough.
 _NOT_NEEDED = 5.0
@@ -43,17 +41,18 @@ class Lending:
         """An idle connection to ``address`` (None: any broker), for one request; None: make one.
 
         ``heard_since``: one over which something has come since then (handler's clock), for a request that may take
-        long. ``patience``: how long (seconds) to wait at most, which happens only while others take turns. :meth:`put`
-        has to follow.
+        long. ``patience``: how long (seconds) to wait at most, and only if another one was lent that lately.
+        :meth:`put` has to follow.
         """
         until = self._handler.now() + patience
         while True:
             with self._changed:
                 while (found := self._pop(address)) is None:
-                    moment = min(until - self._handler.now(), self._moment(address))
-                    if moment <= 0.0:
+                    now = self._handler.now()
+                    longest = min(until, self._last_lent(address) + patience) - now
+                    if longest <= 0.0:
                         return None
-                    self._changed.wait(moment)
+                    self._changed.wait(longest)
                 if found.connected and (heard_since is None or found.heard_at >= heard_since):
                     if heard_since is None:
                         self._lent_at[address_of(found.host, found.port)] = self._handler.now()
@@ -67,10 +66,10 @@ class Lending:
                 return stack.pop()[0]
         return None
 
-    def _moment(self, address: Address | None) -> float:
-        """How long (seconds) one that is lent out may be waited for; the lock is held."""
-        times = self._lent_at.values() if address is None else [self._lent_at.get(address, -_MOMENT)]
-        return max(times, default=-_MOMENT) + _MOMENT - self._handler.now()
+    def _last_lent(self, address: Address | None) -> float:
+        """When (handler's clock) one was last lent for a request that is soon answered; the lock is held."""
+        never = float("-inf")
+        return max(self._lent_at.values(), default=never) if address is None else self._lent_at.get(address, never)
 
     def put(self, connection: Connection) -> None:
         """Nothing is under way on ``connection`` any more: others may take it, unless it is broken."""
