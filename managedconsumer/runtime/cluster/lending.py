@@ -15,7 +15,7 @@ Address = tuple[str, int]
 #: connection meanwhile waits for it, for so long at most; what takes longer is not waited for.
 PATIENCE = 0.1
 # What nobody has needed for so long (seconds) is closed: fewer are enough.
-_NOT_NEEDED = 5.0
+_NOT_NEEDED = 1.0
 
 
 def address_of(host: str, port: int) -> Address:
