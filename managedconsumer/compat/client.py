@@ -39,7 +39,8 @@ DEFAULT_HOSTS = _Default("127.0.0.1:9092")
 
 
 class KafkaClient:
-    """A cluster's brokers and topics.  Thread-safe; consumers made from its topics have connections of their own.
+    """A cluster's brokers and topics.  Thread-safe; its consumers have connections of their own, and several of them
+    share those that are idle.
 
     :param hosts: ``host:port[,host:port...]`` of some brokers; the rest are found through them
     :param zookeeper_hosts: ignored with a DeprecationWarning: clients have no use for ZooKeeper any more

@@ -199,7 +199,7 @@ FETCH = [
         "managedconsumer/runtime/engine/engine.py",
         "                    self.subscription.resume(tp)\n"
         "            self.lock.notify_all()\n"
-        "            self.not_full.notify_all()\n",
+        "            self.wake_fetchers()\n",
         "                    self.subscription.resume(tp)\n",
         (),
         _SOME,

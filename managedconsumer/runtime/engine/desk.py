@@ -5,6 +5,7 @@ from __future__ import annotations
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch.repeats import Moved, Repeat
 from managedconsumer.fetch.sessions import FetchSession
+from managedconsumer.fetch.watching import Parked
 from managedconsumer.runtime.net.connection import Connection
 
 
@@ -12,7 +13,7 @@ class Desk:
     """What one fetch worker has before it."""
 
     __slots__ = (
-        *("backoff", "connection", "hurried", "moved", "news", "patient", "quiet_since", "repeat"),
+        *("backoff", "connection", "hurried", "moved", "news", "offered", "parked", "patient", "quiet_since", "repeat"),
         "session",
     )
 
@@ -31,6 +32,9 @@ class Desk:
         self.patient = False
         #: True: the connection was closed because something else is to be asked for at once.
         self.hurried = False
+        #: What the client's watch is to ask for in our place, and what it has been told of.
+        self.parked: Parked | None = None
+        self.offered: Parked | None = None
 
     def hang_up(self) -> None:
         """Close the connection, if there is one."""
