@@ -305,6 +305,19 @@ def test_seeds_of_consumers_that_share_a_watch(seed: int) -> None:
     assert trace.ok, trace
 
 
+def test_a_stop_while_partitions_are_given_up_commits_them() -> None:
+    """They were dropped without a commit; by LATEST their next owner passed messages over."""
+    trace = simulate(141245)
+    assert trace.ok, trace
+
+
+@pytest.mark.parametrize("seed", [58794, 95385, 109247])
+def test_seeds_that_were_false_alarms(seed: int) -> None:
+    """A generation joined once more at another coordinator; an aborted message in hand; a late commit under KIP-848."""
+    trace = simulate(seed)
+    assert trace.ok, trace
+
+
 @pytest.mark.parametrize("seed", [5178, 16778])
 def test_seeds_in_which_messages_come_with_the_news_of_another_leader(seed: int) -> None:
     """Readers hear of the messages before the metadata, which may be late, is asked for."""
