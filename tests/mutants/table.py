@@ -266,6 +266,14 @@ FETCH = [
         ("tests/fetch/test_seats.py",),
     ),
     Mutant(
+        "what a stop finds half given up is dropped without a commit",
+        "managedconsumer/coordinator/handover.py",
+        "                yield Commit(gone)\n                if not self._holder.current(generation):\n                    return\n",
+        "                yield Commit(gone)\n",
+        ("tests/coordinator/test_handover.py",),
+        _SOME,
+    ),
+    Mutant(
         "KIP-814: a static leader without a description of its group is content",
         "managedconsumer/coordinator/handover.py",
         '        return "it is not known what the group has shared out"',
