@@ -108,8 +108,8 @@ GROUP = [
     Mutant(
         "partitions that are not in the share are kept",
         "managedconsumer/coordinator/handover.py",
-        "            if gone:\n                yield Drop(gone)\n        # KIP-429",
-        "            pass\n        # KIP-429",
+        "        yield from self._give_up(gone, told, event.generation, drop=True)",
+        "        yield from self._give_up(gone, told, event.generation, drop=False)",
         ("tests/coordinator/test_handover.py",),
         _SOME,
     ),
@@ -268,8 +268,8 @@ FETCH = [
     Mutant(
         "what a stop finds half given up is dropped without a commit",
         "managedconsumer/coordinator/handover.py",
-        "                yield Commit(gone)\n                if not self._holder.current(generation):\n                    return\n",
-        "                yield Commit(gone)\n",
+        "yield Commit(gone)\n                if not self._holder.current(generation):\n                    return\n",
+        "yield Commit(gone)\n",
         ("tests/coordinator/test_handover.py",),
         _SOME,
     ),
