@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Iterable, Mapping
+from typing import Any, Callable, Iterable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.admin.values import GroupDescription, GroupListing, MemberDescription
@@ -57,53 +57,45 @@ def read_find(answer: Mapping[str, Any], names: list[str]) -> dict[str, BrokerIn
 
 def read_classic(answer: Mapping[str, Any], node: int) -> dict[str, GroupDescription | err.KafkaException]:
     """DescribeGroups: each group, or its error."""
-    found: dict[str, GroupDescription | err.KafkaException] = {}
-    for entry in answer["groups"]:
-        name, code = entry["group_id"], entry["error_code"]
-        if code:
-            found[name] = err.error_for_code(code, entry.get("error_message"))
-            continue
+
+    def describe(name: str, entry: Mapping[str, Any]) -> GroupDescription:
         readable = entry["protocol_type"] == _CONSUMER
         members = tuple(
-            MemberDescription(
-                member["member_id"],
-                member.get("group_instance_id"),
-                member["client_id"],
-                member["client_host"].lstrip("/"),
-                _assignment(bytes(member["member_assignment"]), name) if readable else (),
-            )
-            for member in entry["members"]
+            _member(each, "group_instance_id", _assignment(bytes(each["member_assignment"]), name) if readable else ())
+            for each in entry["members"]
         )
-        found[name] = GroupDescription(name, "classic", entry["group_state"], entry["protocol_data"], node, members)
-    return found
+        return GroupDescription(name, "classic", entry["group_state"], entry["protocol_data"], node, members)
+
+    return _each(answer, describe)
 
 
 def read_consumer(answer: Mapping[str, Any], node: int) -> dict[str, GroupDescription | err.KafkaException]:
     """ConsumerGroupDescribe (KIP-848): each group, or its error."""
+
+    def describe(name: str, entry: Mapping[str, Any]) -> GroupDescription:
+        members = []
+        for each in entry["members"]:
+            topics = each["assignment"]["topic_partitions"]
+            tps = [TopicPartition(topic["topic_name"], number) for topic in topics for number in topic["partitions"]]
+            members.append(_member(each, "instance_id", tuple(sorted(tps))))
+        return GroupDescription(name, "consumer", entry["group_state"], entry["assignor_name"], node, tuple(members))
+
+    return _each(answer, describe)
+
+
+def _each(
+    answer: Mapping[str, Any], describe: Callable[[str, Mapping[str, Any]], GroupDescription]
+) -> dict[str, GroupDescription | err.KafkaException]:
     found: dict[str, GroupDescription | err.KafkaException] = {}
     for entry in answer["groups"]:
         name, code = entry["group_id"], entry["error_code"]
-        if code:
-            found[name] = err.error_for_code(code, entry.get("error_message"))
-            continue
-        members = tuple(
-            MemberDescription(
-                member["member_id"],
-                member.get("instance_id"),
-                member["client_id"],
-                member["client_host"].lstrip("/"),
-                tuple(
-                    sorted(
-                        TopicPartition(topic["topic_name"], number)
-                        for topic in member["assignment"]["topic_partitions"]
-                        for number in topic["partitions"]
-                    )
-                ),
-            )
-            for member in entry["members"]
-        )
-        found[name] = GroupDescription(name, "consumer", entry["group_state"], entry["assignor_name"], node, members)
+        found[name] = err.error_for_code(code, entry.get("error_message")) if code else describe(name, entry)
     return found
+
+
+def _member(entry: Mapping[str, Any], instance: str, tps: tuple[TopicPartition, ...]) -> MemberDescription:
+    host = entry["client_host"].lstrip("/")
+    return MemberDescription(entry["member_id"], entry.get(instance), entry["client_id"], host, tps)
 
 
 def _assignment(blob: bytes, group: str) -> tuple[TopicPartition, ...]:
