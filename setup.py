@@ -55,7 +55,8 @@ RDKAFKA = ["confluent-kafka>=2.3"]
 FAST = ["isal>=1.5"]
 # pykafka 2.8 imports pkg_resources, which setuptools 81 removed.
 PYKAFKA = ["pykafka>=2.8", "setuptools<81"]
-DEMO = [*SPARK]
+CLI = ["click>=8.2", "rich>=13"]
+DEMO = [*SPARK, *CLI]
 # All the clients that benchmarks/ compares, the codecs that some of them do not bring, and plots.
 BENCH = [
     *SPARK,
@@ -76,6 +77,7 @@ FASTTEST = [
     *RDKAFKA,
     *FAST,
     *PYKAFKA,
+    *CLI,
     "aiokafka>=0.12",
     "Cython>=3.1",
     "docutils>=0.20",
@@ -87,6 +89,8 @@ FASTTEST = [
     "pytest>=8",
     "pytest-rerunfailures>=14",
     "pytest-timeout>=2.3",
+    "sphinx>=7.4",
+    "pytest-xdist>=3.5",
     "trustme>=1.1",
     "wheel>=0.43",
 ]
@@ -117,6 +121,7 @@ setup(
         "rdkafka": RDKAFKA,
         "fast": FAST,
         "pykafka": PYKAFKA,
+        "cli": CLI,
         "demo": DEMO,
         "bench": BENCH,
         "fasttest": FASTTEST,

@@ -108,6 +108,14 @@ GOALS = [
         for rate in ("10", "100", "500", "5,000", "50,000")
     ),
     Goal("idle", "managedconsumer", "most", 0.15, 0.07, metric="core_percent", unit="% of a core"),
+    *(
+        Goal("quiet", "managedconsumer, 200", "most", must, stretch, metric=metric, unit=unit)
+        for metric, must, stretch, unit in (
+            ("core_percent", 10, 5, "% of a core"),
+            ("mb", 60, 40, "MB above one consumer"),
+            ("connections", 3, 2, "connections to the broker"),
+        )
+    ),
     Goal("memory", "managedconsumer, 16 MB", "most", 1.1, 1.05, metric="of_bound", unit="x queued_max_bytes"),
     Goal("memory", "managedconsumer, default (64 MB)", "most", 1.1, 1.05, metric="of_bound", unit="x queued_max_bytes"),
     Goal("latency", "managedconsumer", "within", 1, metric="p50_ms", peer="confluent"),

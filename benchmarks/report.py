@@ -50,6 +50,15 @@ _COLUMNS: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
             "MB each": ("mb_each", 1),
         },
     ),
+    "quiet": (
+        "Many consumers with nothing to read, in one process, above one; one broker, 8 partitions",
+        {
+            "% of a core": ("core_percent", 1),
+            "MB": ("mb", 0),
+            "connections, all told": ("connections", 0),
+            "threads, all told": ("threads", 0),
+        },
+    ),
 }
 #: Workloads by their keys; the rest of a run's tables are of the other sections.
 _GROWTH = [1, 8, 64, 1000]

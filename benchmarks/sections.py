@@ -13,7 +13,7 @@ from children import HERE, Child
 from paced import latency, latency_seconds, rates, rates_seconds
 from workload import Cell, fill
 
-_ANSWERS, _CROWD = (str(HERE / "peers" / name) for name in ("answers.py", "crowd.py"))
+_ANSWERS, _CROWD, _QUIET = (str(HERE / "peers" / name) for name in ("answers.py", "crowd.py", "quiet.py"))
 _EMPTY = "bench-empty"
 _MANY = {"queued_max_messages": 1_000_000}
 MEMORY = [
@@ -32,6 +32,8 @@ MEMORY = [
     Probe("pykafka, default (Kafka 3.9)", "pykafka", {}, OLD_KAFKA),
 ]
 CROWDS = [("managedconsumer", "ours"), ("confluent", "confluent"), ("kafka-python", "kafkapython")]
+#: So many consumers with nothing to read.
+QUIET = [("managedconsumer, 200", "ours", 200), ("confluent, 200", "confluent", 200)]
 IMPORTS = [
     ("managedconsumer", "from managedconsumer import ManagedBalancedConsumer"),
     ("managedconsumer, the package alone", "import managedconsumer"),
@@ -193,6 +195,35 @@ def members(bench: Bench) -> None:
         broker.delete_topic(topic)
 
 
+def _quiet_times(bench: Bench) -> tuple[float, float]:
+    """How long (seconds) the consumers are left alone, and how long they are measured."""
+    return (15.0, 15.0) if bench.quick else (20.0, 60.0)
+
+
+def quiet_seconds(bench: Bench) -> float:
+    """What the section is expected to take."""
+    return min(bench.runs, 2) * len(QUIET) * (2 * sum(_quiet_times(bench)) + 30.0)
+
+
+def quiet(bench: Bench) -> None:
+    """Many consumers with nothing to read, each in a group of its own, in one process; at most two rounds."""
+    broker = bench.brokers[NEW_KAFKA]
+    chosen = [(name, client, size) for name, client, size in QUIET if bench.wanted(name)]
+    rows = bench.rows("quiet", [name for name, _, _ in chosen])
+    settle, seconds = _quiet_times(bench)
+    broker.create_topic(_EMPTY, PARTITIONS)
+    try:
+        for _ in range(min(bench.runs, 2)):
+            for name, client, size in chosen:
+                command = [_QUIET, "--client", client, "--bootstrap", broker.bootstrap, "--topic", _EMPTY]
+                command += ["--members", str(size), "--settle", str(settle), "--seconds", str(seconds)]
+                takes = 2 * (settle + seconds) + 30.0
+                run = partial(children.run, command, {}, takes + 60 + bench.patience)
+                bench.attempt("quiet", rows[name], run, takes)
+    finally:
+        broker.delete_topic(_EMPTY)
+
+
 #: The tables of sections that have others than one of their own name.
 TABLES = {"start": ["start", "import"]}
 SECTIONS: dict[str, tuple[Callable[[Bench], None], Callable[[Bench], float]]] = {
@@ -202,4 +233,5 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], Callable[[Bench], float]]] = 
     "idle": (idle, idle_seconds),
     "memory": (memory, memory_seconds),
     "members": (members, members_seconds),
+    "quiet": (quiet, quiet_seconds),
 }

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from managedconsumer.compat.parts import Partition as Partition
     from managedconsumer.compat.parts import Topic as Topic
     from managedconsumer.compat.patch import patch_pykafka as patch_pykafka
+    from managedconsumer.compat.reading import read as read
+    from managedconsumer.compat.reading import read_arrow as read_arrow
     from managedconsumer.compat.tls import SslConfig as SslConfig
     from managedconsumer.compat.values import CompressionType as CompressionType
     from managedconsumer.consumers.signals import stop_on_signals as stop_on_signals
@@ -60,6 +62,8 @@ _HOMES = {
     "TopicPartition": "structs",
     "TopicPartitionState": "subscription_state",
     "patch_pykafka": "compat.patch",
+    "read": "compat.reading",
+    "read_arrow": "compat.reading",
     "stop_on_signals": "consumers.signals",
 }
 

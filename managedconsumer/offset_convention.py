@@ -14,7 +14,6 @@ returns, the ints of ``reset_offsets``                        message is that on
 
 from __future__ import annotations
 
-import datetime as dt
 from numbers import Integral
 from typing import Any
 
@@ -37,6 +36,8 @@ def target_of(value: Any, what: str) -> tuple[str, int]:
     ``("seek", next offset)``, or ``("lookup", -2, -1 or a timestamp in ms)``. Raises TypeError or ValueError that name
     ``what``.
     """
+    import datetime as dt  # here, as it takes two milliseconds
+
     if isinstance(value, dt.datetime):
         # Naive datetimes are UTC, as in pykafka.
         tuple_ = value.utctimetuple() if value.tzinfo else value.timetuple()

@@ -7,7 +7,9 @@ next.  pykafka's "last consumed" convention exists only at the facade, see ``man
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Mapping, NamedTuple
+from typing import Mapping
+
+from managedconsumer.values import NamedTuple
 
 
 class TopicPartition(NamedTuple):

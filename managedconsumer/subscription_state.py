@@ -21,7 +21,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from managedconsumer.errors import IllegalStateError
 from managedconsumer.partition_state import TRANSITIONS as TRANSITIONS
@@ -36,6 +35,7 @@ from managedconsumer.subscription_input import (
     checked_pattern,
     checked_topics,
 )
+from managedconsumer.values import NamedTuple
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,31 @@
-"""Base of frozen values that check what they are given. Those that need no check are named tuples.
+"""Bases of frozen values: ``Value`` for those that check what they are given, ``NamedTuple`` for all others.
 
 Neither is a dataclass: the module ``dataclasses`` and each of its classes cost a start of the program a millisecond.
+For a type checker ``NamedTuple`` is that of ``typing``, which compiles some source text for each field and each class.
+There are sixty of them, a sixth of the import; here each class takes a function that is compiled already.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections import _tuplegetter  # type: ignore[attr-defined]  # what namedtuple() gives its fields
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, ClassVar, Iterable, Mapping
+
+_make = tuple.__new__
+#: ``__new__`` of a class with so many fields; the names of the arguments are exchanged.
+_NEW = (
+    lambda _cls: _make(_cls),
+    lambda _cls, a: _make(_cls, (a,)),
+    lambda _cls, a, b: _make(_cls, (a, b)),
+    lambda _cls, a, b, c: _make(_cls, (a, b, c)),
+    lambda _cls, a, b, c, d: _make(_cls, (a, b, c, d)),
+    lambda _cls, a, b, c, d, e: _make(_cls, (a, b, c, d, e)),
+    lambda _cls, a, b, c, d, e, f: _make(_cls, (a, b, c, d, e, f)),
+    lambda _cls, a, b, c, d, e, f, g: _make(_cls, (a, b, c, d, e, f, g)),
+    lambda _cls, a, b, c, d, e, f, g, h: _make(_cls, (a, b, c, d, e, f, g, h)),
+    lambda _cls, a, b, c, d, e, f, g, h, i: _make(_cls, (a, b, c, d, e, f, g, h, i)),
+    lambda _cls, a, b, c, d, e, f, g, h, i, j: _make(_cls, (a, b, c, d, e, f, g, h, i, j)),
+)
 
 
 class Value:
@@ -32,3 +52,52 @@ class Value:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields)
         return f"{type(self).__name__}({shown})"
+
+
+class _NamedTupleType(type):
+    """Makes a class of its annotations, as ``typing.NamedTuple`` does. At most ten fields."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
+        types: dict[str, Any] = body.get("__annotations__", {})
+        if bases == (tuple,) or "_fields" in vars(bases[0]):  # the base itself, or a class below a finished one
+            return super().__new__(mcs, name, bases, body)
+        fields = tuple(types)
+        given = {field: body.pop(field) for field in fields if field in body}
+        if tuple(given) != fields[len(fields) - len(given) :]:
+            raise TypeError(f"{name}: a field without a default follows one that has a default")
+        code = _NEW[len(fields)].__code__.replace(co_varnames=("_cls", *fields), co_name="__new__")
+        new = FunctionType(code, globals(), "__new__", tuple(given.values()))
+        new.__annotations__, new.__qualname__ = types, f"{body['__qualname__']}.__new__"
+        body |= {field: _tuplegetter(place, "") for place, field in enumerate(fields)}
+        body |= {"__slots__": (), "_fields": fields, "__match_args__": fields, "_field_defaults": given, "__new__": new}
+        return super().__new__(mcs, name, bases, body)
+
+
+if TYPE_CHECKING:
+    from typing import NamedTuple as NamedTuple
+else:
+
+    class NamedTuple(tuple, metaclass=_NamedTupleType):
+        """A frozen tuple whose fields have names, see ``typing.NamedTuple``."""
+
+        __slots__ = ()
+
+        @classmethod
+        def _make(cls, values: Iterable[Any]) -> Any:
+            return cls(*values)
+
+        def _replace(self, /, **changed: Any) -> Any:
+            made = type(self)(*map(changed.pop, self._fields, self))
+            if changed:
+                raise ValueError(f"{type(self).__name__} has no field {', '.join(changed)}")
+            return made
+
+        def _asdict(self) -> Mapping[str, Any]:
+            return dict(zip(self._fields, self, strict=True))
+
+        def __getnewargs__(self) -> tuple[Any, ...]:
+            return tuple(self)
+
+        def __repr__(self) -> str:
+            shown = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True))
+            return f"{type(self).__name__}({shown})"

@@ -36,6 +36,11 @@ _BROKER_FIXTURES = {"kafka", "kafka43", "kafka39", "kafka43x3", "dev_broker"}
 _NOT_FAST = {"broker", "spark", "java", "build", "fuzz", "simulation", "slow", "soak"}
 #: What ``-m`` leaves out unless it is named.
 _LONG = _NOT_FAST - {"broker", "spark"}
+#: Names the directory of Kafka's jars, without which no broker starts.
+CACHE = "MANAGEDCONSUMER_CACHE"
+NO_CACHE = "/dev/null/a-test-that-starts-a-broker-is-marked-broker"
+#: The most processes that the fast half is spread over: each of them imports and collects all tests.
+MOST_PROCESSES = 8
 #: A test that is marked ``busy`` may fail like this, and is tried again: the machine was too slow, nothing was wrong.
 TOO_SLOW = [r"AssertionError: .*not within [0-9.]+ s"]
 #: More second tries than this in one run are no accident: the run fails.
@@ -51,6 +56,18 @@ _rerun: list[str] = []
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--long``: what CI runs."""
     parser.addoption("--long", action="store_true", help="with -m: also what takes long on purpose (see _LONG)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Spreads the fast half over one process more than there are cores, as some tests wait. ``-n 0``: one process."""
+    option = config.option
+    chosen = option.usepdb or option.collectonly or getattr(option, "numprocesses", 0) is not None
+    if chosen or config.args_source is not pytest.Config.ArgsSource.TESTPATHS or hasattr(config, "workerinput"):
+        return  # or pytest-xdist is not there, or the tests to run are named
+    if re.search(r"\bfast\b|\bnot broker\b", option.markexpr):
+        option.numprocesses = min(MOST_PROCESSES, (os.cpu_count() or 1) + 1)
+        option.dist = "worksteal"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -103,21 +120,24 @@ def _may_start_brokers(item: pytest.Item) -> bool:
     return any(item.get_closest_marker(name) for name in ("broker", "spark"))
 
 
-@pytest.fixture(autouse=True)
-def no_broker_in_a_child(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor can a program that such a test runs start one: its error names this directory."""
-    if not _may_start_brokers(request.node):
-        monkeypatch.setenv("MANAGEDCONSUMER_CACHE", "/dev/null/a-test-that-starts-a-broker-is-marked-broker")
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Remembers which test runs; its fixtures may start the brokers of the whole run."""
+    """Remembers which test runs; its fixtures may start the brokers of the whole run.
+
+    Nor can a program that an unmarked test runs start a broker: its error names the directory that is no cache.
+    """
+    cache = os.environ.get(CACHE)
     _running.append(item)
+    if not _may_start_brokers(item):
+        os.environ[CACHE] = NO_CACHE
     try:
         return (yield)
     finally:
         _running.pop()
+        if cache is not None:
+            os.environ[CACHE] = cache
+        else:
+            os.environ.pop(CACHE, None)
 
 
 # -- second tries are counted -----------------------------------------------------------------------------------

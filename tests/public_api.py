@@ -43,6 +43,7 @@ PROMISED: dict[str, list[str] | str] = {
     "managedconsumer.errors": ALL,
     "managedconsumer.listeners": ["AsyncConsumerRebalanceListener", "ConsumerRebalanceListener"],
     "managedconsumer.observe.metrics": ["Metrics"],
+    "managedconsumer.observe.recorder": ["Recorder"],
     "managedconsumer.structs": ["OffsetAndMetadata", "OffsetResetStrategy", "OffsetType", "TopicPartition"],
     "managedconsumer.subscription_state": ["SubscriptionState", "TopicPartitionState"],
     "managedconsumer.testing": ALL,

@@ -115,6 +115,7 @@ def test_goals_name_rows_and_workloads_that_the_full_run_has(load: Load) -> None
     paced = load("paced")
     known |= {("rates", f"{probe.name}, {rate:,}/s") for probe in paced.RATED for rate in paced.RATES}
     known |= {("memory", probe.name) for probe in sections.MEMORY} | {("import", name) for name, _ in sections.IMPORTS}
+    known |= {("quiet", name) for name, _, _ in sections.QUIET}
     for goal in goals.GOALS:
         assert (goal.table, goal.row) in known
         assert not goal.peer or (goal.table, goal.peer) in known

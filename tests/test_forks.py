@@ -226,3 +226,51 @@ assert in_child(look) == 0
 assert look() == 0
 """
     )
+
+
+def test_what_the_consumers_of_a_client_share_stays_with_the_parent() -> None:
+    """Two consumers are quiet when the process forks: the child's consumers of the client share, and so do ours."""
+    run(
+        FORK
+        + """
+import threading
+from managedconsumer import KafkaClient, SimpleConsumer
+from managedconsumer.runtime.cluster import sharing
+sharing.QUIET_AFTER = 0.05
+broker = MemoryBroker({"orders": 1}).start()
+client = KafkaClient(hosts=broker.bootstrap)
+
+def until(found):
+    end = time.monotonic() + 20
+    while not found():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+def share():
+    options = {"consumer_timeout_ms": 10_000, "fetch_wait_max_ms": 5, "auto_offset_reset": "latest"}
+    several = [SimpleConsumer("orders", client, **options) for _ in range(2)]
+    quiet(several)
+    return several
+
+def quiet(several):
+    until(lambda: not [each.name for each in threading.enumerate() if "fetcher" in each.name])
+
+several = share()
+
+def child():
+    mine = share()
+    os.write(ready_in, b"x")
+    assert [each.consume().value for each in mine] == [b"new"] * 2
+    for each in mine:
+        each.stop()
+    return 0
+
+ready_out, ready_in = os.pipe()
+threading.Thread(target=lambda: (os.read(ready_out, 1), broker.produce("orders", [b"new"])), daemon=True).start()
+assert in_child(child, 30.0) == 0
+assert [each.consume().value for each in several] == [b"new"] * 2
+quiet(several)
+for each in several:
+    each.stop()
+"""
+    )

@@ -37,6 +37,7 @@ ROWS = [
     {"fetch"},
     {"listeners"},
     {"runtime"},
+    {"admin"},
     {"compat"},
     {"consumers"},
     {"simpleconsumer", "balancedconsumer", "managedbalancedconsumer"},
@@ -72,6 +73,7 @@ BACKWARDS = {
 }
 # What is imported for its types alone, outside the front doors (``__init__``), with the reason.
 TYPES_ONLY = {
+    ("compat.client", "admin.values"): "most clients never ask for a group",
     ("runtime.engine.commit_worker", "runtime.engine.engine"): "a worker is given its engine",
     ("runtime.engine.committer", "runtime.engine.engine"): "the committer is given its engine",
     ("runtime.rdkafka.pool", "wire.records"): "a cast only",

@@ -11,7 +11,9 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, SubscriptionState
 from managedconsumer.coordinator.consumer import ConsumerCoordinator
+from managedconsumer.runtime.cluster import sharing
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.engine import fetch_pool
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.testing.simulate import simulate
@@ -123,6 +125,26 @@ def test_members_that_come_and_go(make: Callable[..., Any], watch: Watch, broker
     first.stop()
     _is_true(watch, CORE | {"SocketHold._lock"})
     assert watch.user_calls
+
+
+def test_several_of_one_client(watch: Watch, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_pool, "_QUIET_AFTER", 0.02)
+    monkeypatch.setattr(fetch_pool, "QUIET_WAIT_MS", 50)
+    monkeypatch.setattr(sharing, "QUIET_AFTER", 0.05)
+    client = Cluster(parse_bootstrap(broker.bootstrap), WatchedHandler(watch))
+    client.refresh()
+    options: dict[str, Any] = {"fetch_wait_max_ms": 5, "heartbeat_interval_ms": 20, "consumer_timeout_ms": 20}
+    several = [ManagedBalancedConsumer(TOPIC, client, f"g{n}", **options) for n in range(3)]
+    for consumer in several:
+        until(lambda consumer=consumer: not consumer.consume_batch())
+    until(lambda: not [thread for thread in threading.enumerate() if ".fetcher" in thread.name])
+    broker.produce(TOPIC, [b"new"], partition=0)
+    for consumer in several:
+        assert until(consumer.consume).value == b"new"
+        consumer.commit_offsets()
+        consumer.stop()
+    client.close()
+    _is_true(watch, CORE | {"Sharing._lock", "Lending._changed", "Watch._lock"})
 
 
 def test_a_coordinator_of_kafka_python(watch: Watch, broker: MemoryBroker) -> None:

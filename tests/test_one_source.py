@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
+from tests.imports import tree_of
 
 PACKAGE = Path(__file__).parent.parent / "managedconsumer"
 SOURCES = {"random", "uuid", "time", "secrets"}
@@ -24,7 +25,7 @@ ROOMS = ("testing", "cli")  # with their own clocks, and data of their own
 
 def sources(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -36,8 +37,8 @@ def test_only_the_handler_knows_a_clock_and_chance() -> None:
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
-        if name.split("/")[0] not in ROOMS and sources(path):
-            found[name] = sources(path)
+        if name.split("/")[0] not in ROOMS and (used := sources(path)):
+            found[name] = used
     assert found == ALLOWED
 
 

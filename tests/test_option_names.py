@@ -12,6 +12,7 @@ import managedconsumer
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer.config import ConsumerOptions, GroupOptions
 from managedconsumer.runtime.net.security import Security
+from tests.imports import tree_of
 
 PACKAGE = Path(managedconsumer.__file__).parent
 #: What an option's name ends or begins with.
@@ -24,7 +25,7 @@ OTHER_ROOMS = {"wire"}
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """What is written for people: every piece of text with a blank in it that is no docstring."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     docstrings = {
         id(node.body[0].value)
         for node in ast.walk(tree)

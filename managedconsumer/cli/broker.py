@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
+from typing import TypeVar
+
+import click
 
 from managedconsumer.testing import DevBrokerError
 from managedconsumer.testing.kafka._instances import (
@@ -23,51 +26,71 @@ from managedconsumer.testing.kafka._instances import (
 )
 from managedconsumer.testing.kafka._jars import DEFAULT_VERSION, TESTED_VERSIONS
 
-HELP = "start, stop and look at a real Apache Kafka on this machine"
 NOT_RUNNING = 3  # the code by which init scripts say so
 
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the three actions."""
-    actions = parser.add_subparsers(dest="action", metavar="start|stop|status", required=True)
-    tested = ", ".join(TESTED_VERSIONS)
-    start = actions.add_parser("start", help="start it and return when it answers; data of an earlier run is kept")
-    start.add_argument("--kafka-version", default=DEFAULT_VERSION, help=f"tested: {tested} (default: %(default)s)")
-    start.add_argument("--brokers", type=int, choices=(1, 3), default=1, help="number of nodes (default: 1)")
-    start.add_argument(
-        "--port", type=_port, default=9092, help="of the first node, the others take the next; 0: any (default: 9092)"
-    )
-    start.add_argument("--foreground", action="store_true", help="stay until Ctrl-C, then stop it")
-    start.add_argument("--fresh", action="store_true", help="remove the data of an earlier run first")
-    start.add_argument(
-        "--property", action="append", default=[], type=_property, metavar="KEY=VALUE", help="for server.properties"
-    )
-    for name, text in (("stop", "stop what is running"), ("status", "what is running, where, and where its log is")):
-        action = actions.add_parser(name, help=text)
-        action.add_argument("--kafka-version", help="only this version")
-        action.add_argument("--brokers", type=int, choices=(1, 3), help="only with so many nodes")
-        if name == "status":
-            action.add_argument("--json", action="store_true", help="for programs")
+F = TypeVar("F", bound=Callable[..., object])
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Dispatches to the action."""
-    if arguments.action == "start":
-        return _foreground(arguments) if arguments.foreground else _start(arguments)
-    return _stop(arguments) if arguments.action == "stop" else _status(arguments)
+def _properties(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or not key.strip():
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE")
+        found[key.strip()] = text
+    return found
 
 
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65533:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a TCP port (0 to 65533)")
-    return int(text)
+def _which(function: F) -> F:
+    function = click.option("--kafka-version", help="Only this version.")(function)
+    return click.option("--brokers", type=_SIZES, help="Only with so many nodes.")(function)
 
 
-def _property(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return key.strip(), value
+_SIZES = click.Choice((1, 3))
+
+
+@click.group("broker", short_help="A real Apache Kafka on this machine.")
+def command() -> None:
+    """Start, stop and look at a real Apache Kafka on this machine."""
+
+
+@command.command("start", short_help="Start it.")
+@click.option(
+    "--kafka-version", default=DEFAULT_VERSION, show_default=True, help=f"Tested: {', '.join(TESTED_VERSIONS)}."
+)
+@click.option("--brokers", type=_SIZES, default=1, show_default=True, help="Number of nodes.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65533),
+    default=9092,
+    show_default=True,
+    help="Of the first node, the others take the next; 0: any.",
+)
+@click.option("--foreground", is_flag=True, help="Stay until Ctrl-C, then stop it.")
+@click.option("--fresh", is_flag=True, help="Remove the data of an earlier run first.")
+@click.option(
+    "--property",
+    "properties",
+    metavar="KEY=VALUE",
+    callback=_properties,
+    multiple=True,
+    help="For server.properties; repeatable.",
+)
+def start(
+    kafka_version: str,
+    brokers: int,
+    port: int,
+    foreground: bool,
+    fresh: bool,
+    properties: dict[str, str],
+) -> None:
+    """Start it and return when it answers; data of an earlier run is kept."""
+    began = time.monotonic()
+    if foreground:
+        _foreground(kafka_version, brokers, port, properties, fresh)
+        return
+    instance, new = ensure_running(kafka_version, brokers, port, properties, _tell, fresh)
+    _show(instance, f"started in {time.monotonic() - began:.1f} s" if new else "was running already")
 
 
 def _tell(text: str) -> None:
@@ -78,28 +101,12 @@ def _size(brokers: int) -> str:
     return "1 node" if brokers == 1 else f"{brokers} nodes"
 
 
-def _start(arguments: argparse.Namespace) -> int:
-    began = time.monotonic()
-    instance, new = ensure_running(
-        arguments.kafka_version,
-        arguments.brokers,
-        arguments.port,
-        dict(arguments.property),
-        _tell,
-        arguments.fresh,
-    )
-    took = f"started in {time.monotonic() - began:.1f} s" if new else "was running already"
-    _show(instance, took)
-    return 0
-
-
-def _foreground(arguments: argparse.Namespace) -> int:
-    version, brokers = arguments.kafka_version, arguments.brokers
+def _foreground(version: str, brokers: int, port: int, properties: dict[str, str], fresh: bool) -> None:
     home = home_of(version, brokers)
     previous = signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         if not home.exists():
-            prepare(version, brokers, arguments.port, {}, _tell)  # what fails here leaves no directory behind
+            prepare(version, brokers, port, {}, _tell)  # what fails here leaves no directory behind
         with only_one(home):
             found = load(home)
             if found is not None and found.state() == "running":
@@ -108,7 +115,7 @@ def _foreground(arguments: argparse.Namespace) -> int:
                 )
             if found is not None:
                 found.stop()
-            broker = prepare(version, brokers, arguments.port, dict(arguments.property), _tell, arguments.fresh)
+            broker = prepare(version, brokers, port, properties, _tell, fresh)
             broker.start()
             instance = Instance.of(broker)
             instance.save()
@@ -125,34 +132,39 @@ def _foreground(arguments: argparse.Namespace) -> int:
                 if not ended_by_stop:
                     instance.forget()
     except KeyboardInterrupt:
-        return 0
+        return
     finally:
         signal.signal(signal.SIGTERM, previous)
     if not ended_by_stop:
         logs = ", ".join(node.log for node in instance.nodes)
         raise DevBrokerError(f"a node of Kafka {version} ended unexpectedly. Log: {logs}")
-    return 0
 
 
 def _as_interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _stop(arguments: argparse.Namespace) -> int:
-    found = instances(arguments.kafka_version, arguments.brokers)
+@command.command("stop")
+@_which
+def stop(kafka_version: str | None, brokers: int | None) -> None:
+    """Stop what is running."""
+    found = instances(kafka_version, brokers)
     if not found:
         print("no dev broker is running")
     for instance in found:
         with only_one(Path(instance.home)):
             instance.stop()
         print(f"Kafka {instance.kafka_version} ({_size(instance.brokers)}) stopped; its data stays in {instance.home}")
-    return 0
 
 
-def _status(arguments: argparse.Namespace) -> int:
-    found = instances(arguments.kafka_version, arguments.brokers)
+@command.command("status", short_help="What is running, and where.")
+@_which
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def status(kafka_version: str | None, brokers: int | None, as_json: bool) -> int:
+    """What is running, where, and where its log is; exits with 3 when nothing runs."""
+    found = instances(kafka_version, brokers)
     states = [instance.state() for instance in found]
-    if arguments.json:
+    if as_json:
         rows = [asdict(instance) | {"state": state} for instance, state in zip(found, states, strict=True)]
         print(json.dumps(rows, indent=1))
     elif not found:

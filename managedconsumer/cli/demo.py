@@ -2,78 +2,70 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
+from collections.abc import Mapping
 from types import FrameType
+from typing import Any
 
+import click
+
+from managedconsumer.cli._codes import INTERRUPTED
 from managedconsumer.compat.naming import is_legal
 from managedconsumer.errors import KafkaException
 
-HELP = "page views through Kafka and Spark to Parquet, counted exactly once, with a proof"
-INTERRUPTED = 130
+
+def _count(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
+    if not value.replace("_", "").isdecimal():
+        raise click.BadParameter(f"{value!r} is not a number of records")
+    return int(value)
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments."""
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="your own Kafka instead of a dev broker")
-    parser.add_argument(
-        "--topic", type=_topic, help="read from this topic (default: one that is named after what is in it)"
-    )
-    parser.add_argument(
-        "--records",
-        type=_count,
-        default=1_000_000,
-        help="page views to write (default: 1000000); 0: read what is there",
-    )
-    parser.add_argument("--rate", type=_rate, help="page views per second (default: as fast as it goes)")
-    parser.add_argument("--partitions", type=_positive, default=8, help="of a new topic (default: 8)")
-    parser.add_argument("--seed", type=int, default=1, help="other page views (default: 1)")
-    parser.add_argument("--output", metavar="DIR", help="where the result goes (default: output/<topic>)")
-    parser.add_argument(
-        "--batch", type=_positive, default=200_000, help="most records of a micro-batch (default: 200000)"
-    )
-    parser.add_argument("--keep-running", action="store_true", help="go on with what comes later, until Ctrl-C")
-    parser.add_argument("--fresh", action="store_true", help="forget an earlier run with the same settings")
-    parser.add_argument("--kafka-version", metavar="VERSION", help="of the dev broker")
-    parser.add_argument("--memory", default="1g", help="of Spark's JVM (default: 1g)")
+def _topic(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not is_legal(value):
+        raise click.BadParameter(f"{value!r} is no legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
+    return value
 
 
-def _topic(text: str) -> str:
-    if not is_legal(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
-    return text
+@click.command("demo", short_help="Page views through Kafka and Spark, with a proof.")
+@click.option("-b", "--bootstrap", metavar="HOST:PORT", help="Your own Kafka instead of a dev broker.")
+@click.option("--topic", callback=_topic, help="Read from this topic. [default: one that is named after what is in it]")
+@click.option(
+    "--records",
+    metavar="INTEGER",
+    callback=_count,
+    default="1_000_000",
+    show_default=True,
+    help="Page views to write; 0: read what is there.",
+)
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), help="Page views per second. [default: as fast as it goes]"
+)
+@click.option("--partitions", type=click.IntRange(1), default=8, show_default=True, help="Of a new topic.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Other page views.")
+@click.option("--output", metavar="DIR", help="Where the result goes. [default: output/TOPIC]")
+@click.option(
+    "--batch", type=click.IntRange(1), default=200_000, show_default=True, help="Most records of a micro-batch."
+)
+@click.option("--keep-running", is_flag=True, help="Go on with what comes later, until Ctrl-C.")
+@click.option("--fresh", is_flag=True, help="Forget an earlier run with the same settings.")
+@click.option("--kafka-version", metavar="VERSION", help="Of the dev broker.")
+@click.option("--memory", default="1g", show_default=True, help="Of Spark's JVM.")
+def command(**given: Any) -> int:
+    """Page views through Kafka and Spark to Parquet, counted exactly once, with a proof.
+
+    Exits with 0 when the proof holds, with 1 when it does not.
+    """
+    return run(given)
 
 
-def _count(text: str) -> int:
-    if not text.replace("_", "").isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of records")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
-
-
-def _rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of page views per second")
-    return rate
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Mapping[str, Any]) -> int:
     """Run it; 0 when the proof holds, 1 when it does not, 130 after Ctrl-C."""
     from managedconsumer.cli._demo_run import Demo, Plan
     from managedconsumer.cli._demo_screen import Screen
 
     _need_spark()
-    given = {name: value for name, value in vars(arguments).items() if name in Plan.__dataclass_fields__}
+    given = {name: value for name, value in options.items() if name in Plan.__dataclass_fields__}
     plan = Plan(**{name: value for name, value in given.items() if value is not None})
     screen = Screen()
     if plan.records == 0 and (plan.bootstrap is None or plan.topic is None):

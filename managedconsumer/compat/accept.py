@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 from managedconsumer import errors as err
 from managedconsumer.compat import naming
@@ -21,6 +21,7 @@ from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.net.connection import ConnectionSettings
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_input import checked_pattern
+from managedconsumer.values import NamedTuple
 
 _LONGEST_CONNECT_MS = 10_000
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any, Collection, Iterator
 
 from managedconsumer import errors as err
 from managedconsumer.compat import naming
@@ -17,6 +18,12 @@ from managedconsumer.runtime.cluster.cluster import parse_bootstrap
 from managedconsumer.runtime.net.connection import ConnectionSettings
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.runtime.waiting.handlers import default_handler
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from managedconsumer.admin.admin import Admin
+    from managedconsumer.admin.values import GroupDescription, GroupLag, GroupListing, Reset
 
 _LONGEST_CONNECT_MS = 10_000
 _VERSION = re.compile(r"\d+(\.\d+){1,3}")
@@ -32,7 +39,8 @@ DEFAULT_HOSTS = _Default("127.0.0.1:9092")
 
 
 class KafkaClient:
-    """A cluster's brokers and topics.  Thread-safe; consumers made from its topics have connections of their own.
+    """A cluster's brokers and topics.  Thread-safe; its consumers have connections of their own, and several of them
+    share those that are idle.
 
     :param hosts: ``host:port[,host:port...]`` of some brokers; the rest are found through them
     :param zookeeper_hosts: ignored with a DeprecationWarning: clients have no use for ZooKeeper any more
@@ -110,6 +118,58 @@ class KafkaClient:
     def update_cluster(self) -> None:
         """Ask for the metadata of all brokers and topics.  Waits; raises NoBrokersAvailableError."""
         self.cluster.update()
+
+    # -- what people ask who do not consume -------------------------------------------------------------------------
+
+    def groups(self) -> list[GroupListing]:
+        """All consumer groups that we may see, by name.  Raises NoBrokersAvailableError."""
+        with self._admin() as admin:
+            return admin.groups()
+
+    def group(self, name: str | bytes) -> GroupDescription:
+        """A group: state, assignor, members and their partitions.  Raises GroupIdNotFound."""
+        group = naming.to_text(name, "group")
+        with self._admin() as admin:
+            return admin.describe([group])[group]
+
+    def lag(self, name: str | bytes) -> GroupLag:
+        """How far a group is in each partition, in messages and seconds.  Raises GroupIdNotFound.
+
+        One message of each partition that is behind is read, for its timestamp.
+        """
+        group = naming.to_text(name, "group")
+        with self._admin() as admin:
+            return admin.lag([group])[group]
+
+    def reset(
+        self,
+        group: str | bytes,
+        topic: str | bytes,
+        to: str | int | datetime | None = None,
+        *,
+        shift: int | None = None,
+        partitions: Collection[int] | None = None,
+        execute: bool = False,
+    ) -> Reset:
+        """Move what an idle group has committed for a topic; without ``execute`` only the plan is returned.
+
+        ``to``: "earliest", "latest", an offset, a datetime, an ISO 8601 time (UTC where it names no zone), or as in
+        "2 hours ago"; ``shift``: by so many messages from what is committed. Past the ends of a log is the end. Raises
+        GroupNotEmpty, which names the members, for a group that is in use; nothing is changed then.
+        """
+        names = naming.to_text(group, "group"), naming.to_text(topic, "topic name")
+        with self._admin() as admin:
+            return admin.reset(*names, to, shift=shift, partitions=partitions, execute=execute)
+
+    @contextlib.contextmanager
+    def _admin(self) -> Iterator[Admin]:
+        from managedconsumer.admin.admin import Admin  # most programs never ask
+
+        admin = Admin(self._runtime)
+        try:
+            yield admin
+        finally:
+            admin.close()
 
     def close(self) -> None:
         """Close the client's connections; its consumers are not concerned.  A later call connects again."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.structs import BrokerInfo
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, ClassVar, Iterable, Mapping, NamedTuple
+from typing import Any, Callable, ClassVar, Iterable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.compat import naming
@@ -24,6 +24,7 @@ from managedconsumer.coordinator.assignors.roundrobin import RoundRobinPartition
 from managedconsumer.coordinator.assignors.sticky import StickyPartitionAssignor
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberMetadata
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
+from managedconsumer.values import NamedTuple
 
 log = logging.getLogger(__name__)
 

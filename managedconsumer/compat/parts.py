@@ -6,15 +6,15 @@ them can be used from any thread.  Attributes never wait; the methods that ask a
 
 from __future__ import annotations
 
-import datetime as dt
 from numbers import Integral
-from typing import Any, Iterable, NamedTuple, Protocol
+from typing import Any, Iterable, Protocol
 
 from managedconsumer import errors as err
 from managedconsumer.compat import naming, registry
 from managedconsumer.config import check_int, wrong_kind, wrong_value
 from managedconsumer.offset_convention import target_of
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, OffsetType, PartitionInfo, TopicInfo, TopicPartition
+from managedconsumer.values import NamedTuple
 
 _NO_PRODUCER = (
     "managedconsumer only consumes. To write to topic {}, use confluent-kafka (confluent_kafka.Producer) or "
@@ -35,6 +35,8 @@ class ProducerUnavailableError(err.KafkaException, NotImplementedError):
 
 def timestamp_of(when: Any) -> int:
     """-1, -2 or milliseconds since 1970 from what ``fetch_offset_limits`` takes; naive datetimes are UTC."""
+    import datetime as dt  # here, as it takes two milliseconds
+
     if isinstance(when, dt.datetime):
         return target_of(when, "offsets_before")[1]
     allowed = "a datetime, milliseconds since 1970, OffsetType.EARLIEST (-2) or OffsetType.LATEST (-1)"

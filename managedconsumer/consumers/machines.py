@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 from managedconsumer import codes
 from managedconsumer.compat.membership import accept_assignors
@@ -18,6 +18,7 @@ from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.subscription_state import INTERNAL_TOPICS
+from managedconsumer.values import NamedTuple
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Literal, Mapping, NamedTuple, overload
+from typing import Any, Literal, Mapping, overload
 
 from managedconsumer import errors as err
 from managedconsumer.compat.private import PykafkaNames
@@ -13,6 +13,7 @@ from managedconsumer.coordinator.committing import Patience, explicit_patience
 from managedconsumer.offset_convention import next_offset_of, target_of
 from managedconsumer.runtime.engine.pending import Commit
 from managedconsumer.structs import OffsetAndMetadata, OffsetResetStrategy, TopicPartition
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import __impl__
 
 log = logging.getLogger(__name__)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Collection, Iterable, Mapping, NamedTuple
+from typing import Any, Collection, Iterable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.structs import Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.values import NamedTuple
 
 #: OffsetCommit and OffsetFetch name topics by id from this version on; we stay below unless ids are known.
 TOPIC_ID_VERSION = 10

@@ -10,7 +10,7 @@ offsets of a partition that somebody else owns by then.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, NamedTuple
+from typing import Any, Callable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
@@ -18,6 +18,7 @@ from managedconsumer.coordinator import commits
 from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.events import CoordinatorLost, Request
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.protocol import schemas
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]

@@ -5,11 +5,11 @@ Requests go out, events come back: the machines of this package own no socket, t
 
 from __future__ import annotations
 
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, Mapping, Sequence
 
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.structs import Generation
-from managedconsumer.values import Value
+from managedconsumer.values import NamedTuple, Value
 from managedconsumer.wire.protocol.schemas import Api
 
 

@@ -13,14 +13,14 @@ Source: KIP-429 (cooperative), KIP-814 (a static leader that is back), KIP-848.
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Collection, Generator, NamedTuple, Protocol, TypeVar
+from typing import Any, Callable, Collection, Generator, Protocol, TypeVar
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.events import Assigned, Elected, MembershipLost, PrepareJoin
 from managedconsumer.coordinator.negotiation import Negotiation, assigned_in_group
 from managedconsumer.structs import NO_GENERATION, ClusterSnapshot, Generation, TopicPartition
-from managedconsumer.values import Value
+from managedconsumer.values import NamedTuple, Value
 
 log = logging.getLogger(__name__)
 
@@ -202,11 +202,7 @@ class HandOver:
         held = self._holder.held()
         if self._negotiation.cooperative:
             return bool(held)
-        try:
-            yield from self._give_up(held, self.announced, event.generation)
-        finally:
-            if held and not self._rules.keeps:
-                yield Drop(held)
+        yield from self._give_up(held, self.announced, event.generation, drop=not self._rules.keeps)
         return False
 
     def elect(self, event: Elected) -> Steps[dict[str, bytes]]:
@@ -228,6 +224,8 @@ class HandOver:
             self._leader_snapshot = None
         share, unnamed = yield from self._share(event)
         again = yield from self._let_go(event, share)
+        if not self._holder.current(generation):
+            return None
         # Not only what is new: an earlier attempt may have ended before it had found positions, or told the listener.
         fresh = [tp for tp in share if tp not in self._announced]
         try:
@@ -361,26 +359,34 @@ class HandOver:
         told = [tp for tp in self.announced if tp not in kept]
         if not gone and not told:
             return None
-        try:
-            yield from self._give_up(gone, told, event.generation)
-        finally:
-            if gone:
-                yield Drop(gone)
+        yield from self._give_up(gone, told, event.generation, drop=True)
         # KIP-429: what was given up can be assigned in a second round. The KIP-848 broker needs no asking.
         return f"gave up {len(gone)} partitions" if gone and event.target is None else None
 
-    def _give_up(self, gone: Partitions, told: Partitions, generation: Generation) -> Steps[None]:
-        """Commit, tell the listener; ``generation`` is still valid while this runs."""
+    def _give_up(self, gone: Partitions, told: Partitions, generation: Generation, *, drop: bool) -> Steps[None]:
+        """Commit, tell the listener, and let go (``drop``); ``generation`` is still valid while this runs.
+
+        When it ends meanwhile, by a loss or a stop, the partitions stay: :meth:`lost` or :meth:`leave` gives them up,
+        and only a partition that is still held is committed there.
+        """
         yield Hold(gone, generation)
-        if not generation.joined or not self._holder.current(generation):
-            return
-        if gone:
-            yield Commit(gone)
-        if told or not self._negotiation.cooperative:
-            yield Tell(REVOKED, told, generation, lambda: self._announced.difference_update(told))
-        if gone and self._rules.commits_after_callback and self._holder.current(generation):
-            yield Commit(gone)
-        yield Note("revoked", generation, gone)
+        if generation.joined:
+            if not self._holder.current(generation):
+                return
+            if gone:
+                yield Commit(gone)
+                if not self._holder.current(generation):
+                    return
+        try:
+            if generation.joined:
+                if told or not self._negotiation.cooperative:
+                    yield Tell(REVOKED, told, generation, lambda: self._announced.difference_update(told))
+                if gone and self._rules.commits_after_callback and self._holder.current(generation):
+                    yield Commit(gone)
+                yield Note("revoked", generation, gone)
+        finally:
+            if gone and drop:
+                yield Drop(gone)
 
 
 def _partitions(snapshot: ClusterSnapshot, topics: Collection[str]) -> dict[str, set[int]]:

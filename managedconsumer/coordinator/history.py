@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Callable, Iterable, NamedTuple
+from typing import Any, Callable, Iterable
 
 from managedconsumer.structs import Generation, TopicPartition
+from managedconsumer.values import NamedTuple
 
 #: Events that are kept of one consumer.
 LIMIT = 1000

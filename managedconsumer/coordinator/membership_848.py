@@ -9,7 +9,7 @@ Not thread-safe: the driver holds one lock around every call.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from managedconsumer import codes
 from managedconsumer import errors as err
@@ -25,6 +25,7 @@ from managedconsumer.coordinator.machine import Machine, backoff_of
 from managedconsumer.coordinator.refusals import FATAL_848, refusal
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.structs import NO_GENERATION, Generation
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.protocol import schemas
 
 _S = MemberState

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, Mapping, Sequence
 
 from managedconsumer.structs import Generation
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.protocol import schemas
 
 RequestParts = tuple[schemas.Api, Mapping[str, Any], float]

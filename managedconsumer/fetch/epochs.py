@@ -8,9 +8,10 @@ read are gone, and that others have their offsets.
 from __future__ import annotations
 
 import logging
-from typing import Any, Iterable, Mapping, NamedTuple
+from typing import Any, Iterable, Mapping
 
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
+from managedconsumer.values import NamedTuple
 
 log = logging.getLogger(__name__)
 

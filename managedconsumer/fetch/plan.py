@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from enum import Enum
-from typing import Any, Hashable, Iterable, Mapping, NamedTuple, Sequence
+from typing import Any, Hashable, Iterable, Mapping, Sequence
 
 from managedconsumer import codes
 from managedconsumer import errors as err
@@ -12,6 +12,7 @@ from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.room import Room
 from managedconsumer.structs import ClusterSnapshot
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import PartitionContext, RecordChunk
 from managedconsumer.wire.records.compression import Beside
 

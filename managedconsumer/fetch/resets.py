@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Iterable, Mapping, NamedTuple
+from typing import Any, Iterable, Mapping
 
 from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.fetch.answers import may_pass
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
+from managedconsumer.values import NamedTuple
 
 log = logging.getLogger(__name__)
 

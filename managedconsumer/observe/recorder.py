@@ -12,25 +12,14 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, Callable, Iterable
 
 from managedconsumer.balancedconsumer import BalancedConsumer
 from managedconsumer.coordinator.history import GroupEvent
+from managedconsumer.observe.timeline import Span, Timeline, gaps_of, spans_of, timeline_of
 from managedconsumer.structs import TopicPartition
 
 _LIMIT = 100_000
-_STARTS, _ENDS = frozenset({"handed out"}), frozenset({"held", "revoked", "lost"})
-
-
-@dataclass(frozen=True)
-class Span:
-    """``member`` handed ``partition`` out from ``start`` to ``end`` (None: it still does); seconds since 1970."""
-
-    partition: TopicPartition
-    member: str
-    start: float
-    end: float | None
 
 
 class Recorder:
@@ -69,28 +58,19 @@ class Recorder:
 
     def spans(self) -> list[Span]:
         """Which member delivered which partition, from when to when: what a timeline draws."""
-        spans: list[Span] = []
-        running: dict[tuple[TopicPartition, str], float] = {}
-        for event in self.events():
-            for tp in event.partitions:
-                key = (tp, event.member)
-                if event.kind in _STARTS:
-                    running.setdefault(key, event.time)
-                elif event.kind in _ENDS and key in running:
-                    spans.append(Span(tp, event.member, running.pop(key), event.time))
-        spans += [Span(tp, member, start, None) for (tp, member), start in running.items()]
-        return sorted(spans, key=lambda span: (span.partition, span.start))
+        return spans_of(self.events())
 
     def gaps(self) -> dict[TopicPartition, float]:
         """The longest time (seconds) in which no member delivered a partition, by partition."""
-        longest: dict[TopicPartition, float] = {}
-        until: dict[TopicPartition, float | None] = {}
-        for span in self.spans():
-            before = until.get(span.partition, span.start)
-            if before is not None:
-                longest[span.partition] = max(longest.get(span.partition, 0.0), span.start - before)
-            until[span.partition] = span.end if before is None or span.end is None else max(before, span.end)
+        spans = self.spans()
+        longest = dict.fromkeys((span.partition for span in spans), 0.0)
+        for gap in gaps_of(spans):
+            longest[gap.partition] = max(longest[gap.partition], gap.seconds)
         return longest
+
+    def timeline(self, group: str | None = None) -> Timeline:
+        """Everything that a picture of ``group`` shows (None: the only one); ValueError where that is not one group."""
+        return timeline_of(self.events(), group)
 
 
 def _from_dict(values: Any) -> GroupEvent:

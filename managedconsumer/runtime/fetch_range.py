@@ -21,7 +21,7 @@ from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.engine.fetch_pool import answer_timeout_ms
 from managedconsumer.runtime.net.connection import Connection
-from managedconsumer.structs import BrokerInfo, OffsetType, TopicPartition
+from managedconsumer.structs import BrokerInfo, OffsetType, PartitionInfo, TopicPartition
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import PartitionContext, RecordChunk
 
@@ -61,6 +61,7 @@ def fetch_range(
     *,
     on_lost: OnLost | None = None,
     partition_object: Any = None,
+    topic_id: bytes | None = None,
 ) -> Iterator[RecordChunk]:
     """The records of ``topic``-``partition`` with ``start`` <= offset < ``stop``, as chunks in order.
 
@@ -70,7 +71,8 @@ def fetch_range(
 
     A moved leader, a lost connection or a restarting broker are retried here, for up to ``limits.patience`` seconds
     without progress. When records of the range have been deleted (retention, truncation), ``on_lost(first, behind)``
-    is called and reading goes on behind them; without ``on_lost`` OffsetOutOfRangeError is raised. A broker
+    is called and reading goes on behind them; without ``on_lost`` OffsetOutOfRangeError is raised. So it is for all of
+    the range when the topic has another id than ``topic_id`` (16 bytes): it was deleted and made anew. A broker
     that sends no records below the log's end is asked again for as long; then RecordsNotSentError is raised.
 
     Taking records from a damaged chunk raises CorruptRecordError; after ``chunk.skip_corrupt()`` the range goes on. A
@@ -78,7 +80,7 @@ def fetch_range(
 
     One thread uses the iterator at a time; closing it early is fine. Source: Kafka's protocol (Fetch, KIP-74, KIP-320).
     """
-    reader = _RangeReader(source, TopicPartition(topic, partition), stop, limits or RangeLimits(), on_lost)
+    reader = _RangeReader(source, TopicPartition(topic, partition), stop, limits or RangeLimits(), on_lost, topic_id)
     return reader.chunks(PartitionContext(topic, partition, partition_object), start)
 
 
@@ -92,6 +94,7 @@ class _RangeReader:
         stop: int,
         limits: RangeLimits,
         on_lost: OnLost | None,
+        topic_id: bytes | None,
     ) -> None:
         self._own_pool = isinstance(source, Cluster)
         self._pool = ConnectionPool(source) if isinstance(source, Cluster) else source
@@ -101,6 +104,7 @@ class _RangeReader:
         self._stop = stop
         self._limits = limits
         self._on_lost = on_lost
+        self._topic_id = topic_id
         self._max_bytes = limits.partition_max_bytes
         self._connection: Connection | None = None
         self._pending: int | None = None
@@ -152,17 +156,7 @@ class _RangeReader:
 
     def _chunk(self, context: PartitionContext, part: Mapping[str, Any], offset: int) -> RecordChunk | None:
         """The answer's records; None when there are none, or when a larger request is needed first."""
-        committed = self._limits.isolation_level == 1
-        aborted = part.get("aborted_transactions") or ()
-        chunk = RecordChunk(
-            context,
-            part["records"] or b"",
-            offset,
-            aborted=[(a["producer_id"], a["first_offset"]) for a in aborted] if committed else (),
-            read_committed=committed,
-            check_crcs=self._limits.check_crcs,
-            max_batch_bytes=self._limits.max_batch_bytes,
-        )
+        chunk = chunk_of(context, part, offset, self._limits)
         if chunk.needs_bytes:
             if chunk.needs_bytes <= self._max_bytes:
                 raise err.MalformedResponseError(
@@ -251,31 +245,21 @@ class _RangeReader:
 
     def _send(self, connection: Connection, offset: int) -> None:
         version = connection.version(schemas.FETCH)
+        if self._made_anew():
+            self._cluster.refresh([self._tp.topic])  # it may be our metadata that is old
+            if self._made_anew():
+                raise err.OffsetOutOfRangeError(f"the topic {self._tp.topic!r} was deleted and made anew")
         info = self._cluster.snapshot.topics[self._tp.topic]
         if info.topic_id is None:
             version = min(version, TOPIC_ID_VERSION - 1)
-        partition = {
-            "partition": self._tp.partition,
-            "current_leader_epoch": info.partitions[self._tp.partition].leader_epoch,
-            "fetch_offset": offset,
-            "last_fetched_epoch": -1,
-            "log_start_offset": -1,
-            "partition_max_bytes": self._max_bytes,
-        }
-        topic = {"topic": self._tp.topic, "topic_id": info.topic_id or bytes(16), "partitions": [partition]}
-        body = {
-            "replica_id": -1,
-            "max_wait_ms": self._limits.max_wait_ms,
-            "min_bytes": 1,
-            "max_bytes": self._max_bytes,
-            "isolation_level": self._limits.isolation_level,
-            "session_id": 0,
-            "session_epoch": -1,
-            "topics": [topic],
-            "forgotten_topics_data": [],
-            "rack_id": "",
-        }
-        self._pending = connection.send(schemas.FETCH, body, version)
+        asked = partition_body(info.partitions[self._tp.partition], offset, self._max_bytes)
+        topic = {"topic": self._tp.topic, "topic_id": info.topic_id or bytes(16), "partitions": [asked]}
+        self._pending = connection.send(schemas.FETCH, fetch_body([topic], self._max_bytes, self._limits), version)
+
+    def _made_anew(self) -> bool:
+        info = self._cluster.snapshot.topics.get(self._tp.topic)
+        known = None if info is None else info.topic_id
+        return self._topic_id is not None and known not in (None, self._topic_id)
 
     def _send_ahead(self, offset: int) -> None:
         """Ask for what comes next before the caller has worked on what came; a failure shows when it is awaited."""
@@ -329,12 +313,17 @@ class _RangeReader:
         except err.KafkaException as error:
             self._recover(error)
             return offset
-        behind = min(earliest, self._stop) if earliest > offset else self._stop
+        behind = min(earliest, self._stop) if earliest > offset and not self._made_anew() else self._stop
         if self._on_lost is None:
+            reason = "the topic was deleted and made anew"
             reason = (
-                f"the log begins at {earliest} now (retention?)"
-                if earliest > offset
-                else "the log ends before (was the topic made anew, or truncated?)"
+                reason
+                if self._made_anew()
+                else (
+                    f"the log begins at {earliest} now (retention?)"
+                    if earliest > offset
+                    else "the log ends before (was the topic made anew, or truncated?)"
+                )
             )
             raise err.OffsetOutOfRangeError(
                 f"offsets {offset} to {behind - 1} of {self._tp.topic}-{self._tp.partition} cannot be read: {reason}"
@@ -365,3 +354,46 @@ class _RangeReader:
             self._connection = None
         if self._own_pool:
             self._pool.close_idle()
+
+
+def chunk_of(context: PartitionContext, part: Mapping[str, Any], offset: int, limits: RangeLimits) -> RecordChunk:
+    """A partition's records from a Fetch answer, asked for from ``offset`` on."""
+    committed = limits.isolation_level == 1
+    aborted = part.get("aborted_transactions") or ()
+    return RecordChunk(
+        context,
+        part["records"] or b"",
+        offset,
+        aborted=[(a["producer_id"], a["first_offset"]) for a in aborted] if committed else (),
+        read_committed=committed,
+        check_crcs=limits.check_crcs,
+        max_batch_bytes=limits.max_batch_bytes,
+    )
+
+
+def partition_body(info: PartitionInfo, offset: int, max_bytes: int) -> dict[str, Any]:
+    """One partition in a Fetch request."""
+    return {
+        "partition": info.partition,
+        "current_leader_epoch": info.leader_epoch,
+        "fetch_offset": offset,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": max_bytes,
+    }
+
+
+def fetch_body(topics: list[dict[str, Any]], max_bytes: int, limits: RangeLimits) -> dict[str, Any]:
+    """A Fetch request without a session, for records of ``topics``."""
+    return {
+        "replica_id": -1,
+        "max_wait_ms": limits.max_wait_ms,
+        "min_bytes": 1,
+        "max_bytes": max_bytes,
+        "isolation_level": limits.isolation_level,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": topics,
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }

@@ -18,7 +18,7 @@ from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.coordinator.states import MemberState
-from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.cluster.coordinator_link import HEARTBEAT, CoordinatorLink
 from managedconsumer.runtime.open_requests import OpenRequests
 from managedconsumer.runtime.waiting import exits
 from managedconsumer.runtime.waiting.handlers import Handler
@@ -28,7 +28,7 @@ from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 
-MEMBERSHIP, HEARTBEAT = "membership", "heartbeat"
+MEMBERSHIP = "membership"
 # How long an idle driver sleeps at most, so that a missed wake-up can only cost this much (seconds).
 _LONGEST_NAP = 5.0
 # A join may wait for minutes, so it does not start on a connection that has been silent for this long (seconds).

@@ -6,27 +6,36 @@ import logging
 from typing import Any, Collection
 
 from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
+from managedconsumer.coordinator.committing import Committing, Patience, without_group
+from managedconsumer.spark import positions as pos
 from managedconsumer.spark import ranges
 from managedconsumer.spark.member import QueryMember
 from managedconsumer.spark.options import SourceOptions
+from managedconsumer.spark.positions import Author
+from managedconsumer.spark.protocols import How
 from managedconsumer.spark.ranges import OffsetRange, StreamOffset
+from managedconsumer.spark.sizes import RecordSizes
 from managedconsumer.spark.store import ClaimStore
-from managedconsumer.spark.topics import Offsets, TopicView
-from managedconsumer.structs import TopicPartition
+from managedconsumer.spark.topics import LOOK_EVERY, Offsets, TopicView
+from managedconsumer.spark.watch import LogWatch
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger(__name__)
 
 _POSITIONS_PATIENCE = 30.0
-# A leader that has just changed may not know the end of the log yet; look this often before data counts as lost.
-_LOOKS_BEFORE_LOSS, _LOOK_PAUSE = 5, 0.4
+# How long (seconds) the first call of a query waits for the group, so that the first trigger has something to read.
+_FIRST_JOIN = 5.0
+# How long (seconds) a commit in group.mode=progress may take: it is for monitors, and must not hold the query up.
+_PROGRESS_PATIENCE = 1.0
+# How long (seconds) after one that failed the next is made.
+_PROGRESS_PAUSE = 5.0
 
 
 class StreamDriver:
     """Plans the batches of one query, one call at a time; nothing is opened before the first call.
 
-    Where a partition is read from, strongest first: the end of the claims in ``store``; what this query has done (its
-    checkpoint) or, if further, what the group has committed; ``startingOffsets``; the log's start for a partition that
-    is new.
+    Where a partition is read from is decided in :mod:`managedconsumer.spark.positions`.
     """
 
     def __init__(self, options: SourceOptions, listener: Any = None) -> None:
@@ -34,12 +43,22 @@ class StreamDriver:
         self.view = TopicView(options)
         self.store = ClaimStore(options.store) if options.store is not None else None
         self.member: QueryMember | None = None
-        self._positions: Offsets = {}
+        self.watch = LogWatch(self.view)
+        self.sizes = RecordSizes(self.view)
+        self._query = self.view.handler.new_id().replace("-", "")[:16]
+        self._positions: Offsets | None = None
         self._listener = listener
         self._start = StreamOffset({})
         self._planned: StreamOffset | None = None
+        self._read: list[TopicPartition] = []
+        self._planned_as: str | None = None
         self._limit: Offsets | None = None
         self._last_boundary: float | None = None
+        self._history: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        self._progress: Offsets = {}
+        self._progress_at = float("-inf")
+        self._refused: err.KafkaException | None = None
+        self._how = How.of(options)
 
     # -- what Spark asks ------------------------------------------------------------------------------
 
@@ -47,22 +66,37 @@ class StreamDriver:
         """Where a query without a checkpoint starts; joins nothing."""
         tps = self.view.partitions()
         found = self.view.resolve(self.options.starting, tps)
-        return StreamOffset({tp: OffsetRange(offset, offset) for tp, offset in found.items()}, initial=True)
+        begin = {tp: OffsetRange(offset, offset) for tp, offset in found.items()}
+        return StreamOffset(begin, initial=True, query=self._query)
 
     def next(self, start: StreamOffset, max_rows: int | None) -> StreamOffset:
-        """The next batch, given that everything up to ``start`` is done; ``start`` itself when there is no news."""
+        """The next batch, given that everything up to ``start`` is done; ``start`` itself when there is no news.
+
+        Does not wait for the other members of the group, but for a bounded time in the first call. What is not ours yet
+        is not in the batch. With Trigger.AvailableNow "no news" ends the query, so it waits for a settled group then.
+        """
+        first = self._last_boundary is None
         self._note_boundary()
-        self._start = start
-        positions = self._group_positions(start) if self.options.group_id is not None else self._own_positions(start)
-        self._planned = None
-        planned = self._plan(positions, max_rows)
-        if planned is None:
-            self._nap()
-            planned = self._plan(positions, max_rows)
-        if planned is None:
-            return start
-        self._planned = planned
-        return planned
+        self._start, done = start, start == self._planned
+        self._query = start.query or self._query
+        if first:
+            self.watch.remember(start)
+        deadline = Deadline(self.view.handler.now(), self.options.patience)
+        positions, settled = self._look(start, done, _FIRST_JOIN if first else 0.0)
+        while True:
+            planned = self._planned = self._plan(positions, max_rows)
+            if planned is not None:
+                # With a store the claims decide what counts.
+                known = self.member is not None and self.store is None
+                self._planned_as = self.member.generation.member_id if self.member is not None and known else None
+                return planned
+            if self._limit is None or settled:
+                break
+            if deadline.expired(self.view.handler.now()):
+                raise err.RequestTimedOut(self._why_not_settled())
+            positions, settled = self._look(start, False, deadline.remaining(self.view.handler.now()) or 0.0)
+        self._nap()
+        return start
 
     def freeze_ends(self) -> None:
         """Read nothing that is written from now on (Trigger.AvailableNow)."""
@@ -78,6 +112,29 @@ class StreamDriver:
         ends = self.view.known_ends()
         return ranges.nest(ends) if ends else None
 
+    def member_of(self, end: StreamOffset) -> str | None:
+        """The id under which the group has given us the partitions of the batch that was planned last."""
+        return self._planned_as if end == self._planned else None
+
+    def to_read(self, end: StreamOffset) -> ranges.Ranges:
+        """What the batch that ends at ``end`` reads: its ranges, the same after a crash.
+
+        If it was planned in an earlier life of this query, without what other members of the group have done since.
+        """
+        follows = self.options.conflict in (pos.AUTO, pos.GROUP)
+        if end == self._planned or not self.options.is_member or self.store is not None or not follows:
+            return end.ranges
+        commits = self.view.commits(list(end.ranges), _POSITIONS_PATIENCE)
+        left = pos.left_to_read(end.ranges, commits, end.query)
+        less = {tp: entry.start for tp, entry in left.items() if entry != end.ranges[tp]}
+        if less:
+            log.warning(
+                "group %s: the batch that is run again leaves out what other members have committed since: %s",
+                self.options.group_id,
+                pos.places(less),
+            )
+        return left
+
     def stop(self) -> None:
         """Leave the group and close the connections. Idempotent."""
         member, self.member = self.member, None
@@ -85,72 +142,141 @@ class StreamDriver:
             if member is not None:
                 member.stop()
         finally:
+            self.sizes.close()
             self.view.close()
 
     # -- where we are ---------------------------------------------------------------------------------
 
-    def _group_positions(self, start: StreamOffset) -> Offsets:
+    def _look(self, start: StreamOffset, done: bool, patience: float) -> tuple[Offsets, bool]:
+        """The positions to plan from, and whether the group has settled."""
+        if self.options.is_member:
+            return self._group_positions(start, done, patience)
+        found = self._own_positions(start, done)
+        if self.options.group_id is not None:
+            self._commit_progress(start, found)
+        return found, True
+
+    def _group_positions(self, start: StreamOffset, done: bool, patience: float) -> tuple[Offsets, bool]:
         if self.member is None:
-            self.member = QueryMember(self.view, self._find_positions, self._listener)
+            self.member = QueryMember(self.view, self._find_positions, self._listener, self._how)
+        member = self.member
         self.view.partitions()
-        done = start.ends if start == self._planned else {}
+        finished = start.ends if done else {}
         if self.store is not None:
-            done = {tp: end for tp in self.member.positions if (end := self.store.end(tp)) is not None}
-        self.member.finished(done)
-        self.member.at_boundary()
-        self._check_known(self.member.positions)
-        return self.member.positions
+            finished = {tp: end for tp in member.positions if (end := self.store.end(tp)) is not None}
+        member.metadata = self._author(start).text()
+        member.finished(finished)
+        try:
+            settled = member.at_boundary(patience)
+        except err.ProtocolClientError as error:
+            self._fall_back(member, error)
+            return {}, False
+        member.finished(self.watch.moved(member.positions))
+        return member.positions, settled
+
+    def _fall_back(self, member: QueryMember, error: err.ProtocolClientError) -> None:
+        """The group does not speak as we do, and the user has not asked for it: do as it does."""
+        instead = self._how.instead(self.options, error)
+        if instead is None:
+            raise error
+        self._how, why = instead
+        log.warning("group %s: %s. (%s)", self.options.group_id, why, error)
+        self.member = None
+        member.stop()
+
+    def _author(self, start: StreamOffset) -> Author:
+        return Author(self._query, start.batch, pos.start_word(self.options.starting.said))
 
     def _find_positions(self, tps: Collection[TopicPartition]) -> tuple[Offsets, Offsets]:
         """For partitions that the group has just given us: where to read from, and what is committed."""
-        start = self._start
-        committed = self.view.committed(tps, _POSITIONS_PATIENCE)
-        found: Offsets = {}
+        start, where, member = self._start, self.options.starting, self.member
+        commits = self.view.commits(tps, _POSITIONS_PATIENCE)
+        explicit = where.kind != "committed" and bool(where.said)
+        shared = member is None or member.shared
+        query = pos.Query(self._author(start), start.initial, explicit, shared, self.options.conflict)
+        ends = start.ends
+        choices = {}
         for tp in tps:
-            done = None if start.initial else start.ends.get(tp)
             claimed = self.store.end(tp) if self.store is not None else None
-            known = [offset for offset in (committed.get(tp), done) if offset is not None]
-            if claimed is not None:
-                found[tp] = claimed
-            elif self.store is not None:
-                known = [] if done is None else [done]
-            if tp not in found and known:
-                found[tp] = max(known)
-            elif tp not in found and start.initial and tp in start.ranges:
-                found[tp] = start.ranges[tp].start
+            own = ends.get(tp)
+            known = pos.Known(claimed, None if start.initial else own, own if start.initial else None, commits.get(tp))
+            # What is committed since we had the partition first is no history: others have read on, or we have.
+            told = explicit and self._history.setdefault(tp, known.committed) == known.committed
+            choices[tp] = pos.choose(known, query._replace(explicit=told), has_store=self.store is not None)
+        found = {tp: choice.offset for tp, choice in choices.items() if choice.offset is not None}
         found.update(self.view.starts([tp for tp in tps if tp not in found]))
-        return self._check_starts(found), committed
+        found = self.watch.inside(found)
+        for line in pos.lines(choices, found):
+            log.info("group %s: %s", self.options.group_id, line)
+        found.update(self.watch.moved(found))
+        return found, {tp: entry.offset for tp, entry in commits.items()}
 
-    def _own_positions(self, start: StreamOffset) -> Offsets:
-        """Without a group all partitions are ours."""
+    def _own_positions(self, start: StreamOffset, done: bool) -> Offsets:
+        """All partitions are ours."""
         tps = self.view.partitions()
-        before = self._positions
-        positions = {tp: end for tp, end in start.ends.items() if tp in set(tps)}
-        gone = [tp for tp in start.ends if tp not in positions]
+        if self._positions is not None and not done and tps is self._read and self.store is None:
+            self._positions.update(self.watch.moved(self._positions))
+            return self._positions
+        positions, read, first = self._positions, set(tps), self._positions is None
+        self._read = tps
+        if positions is None or done:
+            positions = {**(positions or {}), **start.ends}
+        gone = [tp for tp in positions if tp not in read]
         if gone:
-            self._lost(f"{_names(gone)} do not exist any more")
+            self.watch.lost(f"{_names(gone)} do not exist any more")
+            positions = {tp: offset for tp, offset in positions.items() if tp in read}
+        if first:
+            positions = self.watch.inside(positions)
         new = [tp for tp in tps if tp not in positions]
         if new:
             log.info("new partitions are read from their start: %s", _names(new))
-            positions.update(self.view.starts(new))
+            positions = {**positions, **self.view.starts(new)}
         if self.store is not None:
-            positions.update({tp: end for tp in tps if (end := self.store.end(tp)) is not None})
-        fresh = {tp: offset for tp, offset in positions.items() if tp not in before and tp not in new}
-        self._positions = {**positions, **self._check_starts(fresh)}
+            positions = {**positions, **{tp: end for tp in tps if (end := self.store.end(tp)) is not None}}
+        self._positions = {**positions, **self.watch.moved(positions)}
         return self._positions
+
+    def _commit_progress(self, start: StreamOffset, positions: Offsets) -> None:
+        """Tell the group how far the query is, without being a member: monitors see the lag."""
+        metadata = self._author(start).text()
+        news = {tp: OffsetAndMetadata(at, metadata) for tp, at in positions.items() if self._progress.get(tp) != at}
+        group, handler = self.options.group_id or "", self.view.handler
+        if not news or handler.now() < self._progress_at:
+            return
+        patience = Patience(_PROGRESS_PATIENCE)
+        decision = Committing(group, lambda: without_group(news), patience, handler.now(), handler.random)
+        result = self.view.offsets.carry_out(decision)
+        self._progress.update({tp: entry.offset for tp, entry in result.committed.items()})
+        self._progress_at = handler.now() + (0.0 if result.error is None else _PROGRESS_PAUSE)
+        if result.error is not None and not isinstance(result.error, type(self._refused)):
+            log.warning(
+                "group %s: the progress is not committed: %s. With group.mode=progress nobody may consume in the group",
+                group,
+                result.error,
+            )
+        self._refused = result.error
 
     # -- the batch ------------------------------------------------------------------------------------
 
     def _plan(self, positions: Offsets, max_rows: int | None) -> StreamOffset | None:
-        ends = ranges.cap(self.view.ends(list(positions)), self._limit)
+        ends = ranges.cap(self.view.ends(positions), self._limit)
+        if not any(end > positions[tp] for tp, end in ends.items()):
+            return None
         planned = ranges.plan(positions, ends, max_rows)
-        return StreamOffset(planned) if any(entry.size > 0 for entry in planned.values()) else None
+        topics = {tp.topic for tp in planned}
+        return StreamOffset(
+            planned,
+            query=self._query,
+            batch=self._start.batch + 1,
+            ids={topic: known for topic, known in self.watch.ids.items() if topic in topics},
+            epochs={tp: epoch for tp in planned if (epoch := self.view.epochs.get(tp, -1)) >= 0},
+        )
 
     def _nap(self) -> None:
         """Nothing new: do not ask the brokers again at once."""
         seconds = self.view.look_again_in()
         if self.member is not None:
-            self.member.wait(seconds)
+            self.member.wait(seconds or LOOK_EVERY)
         elif seconds > 0:
             self.view.handler.sleep(seconds)
 
@@ -170,43 +296,13 @@ class StreamDriver:
                 allowed,
             )
 
-    # -- what is not there any more ---------------------------------------------------------------------
-
-    def _check_starts(self, positions: Offsets) -> Offsets:
-        """``positions`` that were found, none of them outside of its log."""
-        if not positions:
-            return {}
-        starts = self.view.starts(list(positions))
-        checked = dict(positions)
-        for tp, offset in positions.items():
-            if offset < starts[tp]:
-                self._lost(f"offsets {offset} to {starts[tp] - 1} of {tp.topic}-{tp.partition} have been deleted")
-                checked[tp] = starts[tp]
-        self._check_known(checked)
-        return checked
-
-    def _check_known(self, positions: Offsets) -> None:
-        """No position may be behind the end of its log: then the topic was made anew, or truncated."""
-        for look in range(_LOOKS_BEFORE_LOSS):
-            ends = self.view.ends(list(positions), fresh=look > 0)
-            beyond = {tp: end for tp, end in ends.items() if positions[tp] > end}
-            if not beyond:
-                return
-            if look:
-                self.view.handler.sleep(_LOOK_PAUSE)
-        for tp, end in beyond.items():
-            self._lost(
-                f"{tp.topic}-{tp.partition} ends at offset {end}, but {positions[tp]} were read or committed already: "
-                "was the topic made anew?"
-            )
-            positions[tp] = self.view.starts([tp])[tp]
-
-    def _lost(self, what: str) -> None:
-        if self.options.fail_on_data_loss:
-            raise err.OffsetOutOfRangeError(
-                f"data may have been lost: {what}. With the option failOnDataLoss=false the query goes on behind it"
-            )
-        log.warning("data may have been lost, going on (failOnDataLoss=false): %s", what)
+    def _why_not_settled(self) -> str:
+        return (
+            f"group {self.options.group_id!r} has not given this query its partitions within "
+            f"{self.options.patience:.0f} s (kafkaConsumer.pollTimeoutMs): another member is slow to give them up, or "
+            "has died without leaving. Two sources of one query in one group need "
+            "kafka.partition.assignment.strategy=cooperative-sticky (the default), or a group.id each"
+        )
 
 
 def _names(tps: Collection[TopicPartition]) -> str:

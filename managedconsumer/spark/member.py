@@ -1,8 +1,9 @@
-"""A streaming query as a member of a consumer group: rebalances happen between two micro-batches and nowhere else.
+"""A streaming query as a member of a consumer group: partitions change hands between two micro-batches only.
 
 Micro-batches run one after the other, so when Spark asks for the next one, the last is done: its offsets are committed,
-then a rebalance that the group wants is gone through, then the next batch is planned for what is ours. Heartbeats go on
-in a thread of their own the whole time. Executors read explicit ranges and know nothing of the group.
+then partitions are given up and taken over as far as the group wants that at this moment, then the next batch is
+planned for what is ours. The query never waits for the group: heartbeats and joins go on in threads of their own, and
+with a cooperative assignor what is kept is read on meanwhile. Executors read explicit ranges and join no group.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ import logging
 from typing import Any, Callable, Collection, Mapping
 
 from managedconsumer import errors as err
-from managedconsumer.coordinator import assignors, handover
 from managedconsumer.coordinator import events as ev
+from managedconsumer.coordinator import handover
 from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.committing import Committing, Patience, Wanted
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.history import History
-from managedconsumer.coordinator.membership import Membership
-from managedconsumer.coordinator.negotiation import Negotiation
+from managedconsumer.runtime.cluster.offsets import COMMIT
 from managedconsumer.runtime.engine.group_log import GroupLog
 from managedconsumer.runtime.engine.troubles import GROUP, Troubles
-from managedconsumer.runtime.member import GroupMember
+from managedconsumer.runtime.member_beside import BesideMember
+from managedconsumer.spark.protocols import How
+from managedconsumer.spark.sharing import SharingLog, group_members, subscribed
 from managedconsumer.spark.topics import TopicView
 from managedconsumer.structs import ClusterSnapshot, Generation, OffsetAndMetadata, TopicPartition
 
@@ -30,16 +32,28 @@ log = logging.getLogger(__name__)
 _COMMIT_PATIENCE = 5.0
 _POSITIONS_PATIENCE = 30.0
 _LEAVE_TIMEOUT = 2.0
+_DESCRIBE_MS = 5000
+# For how long (seconds) a member without partitions waits for the group in each call.
+_NOTHING_KEPT = 1.0
 
 Found = tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]
 FindPositions = Callable[[Collection[TopicPartition]], Found]
 
 
 class QueryMember:
-    """The group membership of one query. Used by one thread; the heartbeat thread only touches the machine."""
+    """The group membership of one query. Used by one thread; the workers touch the machine, and assign as leader."""
 
-    def __init__(self, view: TopicView, find_positions: FindPositions, listener: Any = None) -> None:
-        """``find_positions``: where partitions that were just assigned are read from, and what is committed."""
+    def __init__(
+        self,
+        view: TopicView,
+        find_positions: FindPositions,
+        listener: Any = None,
+        how: How | None = None,
+    ) -> None:
+        """``find_positions``: where partitions that were just assigned are read from, and what is committed.
+
+        ``how``: the protocol and the assignors, if not those of the options.
+        """
         if view.link is None:
             raise err.IllegalStateError("a member needs a group")
         self.view = view
@@ -50,17 +64,25 @@ class QueryMember:
         self._committed: dict[TopicPartition, int] = {}
         self._unsaved: dict[TopicPartition, int] = {}
         self._subscribed: set[str] = set()
-        offered = [getattr(assignors, name)() for name in view.options.assignor_names()]
-        self._negotiation = Negotiation(offered, view.options.kafka.get("client.rack") or None)
-        machine = Membership(self.config, self._protocols, view.handler.random, view.handler.now)
-        self.member = GroupMember(machine, view.link, view.handler, self)
+        #: What goes with each commit: who made it.
+        self.metadata = ""
+        self._others: set[str] | None = None
+        self._sharing = SharingLog(self.config.group_id)
+        how = How.of(view.options) if how is None else how
+        self._negotiation = how.negotiation(view.options)
+        machine = how.machine(self.config, view.options, view.handler, self._protocols, self._topics)
+        keeps = self._negotiation.cooperative
+        self.member = BesideMember(machine, view.link, view.handler, self, keeps=keeps)
         group = self.config.group_id
         self._log = GroupLog(History(group, view.handler.now, view.handler.wall_time), Troubles(f"group {group}"))
         self._hand_over = HandOver(group, self._negotiation, self, Rules())
 
-    def _protocols(self) -> list[tuple[str, bytes]]:
+    def _topics(self) -> list[str]:
         self._subscribed = self.view.topics()
-        return self._negotiation.protocols(self._subscribed, self.positions, self.member.generation.id)
+        return sorted(self._subscribed)
+
+    def _protocols(self) -> list[tuple[str, bytes]]:
+        return self._negotiation.protocols(self._topics(), self.positions, self.member.generation.id)
 
     # -- what the query calls, between two batches ------------------------------------------------------
 
@@ -71,22 +93,36 @@ class QueryMember:
                 self.positions[tp] = offset
                 self._unsaved[tp] = offset
 
-    def at_boundary(self) -> None:
-        """Commit what is finished, go through a rebalance if one is wanted, and commit what was left over.
+    def at_boundary(self, patience: float = 0.0) -> bool:
+        """Commit what is finished, hand over what the group wants, and commit what was left over; True when settled.
 
-        Blocks while the group is being joined. Raises what ends a membership for good (authorization, fencing).
+        The join itself goes on beside: what is kept can be read on meanwhile. ``patience``: for how many seconds it is
+        waited for all the same. Raises what ends a membership for good (authorization, fencing).
         """
         self.member.start()
         self._check_metadata()
         self.commit()
-        self.member.poll(None)
+        began = self.view.handler.now()
+        while not (settled := self.member.hand_over()):
+            # With nothing to read there is nothing to lose by a moment's wait.
+            least = 0.0 if self.positions else _NOTHING_KEPT
+            left = began + max(patience, least) - self.view.handler.now()
+            if left <= 0.0:
+                break
+            self.member.wait_here(left, settled=True)
         if self._unsaved:
             self.commit()
+        return settled
+
+    @property
+    def shared(self) -> bool:
+        """False if it is known that no other member of the group reads our topics."""
+        return self._others is None or bool(self._others)
 
     def commit(self) -> bool:
         """Commit what is finished and not committed yet; True when nothing is left. Never raises what may pass."""
         wanted = {
-            tp: OffsetAndMetadata(offset)
+            tp: OffsetAndMetadata(offset, self.metadata)
             for tp, offset in self._unsaved.items()
             if tp in self.positions and self._committed.get(tp) != offset
         }
@@ -96,7 +132,8 @@ class QueryMember:
         view, group = self.view, self.config.group_id
         decision = Committing(
             group,
-            lambda: Wanted(generation, wanted),
+            # The generation may go on beside; what we hold is ours until we give it up.
+            lambda: Wanted(self.generation, wanted) if self.current_member(generation) else Wanted(generation, {}),
             Patience(_COMMIT_PATIENCE),
             view.handler.now(),
             view.handler.random,
@@ -107,15 +144,20 @@ class QueryMember:
         if result.error is None:
             self._unsaved.clear()
             return True
-        if classify(result.error) is Verdict.FATAL:
+        verdict = classify(result.error)
+        if verdict is Verdict.FATAL:
             raise result.error
+        if verdict is Verdict.REJOINING or (self.joined() and self.generation != generation):
+            # The join that goes on beside was faster: the next call commits in the new generation.
+            log.debug("group %s: offsets are not committed yet: %s", group, result.error)
+            return False
         log.warning("group %s: offsets are not committed (yet): %s", group, result.error)
         return False
 
     def wait(self, seconds: float) -> None:
-        """Sleep, but not through a rebalance."""
+        """Sleep, but no longer than until partitions can be handed over."""
         if seconds > 0:
-            self.member.wait(seconds)
+            self.member.wait_here(seconds)
 
     def stop(self) -> None:
         """Tell the listener, leave the group (static members stay in it), end the heartbeats. Idempotent."""
@@ -133,11 +175,14 @@ class QueryMember:
         return carry_out(self._hand_over.prepare_join(event), self._do)
 
     def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
-        """We lead: assign from fresh metadata."""
+        """We lead: assign from fresh metadata. Called by the worker that joins."""
+        self._note_others(subscribed((each.member_id, each.group_instance_id, each.metadata) for each in event.members))
         return carry_out(self._hand_over.elect(event), self._do)
 
     def take_over(self, event: ev.Assigned) -> str | None:
         """Our share is here."""
+        if self._others is None and not event.is_leader:
+            self._look_around()
         return carry_out(self._hand_over.take_over(event), self._do)
 
     def drop(self, event: ev.MembershipLost) -> None:
@@ -165,6 +210,10 @@ class QueryMember:
     def current(self, generation: Generation) -> bool:
         """False when ``generation`` is over, or the query stops."""
         return self.member.current(generation)
+
+    def current_member(self, generation: Generation) -> bool:
+        """True while we are the member that we were in ``generation``."""
+        return self.joined() and self.generation.member_id == generation.member_id
 
     def joined(self) -> bool:
         """True while the group counts us as a member."""
@@ -227,6 +276,27 @@ class QueryMember:
             self.positions.update(found)
             self._unsaved.update(found)
             self._committed.update(committed)
+
+    def _look_around(self) -> None:
+        """A member that does not lead asks once who else is there."""
+        link = self.view.link
+        assert link is not None  # noqa: S101 (a member has a group)
+        try:
+            found = group_members(self.config.group_id, lambda api, body: link.request(COMMIT, api, body, _DESCRIBE_MS))
+        except err.KafkaException as error:
+            log.debug("group %s: no description of the group: %s", self.config.group_id, error)
+            return
+        if found is not None and None not in found.values():
+            self._note_others({member: topics or set() for member, topics in found.items()})
+
+    def _note_others(self, members: Mapping[str, set[str]]) -> None:
+        topics = self.view.topics()
+        self._others = {
+            member
+            for member, read in members.items()
+            if member != self.generation.member_id and not read.isdisjoint(topics)
+        }
+        self._sharing.note(self._others, topics)
 
     def _look(self, topics: Collection[str] | None) -> ClusterSnapshot:
         if topics is None:

@@ -7,11 +7,10 @@ become a default; Kafka settings (``kafka.*``) that have no meaning here are rep
 from __future__ import annotations
 
 import difflib
-import json
 import logging
 import re
 from dataclasses import dataclass, field
-from typing import Any, Mapping
+from typing import Mapping
 
 from managedconsumer.config import ISOLATION_LEVELS
 from managedconsumer.coordinator.requests import MembershipConfig
@@ -19,17 +18,20 @@ from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.cluster.cluster import parse_bootstrap
 from managedconsumer.runtime.fetch_range import RangeLimits
 from managedconsumer.runtime.net.settings import ConnectionSettings
+from managedconsumer.spark.positions import AUTO, CONFLICTS
 from managedconsumer.spark.security import security_from
+from managedconsumer.spark.store import local_path
+from managedconsumer.spark.where import Where, ending, flag, json_object, number, starting
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS, DEFAULT_COLUMNS, check_columns
 
 log = logging.getLogger(__name__)
 
 _OWN = """
-    subscribe assign subscribePattern columns includeHeaders group.id store
+    subscribe assign subscribePattern columns includeHeaders group.id group.mode offsetConflict store
     startingOffsets startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy
     endingOffsets endingTimestamp endingOffsetsByTimestamp maxOffsetsPerTrigger minPartitions failOnDataLoss
-    fetchOffset.numRetries fetchOffset.retryIntervalMs kafkaConsumer.pollTimeoutMs
+    kafkaConsumer.pollTimeoutMs
 """.split()  # noqa: SIM905 (three lines instead of twenty)
 # Spark's, and not to be had here: better said than silently without effect.
 _NOT_HERE = {
@@ -37,11 +39,13 @@ _NOT_HERE = {
     "maxtriggerdelay": "use a processing-time trigger",
     "maxrecordsperpartition": "use minPartitions",
     "groupidprefix": "use group.id: the query is a member of that group",
+    "fetchoffset.numretries": "offsets are asked for again for as long as kafkaConsumer.pollTimeoutMs says",
+    "fetchoffset.retryintervalms": "offsets are asked for again for as long as kafkaConsumer.pollTimeoutMs says",
 }
 _KAFKA = """
     bootstrap.servers group.id client.id client.rack isolation.level check.crcs fetch.max.wait.ms
     max.partition.fetch.bytes request.timeout.ms session.timeout.ms heartbeat.interval.ms max.poll.interval.ms
-    group.instance.id partition.assignment.strategy metadata.max.age.ms
+    group.instance.id partition.assignment.strategy group.protocol group.remote.assignor metadata.max.age.ms
 """.split()  # noqa: SIM905
 # Settings that would contradict the source; Spark refuses them as well.
 _KAFKA_REFUSED = {
@@ -57,7 +61,13 @@ _ASSIGNORS = {
     "sticky": "StickyPartitionAssignor",
     "cooperative-sticky": "CooperativeStickyPartitionAssignor",
 }
-EARLIEST, LATEST = -2, -1
+
+
+#: A query is a member of its group, or only commits its progress to it.
+MEMBER, PROGRESS = GROUP_MODES = ("member", "progress")
+#: The group's protocol by Java's names; the second is KIP-848's.
+CLASSIC, CONSUMER = GROUP_PROTOCOLS = ("classic", "consumer")
+_DEFAULT_ASSIGNOR = "cooperative-sticky"
 
 
 @dataclass(frozen=True)
@@ -67,19 +77,6 @@ class Topics:
     names: tuple[str, ...] = ()
     partitions: tuple[TopicPartition, ...] = ()
     pattern: str | None = None
-
-
-@dataclass(frozen=True)
-class Where:
-    """Where to begin or to end: ``earliest``, ``latest``, ``committed``, or an ``offset`` or ``timestamp`` each.
-
-    ``by_partition`` holds offsets (-2 and -1: earliest, latest) or timestamps in ms; ``timestamp`` one for all.
-    """
-
-    kind: str
-    by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
-    timestamp: int | None = None
-    strict: bool = True
 
 
 @dataclass(frozen=True)
@@ -97,6 +94,8 @@ class SourceOptions:
     columns: tuple[str, ...]
     store: str | None
     patience: float
+    group_mode: str = MEMBER
+    conflict: str = AUTO
     kafka: Mapping[str, str] = field(repr=False, default_factory=dict)
 
     @classmethod
@@ -116,25 +115,60 @@ class SourceOptions:
         group = own.get("group.id") or kafka.get("group.id") or None
         found = cls(
             bootstrap=bootstrap,
-            topics=_topics(own),
-            starting=_starting(own, streaming, group),
-            ending=_ending(own, streaming),
+            topics=_topics(own, group),
+            starting=starting(own, streaming, group),
+            ending=ending(own, streaming),
             group_id=group,
-            max_offsets=_number(own, "maxOffsetsPerTrigger", 1),
-            min_partitions=_number(own, "minPartitions", 1),
-            fail_on_data_loss=_flag(own, "failOnDataLoss", True),
+            max_offsets=number(own, "maxOffsetsPerTrigger", 1),
+            min_partitions=number(own, "minPartitions", 1),
+            fail_on_data_loss=flag(own, "failOnDataLoss", True),
             columns=_columns(own),
             store=own.get("store") or None,
-            patience=_or(_number(own, "kafkaConsumer.pollTimeoutMs", 1), 120_000) / 1000.0,
+            group_mode=_word(own, "group.mode", GROUP_MODES),
+            conflict=_word(own, "offsetConflict", CONFLICTS),
+            patience=_or(number(own, "kafkaConsumer.pollTimeoutMs", 1), 120_000) / 1000.0,
             kafka=kafka,
         )
         # So that a wrong setting is seen where the query is written and not in a task.
         found.settings(), found.limits(), found.assignor_names()
         if group is not None:
             found.membership()
-        if found.store is not None and not streaming:
-            raise ConfigurationError("the option store is for streams: a batch read claims nothing")
+        found._check_together(own, streaming)
         return found
+
+    def _check_together(self, own: Mapping[str, str], streaming: bool) -> None:
+        for name in ("store", "group.mode", "offsetConflict"):
+            if own.get(name.lower()) and not streaming:
+                raise ConfigurationError(f"the option {name} is for streams: a batch read neither claims nor commits")
+        if self.store is not None:
+            local_path(self.store)
+        if self.group_protocol == CONSUMER and self.assignor_chosen:
+            raise ConfigurationError(
+                "kafka.group.protocol=consumer and kafka.partition.assignment.strategy exclude each other: the broker "
+                "assigns; kafka.group.remote.assignor (uniform, range) chooses how"
+            )
+        if own.get("group.mode") and self.group_id is None:
+            raise ConfigurationError("the option group.mode needs the option group.id")
+        if own.get("offsetconflict") and (not self.is_member or self.store is not None):
+            raise ConfigurationError(
+                "the option offsetConflict is for members of a group (group.id, group.mode=member) without a store: "
+                "otherwise what the group has committed does not count"
+            )
+
+    @property
+    def group_protocol(self) -> str:
+        """``classic`` or ``consumer``."""
+        return _word(self.kafka, "group.protocol", GROUP_PROTOCOLS, "kafka.")
+
+    @property
+    def assignor_chosen(self) -> bool:
+        """True if the user has said which assignors to offer."""
+        return bool(self.kafka.get("partition.assignment.strategy"))
+
+    @property
+    def is_member(self) -> bool:
+        """True if the query takes part in its group."""
+        return self.group_id is not None and self.group_mode == MEMBER
 
     def identity(self) -> tuple[tuple[str, str], ...]:
         """What makes two reads able to share connections."""
@@ -154,7 +188,7 @@ class SourceOptions:
             partition_max_bytes=_kafka_number(self.kafka, "max.partition.fetch.bytes", 1, 1024 * 1024),
             max_wait_ms=_kafka_number(self.kafka, "fetch.max.wait.ms", 0, 500),
             isolation_level=self.isolation_level,
-            check_crcs=_flag(self.kafka, "check.crcs", True, "kafka."),
+            check_crcs=flag(self.kafka, "check.crcs", True, "kafka."),
             patience=self.patience,
             size_option="kafka.max.partition.fetch.bytes",
         )
@@ -182,7 +216,7 @@ class SourceOptions:
 
     def assignor_names(self) -> list[str]:
         """Class names of the assignors to offer, best first."""
-        wanted = self.kafka.get("partition.assignment.strategy", "range")
+        wanted = self.kafka.get("partition.assignment.strategy", _DEFAULT_ASSIGNOR)
         names = []
         for word in filter(None, (part.strip() for part in wanted.split(","))):
             short = word.rsplit(".", 1)[-1]
@@ -194,7 +228,7 @@ class SourceOptions:
                     f"kafka.partition.assignment.strategy must be one or more of {', '.join(_ASSIGNORS)}, not {word!r}"
                 )
             names.append(name)
-        return names or ["RangePartitionAssignor"]
+        return names or [_ASSIGNORS[_DEFAULT_ASSIGNOR]]
 
 
 def _java_name(short: str) -> str:
@@ -218,17 +252,11 @@ def _refuse_unknown(own: Mapping[str, str], kafka: Mapping[str, str]) -> None:
             log.info("kafka.%s has no meaning for this source and is ignored", name)
 
 
-def _number(options: Mapping[str, str], name: str, minimum: int, prefix: str = "") -> int | None:
-    text = options.get(name.lower())
-    if text is None:
-        return None
-    try:
-        value = int(text)
-    except ValueError:
-        value = minimum - 1
-    if value < minimum:
-        raise ConfigurationError(f"{prefix}{name} must be a whole number of at least {minimum}, not {text!r}")
-    return value
+def _word(options: Mapping[str, str], name: str, allowed: tuple[str, ...], prefix: str = "") -> str:
+    text = options.get(name.lower(), "").lower() or allowed[0]
+    if text not in allowed:
+        raise ConfigurationError(f"{prefix}{name} must be one of {', '.join(allowed)}, not {text!r}")
+    return text
 
 
 def _or(value: int | None, default: int) -> int:
@@ -236,18 +264,11 @@ def _or(value: int | None, default: int) -> int:
 
 
 def _kafka_number(kafka: Mapping[str, str], name: str, minimum: int, default: int) -> int:
-    return _or(_number(kafka, name, minimum, "kafka."), default)
-
-
-def _flag(options: Mapping[str, str], name: str, default: bool, prefix: str = "") -> bool:
-    text = options.get(name.lower(), str(default)).lower()
-    if text not in ("true", "false"):
-        raise ConfigurationError(f"{prefix}{name} must be true or false, not {text!r}")
-    return text == "true"
+    return _or(number(kafka, name, minimum, "kafka."), default)
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    headers = _flag(options, "includeHeaders", False)
+    headers = flag(options, "includeHeaders", False)
     if "columns" not in options:
         return COLUMNS if headers else DEFAULT_COLUMNS
     names = [name.strip() for name in options["columns"].split(",") if name.strip()]
@@ -259,7 +280,7 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     return (*chosen, "headers") if headers and "headers" not in chosen else chosen
 
 
-def _topics(options: Mapping[str, str]) -> Topics:
+def _topics(options: Mapping[str, str], group: str | None) -> Topics:
     given = [name for name in ("subscribe", "assign", "subscribepattern") if options.get(name)]
     if len(given) != 1:
         raise ConfigurationError(
@@ -275,84 +296,14 @@ def _topics(options: Mapping[str, str]) -> Topics:
         except re.error as error:
             raise ConfigurationError(f"subscribePattern={text!r} is no regular expression: {error}") from None
         return Topics(pattern=text)
-    if options.get("group.id") or options.get("kafka.group.id"):
-        raise ConfigurationError("assign and group.id exclude each other: a group assigns the partitions itself")
-    nested = _json("assign", text, '{"page-views": [0, 1]}')
+    if group is not None and options.get("group.mode", MEMBER).lower() == MEMBER:
+        raise ConfigurationError(
+            "assign and group.id exclude each other, as a group assigns the partitions itself; group.mode=progress "
+            "commits to the group and reads what assign names"
+        )
+    nested = json_object("assign", text, '{"page-views": [0, 1]}')
     try:
         chosen = tuple(TopicPartition(topic, int(number)) for topic, numbers in nested.items() for number in numbers)
     except (TypeError, ValueError):
         raise ConfigurationError(f'assign must name partitions as in {{"page-views": [0, 1]}}, not {text!r}') from None
     return Topics(partitions=chosen)
-
-
-def _json(name: str, text: str, example: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict) or not value:
-        raise ConfigurationError(f"{name} must be JSON as in {example}, not {text!r}")
-    return value
-
-
-def _by_partition(name: str, text: str, lowest: int) -> dict[TopicPartition, int]:
-    example = '{"page-views": {"0": 23, "1": ' + str(-2 if lowest < 0 else 1767225600000) + "}}"
-    nested = _json(name, text, example)
-    try:
-        found = {
-            TopicPartition(topic, int(number)): value
-            for topic, partitions in nested.items()
-            for number, value in partitions.items()
-        }
-    except (AttributeError, TypeError, ValueError):
-        raise ConfigurationError(f"{name} must be JSON as in {example}, not {text!r}") from None
-    for tp, value in found.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-            raise ConfigurationError(
-                f"{name}: {value!r} for {tp.topic}-{tp.partition} is not allowed; a number of at least {lowest}"
-                + (" (-2: earliest, -1: latest)" if lowest < 0 else "")
-            )
-    return found
-
-
-def _starting(options: Mapping[str, str], streaming: bool, group: str | None) -> Where:
-    strategy = options.get("startingoffsetsbytimestampstrategy", "error").lower()
-    if strategy not in ("error", "latest"):
-        raise ConfigurationError(f"startingOffsetsByTimestampStrategy must be error or latest, not {strategy!r}")
-    timestamp = _number(options, "startingTimestamp", 0)
-    if timestamp is not None:
-        return Where("timestamp", timestamp=timestamp, strict=strategy == "error")
-    text = options.get("startingoffsetsbytimestamp")
-    if text is not None:
-        times = _by_partition("startingOffsetsByTimestamp", text, 0)
-        return Where("timestamp", times, strict=strategy == "error")
-    text = options.get("startingoffsets", "latest" if streaming else "earliest").strip()
-    word = text.lower()
-    if word == "committed" and group is None:
-        raise ConfigurationError("startingOffsets=committed needs the option group.id: committed by which group?")
-    if word == "latest" and not streaming:
-        raise ConfigurationError("startingOffsets=latest reads nothing in a batch: use earliest, committed or JSON")
-    if word in ("earliest", "latest", "committed"):
-        return Where(word)
-    return Where("offset", _by_partition("startingOffsets", text, EARLIEST))
-
-
-def _ending(options: Mapping[str, str], streaming: bool) -> Where:
-    names = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-    if streaming:
-        for name in names:
-            if name.lower() in options:
-                raise ConfigurationError(f"{name} is for batch reads; a stream has no end (see Trigger.AvailableNow)")
-        return Where("latest")
-    timestamp = _number(options, "endingTimestamp", 0)
-    if timestamp is not None:
-        return Where("timestamp", timestamp=timestamp)
-    text = options.get("endingoffsetsbytimestamp")
-    if text is not None:
-        return Where("timestamp", _by_partition("endingOffsetsByTimestamp", text, 0))
-    text = options.get("endingoffsets", "latest").strip()
-    if text.lower() == "latest":
-        return Where("latest")
-    if text.lower() in ("earliest", "committed"):
-        raise ConfigurationError(f"endingOffsets must be latest or JSON, not {text!r}")
-    return Where("offset", _by_partition("endingOffsets", text, LATEST))

@@ -1,21 +1,24 @@
-"""What a micro-batch reads, as values: planning, limits, splitting, the offsets in Spark's checkpoint. Pure.
+"""What a micro-batch reads, as values: planning, limits, the offsets in Spark's checkpoint. Pure.
 
-An offset of this source is not a position but the *ranges* of the batch that ends there: ``{"version": 1, "ranges":
-{"page-views": {"3": [18730, 19480]}}}``. So a batch that is run again after a crash reads exactly what it read before,
-whatever the group's assignment has become, and the partitions may differ from batch to batch. (Spark stores the JSON
-before it runs the batch.)
+An offset of this source is not a position but the *ranges* of the batch that ends there: ``{"version": 2, "query":
+"6f1c...", "batch": 7, "ranges": {"page-views": {"3": [18730, 19480, 5]}}, "ids": {"page-views": "..."}}``. So a batch
+that is run again after a crash reads exactly what it read before, whatever the group's assignment has become, and the
+partitions may differ from batch to batch. (Spark stores the JSON before it runs the batch.) The third number is the
+leader's epoch when the log's end was looked at, ``ids`` are the topics' ids: by them a log that was truncated and a
+topic that was made anew are noticed. ``query`` is a name that the query has given itself, see
+:mod:`managedconsumer.spark.positions`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
 from typing import Any, Mapping, NamedTuple
 
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.structs import TopicPartition
 
-VERSION = 1
+VERSION = 2
+_READABLE = (1, 2)
 
 
 class OffsetRange(NamedTuple):
@@ -35,10 +38,18 @@ Ranges = dict[TopicPartition, OffsetRange]
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """What one offset in Spark's log says; ``initial``: nothing has been read yet, the ranges are where to begin."""
+    """What one offset in Spark's log says; ``initial``: nothing has been read yet, the ranges are where to begin.
+
+    ``query`` and ``batch``: who planned it, and how many batches it had planned with it. ``ids``: topic ids (hex) by
+    name. ``epochs``: the leader's epoch in which each range's end was seen.
+    """
 
     ranges: Ranges
     initial: bool = False
+    query: str = ""
+    batch: int = 0
+    ids: Mapping[str, str] = field(default_factory=dict)
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def ends(self) -> dict[TopicPartition, int]:
@@ -49,26 +60,27 @@ class StreamOffset:
         """As Spark stores it."""
         nested: dict[str, dict[str, list[int]]] = {}
         for tp, (start, stop) in sorted(self.ranges.items()):
-            nested.setdefault(tp.topic, {})[str(tp.partition)] = [start, stop]
-        made: dict[str, Any] = {"version": VERSION, "ranges": nested}
+            epoch = self.epochs.get(tp)
+            nested.setdefault(tp.topic, {})[str(tp.partition)] = (
+                [start, stop] if epoch is None else [start, stop, epoch]
+            )
+        made: dict[str, Any] = {"version": VERSION, "query": self.query, "batch": self.batch, "ranges": nested}
+        if self.ids:
+            made["ids"] = dict(sorted(self.ids.items()))
         if self.initial:
             made["initial"] = True
         return made
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
-        """What :meth:`to_json` made; raises ConfigurationError for the offsets of another source."""
+        """What :meth:`to_json` made, of this release or of one before; raises ConfigurationError for anything else."""
         try:
-            if value["version"] != VERSION:
+            if value["version"] not in _READABLE:
                 raise ConfigurationError(
                     f"the checkpoint holds offsets of version {value['version']!r}, this release reads {VERSION}: "
                     "use the release that wrote it, or a new checkpointLocation with startingOffsets=committed"
                 )
-            ranges = {
-                TopicPartition(topic, int(number)): OffsetRange(int(start), int(stop))
-                for topic, partitions in value["ranges"].items()
-                for number, (start, stop) in partitions.items()
-            }
+            return cls._read(value)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             if isinstance(error, ConfigurationError):
                 raise
@@ -76,7 +88,25 @@ class StreamOffset:
                 f"{str(value)[:200]!r} is no offset of this source: was the checkpointLocation made by a query on "
                 "another one, such as Spark's own Kafka source? Give this query a checkpointLocation of its own"
             ) from error
-        return cls(ranges, bool(value.get("initial", False)))
+
+    @classmethod
+    def _read(cls, value: Mapping[str, Any]) -> StreamOffset:
+        ranges: Ranges = {}
+        epochs: dict[TopicPartition, int] = {}
+        for topic, partitions in value["ranges"].items():
+            for number, (start, stop, *epoch) in partitions.items():
+                tp = TopicPartition(topic, int(number))
+                ranges[tp] = OffsetRange(int(start), int(stop))
+                if epoch:
+                    epochs[tp] = int(epoch[0])
+        return cls(
+            ranges,
+            bool(value.get("initial", False)),
+            str(value.get("query", "")),
+            int(value.get("batch", 0)),
+            {str(topic): str(known) for topic, known in value.get("ids", {}).items()},
+            epochs,
+        )
 
 
 def nest(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
@@ -120,32 +150,6 @@ def share(available: Mapping[TopicPartition, int], limit: int) -> dict[TopicPart
         granted[tp] += extra
         left -= extra
     return granted
-
-
-class Slice(NamedTuple):
-    """What one Spark task reads."""
-
-    topic: str
-    partition: int
-    start: int
-    stop: int
-
-
-def split(ranges: Mapping[TopicPartition, OffsetRange], min_partitions: int | None = None) -> list[Slice]:
-    """One slice per range; large ranges are cut until there are about ``min_partitions``. Empty ranges give none.
-
-    (The rule of Spark's own source: pieces in proportion to the size.)
-    """
-    wanted = {tp: entry for tp, entry in sorted(ranges.items()) if entry.size > 0}
-    total = sum(entry.size for entry in wanted.values())
-    slices = []
-    for tp, (start, stop) in wanted.items():
-        pieces = 1
-        if min_partitions is not None and min_partitions > len(wanted):
-            pieces = max(1, min(stop - start, round((stop - start) / total * min_partitions)))
-        bounds = [start + (stop - start) * i // pieces for i in range(pieces + 1)]
-        slices += [Slice(tp.topic, tp.partition, a, b) for a, b in pairwise(bounds) if b > a]
-    return slices
 
 
 def cap(ends: Mapping[TopicPartition, int], limit: Mapping[TopicPartition, int] | None) -> dict[TopicPartition, int]:

@@ -1,34 +1,124 @@
-"""What runs in a Spark task: a slice of one partition as Arrow batches. Imports no Spark and joins no group."""
+"""What runs in a Spark task: ranges of some partitions as Arrow batches. Imports no Spark and joins no group."""
 
 from __future__ import annotations
 
 import gc
 import logging
-from typing import Any, Iterator
+from typing import Any, Collection, Iterator, Mapping, NamedTuple
 
+from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.cluster.connection_pool import shared_pool
-from managedconsumer.runtime.fetch_range import fetch_range
+from managedconsumer.runtime.cluster.connection_pool import ConnectionPool, shared_pool
+from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.fetch_ranges import Range, fetch_ranges
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark.options import SourceOptions
-from managedconsumer.spark.ranges import Slice
+from managedconsumer.spark.sharing import group_members
+from managedconsumer.spark.tasks import Slice
+from managedconsumer.wire.protocol.schemas import Api
 from managedconsumer.wire.records.arrow import chunk_to_columns
 
 log = logging.getLogger(__name__)
 
 # The decompressed records of one Arrow batch, about (bytes); it goes to the JVM as it is.
 _BATCH_BYTES = 16 * 1024 * 1024
+# How long (ms) the coordinator may take to say who is in the group.
+_DESCRIBE_MS = 5000
+# Batches of several ranges are put together up to about so many rows.
+_MERGED_ROWS = 10_000
+_DESCRIBE = "describe"
 _frozen = False
+# The ways to the coordinators, for the tasks of this process; a fork has pools of its own.
+_links: dict[tuple[ConnectionPool, str], CoordinatorLink] = {}
 
 
-def read_slice(options: SourceOptions, part: Slice) -> Iterator[Any]:
-    """``pyarrow.RecordBatch``es with the columns asked for; a moved leader never shows here."""
+class Task(NamedTuple):
+    """What one task reads.
+
+    ``ids``: the topics' ids (hex) when the batch was planned. ``member``: the query's id in its group, which must be in
+    the group when the task ends; None: that does not matter.
+    """
+
+    parts: tuple[Slice, ...]
+    ids: Mapping[str, str] = {}
+    member: str | None = None
+
+
+def read_task(options: SourceOptions, task: Task) -> Iterator[Any]:
+    """``pyarrow.RecordBatch``es with the columns asked for; a moved leader never shows here.
+
+    Raises OffsetOutOfRangeError for records that are gone, or a topic that was made anew, unless ``failOnDataLoss`` is
+    false; UnknownMemberId if the query has lost its place in the group, and others read the same.
+    """
     _freeze()
     pool = shared_pool(options.identity(), lambda: _cluster(options))
-    on_lost = None if options.fail_on_data_loss else _Lost(part)
-    for chunk in fetch_range(pool, *part, options.limits(), on_lost=on_lost):
+    batches = _read(options, pool, task)
+    yield from batches if len(task.parts) == 1 else _merged(batches)
+    if task.member is not None:
+        _check_member(options, pool, task.member)
+
+
+def _read(options: SourceOptions, pool: ConnectionPool, task: Task) -> Iterator[Any]:
+    ids = {topic: bytes.fromhex(known) for topic, known in task.ids.items()}
+    wanted = [Range(*part, ids.get(part.topic)) for part in task.parts]
+    strict = options.fail_on_data_loss
+    for part, chunk in fetch_ranges(pool, wanted, options.limits(), lambda part: None if strict else _Lost(part)):
         while (batch := chunk_to_columns(chunk, part.stop, options.columns, _BATCH_BYTES)).num_rows:
             yield batch
+
+
+def _merged(batches: Iterator[Any]) -> Iterator[Any]:
+    """A thousand small ranges are not a thousand small Arrow batches, which cost the JVM as much as large ones."""
+    waiting: list[Any] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= _MERGED_ROWS:
+            yield _one_batch(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield _one_batch(waiting)
+
+
+def _one_batch(batches: list[Any]) -> Any:
+    if len(batches) == 1:
+        return batches[0]
+    import pyarrow as pa
+
+    (merged,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return merged
+
+
+def _check_member(options: SourceOptions, pool: ConnectionPool, member: str) -> None:
+    """Fail the task of a query that was thrown out of its group: its sink must not write what others have got."""
+    try:
+        members = _members(pool, options.group_id or "")
+    except err.KafkaException as error:
+        log.warning("group %s: it is not known whether the query is still a member: %s", options.group_id, error)
+        return
+    if member not in members:
+        raise err.UnknownMemberId(
+            f"the query is not in group {options.group_id!r} any more (the batch took longer than "
+            "kafka.max.poll.interval.ms, or the driver was silent for kafka.session.timeout.ms): others have its "
+            "partitions, so this batch is not written. Start the query again: it goes on where the group is"
+        )
+
+
+def _members(pool: ConnectionPool, group: str) -> Collection[str]:
+    """Who is in the group; a coordinator that has moved is looked up once."""
+    link = _links.get((pool, group))
+    if link is None:
+        link = _links[pool, group] = CoordinatorLink(pool.cluster, group)
+
+    def ask(api: Api, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return link.request(_DESCRIBE, api, body, _DESCRIBE_MS)
+
+    try:
+        return group_members(group, ask)
+    except err.KafkaException as error:
+        link.lost(str(error))
+        return group_members(group, ask)
 
 
 def _cluster(options: SourceOptions) -> Cluster:
@@ -38,7 +128,7 @@ def _cluster(options: SourceOptions) -> Cluster:
 class _Lost:
     """Says in the task's log what could not be read."""
 
-    def __init__(self, part: Slice) -> None:
+    def __init__(self, part: Range) -> None:
         self._part = part
 
     def __call__(self, first: int, behind: int) -> None:

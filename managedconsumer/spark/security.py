@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Mapping
+from pkgutil import resolve_name
+from typing import Callable, Mapping, NamedTuple, cast
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.runtime.net.security import Security
+from managedconsumer.runtime.net.security import Security, Token
 
 _PEM_ENDINGS = (".pem", ".crt", ".cer", ".cert")
+_PROVIDER = "sasl.oauthbearer.token.provider"
 _JAAS_VALUE = r'\b{name}\s*=\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^\s;]+))'
 
 
@@ -31,19 +33,76 @@ def security_from(kafka: Mapping[str, str]) -> Security:
             "ssl_check_hostname": kafka.get("ssl.endpoint.identification.algorithm", "https").lower()
             not in ("", "none"),
         }
-    sasl: dict[str, object] = {}
-    if protocol.startswith("SASL_"):
-        user, password = _credentials(kafka)
-        mechanism = kafka.get("sasl.mechanism") or kafka.get("sasl.mechanisms")
-        if mechanism is None or mechanism.upper() in ("GSSAPI", "OAUTHBEARER"):
-            raise ConfigurationError(
-                f"kafka.sasl.mechanism must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, not {mechanism!r}"
-            )
-        sasl = {"sasl_mechanism": mechanism.upper(), "sasl_username": user, "sasl_password": password}
+    sasl = _sasl(kafka) if protocol.startswith("SASL_") else {}
     try:
         return Security(security_protocol=protocol, **tls, **sasl)  # type: ignore[arg-type]
     except ConfigurationError as error:
         raise ConfigurationError(f"the options kafka.security.*, kafka.ssl.* and kafka.sasl.*: {error}") from error
+
+
+def _sasl(kafka: Mapping[str, str]) -> dict[str, object]:
+    mechanism = kafka.get("sasl.mechanism") or kafka.get("sasl.mechanisms")
+    if mechanism is None or mechanism.upper() == "GSSAPI":
+        raise ConfigurationError(
+            f"kafka.sasl.mechanism must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, not {mechanism!r}"
+        )
+    if mechanism.upper() == "OAUTHBEARER":
+        return {
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauth_token": TokenProvider.of(kafka.get(_PROVIDER, "")),
+            "sasl_oauth_extensions": _extensions(kafka.get("sasl.oauthbearer.extensions", "")),
+        }
+    user, password = _credentials(kafka)
+    return {"sasl_mechanism": mechanism.upper(), "sasl_username": user, "sasl_password": password}
+
+
+class TokenProvider(NamedTuple):
+    """A function that gives a token, by its name: options are text, and it is called in several processes.
+
+    The function has no arguments and returns the token, or the token and the Unix time in seconds at which it expires.
+    """
+
+    module: str
+    function: str
+
+    @classmethod
+    def of(cls, text: str) -> TokenProvider:
+        """From ``module:function``; raises ConfigurationError if there is no such function here."""
+        module, colon, function = text.partition(":")
+        if not (module and colon and function):
+            raise ConfigurationError(
+                f"kafka.sasl.mechanism=OAUTHBEARER needs kafka.{_PROVIDER}=module:function, a function without "
+                f"arguments that returns a token, not {text!r}"
+            )
+        made = cls(module, function)
+        made.load()
+        return made
+
+    def load(self) -> Callable[[], Token]:
+        """The function; raises ConfigurationError if it cannot be had."""
+        try:
+            found = resolve_name(f"{self.module}:{self.function}")
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigurationError(
+                f"kafka.{_PROVIDER}={self.module}:{self.function} cannot be loaded: {error}. The module must be "
+                "installed where the driver and the executors run, or shipped with spark.submit.pyFiles"
+            ) from error
+        if not callable(found):
+            raise ConfigurationError(f"kafka.{_PROVIDER}={self.module}:{self.function} is no function")
+        return cast("Callable[[], Token]", found)
+
+    def __call__(self) -> Token:
+        """A token."""
+        return self.load()()
+
+
+def _extensions(text: str) -> dict[str, str] | None:
+    """``name=value,name=value``, as in librdkafka."""
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    wrong = [name for name, equals, _ in pairs if not equals]
+    if wrong:
+        raise ConfigurationError(f"kafka.sasl.oauthbearer.extensions must be name=value,name=value, not {text!r}")
+    return {name.strip(): value.strip() for name, _, value in pairs} or None
 
 
 def _pem(kafka: Mapping[str, str], store: str) -> str | None:

@@ -12,6 +12,7 @@ offset calls all run in one process per query, on its main thread; ``read`` runs
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType
@@ -35,11 +36,12 @@ except ImportError as error:
         "(what the extra 'managedconsumer[spark]' brings)"
     ) from error
 
-from managedconsumer.spark import ranges
 from managedconsumer.spark.driver import StreamDriver
 from managedconsumer.spark.options import SourceOptions
-from managedconsumer.spark.ranges import OffsetRange, Slice, StreamOffset
-from managedconsumer.spark.read import read_slice
+from managedconsumer.spark.ranges import OffsetRange, Ranges, StreamOffset
+from managedconsumer.spark.read import Task, read_task
+from managedconsumer.spark.sizes import RecordSizes
+from managedconsumer.spark.tasks import share_out, split
 from managedconsumer.spark.topics import TopicView
 from managedconsumer.wire.records.arrow import COLUMNS
 
@@ -59,16 +61,11 @@ def _types() -> dict[str, T.DataType]:
     }
 
 
-class KafkaSlice(InputPartition):
+class KafkaTask(InputPartition):
     """What one task reads."""
 
-    def __init__(self, part: Slice) -> None:
-        super().__init__(tuple(part))
-
-    @property
-    def part(self) -> Slice:
-        """The slice as a value."""
-        return Slice(*self.value)
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
 
 
 class ManagedKafkaSource(DataSource):
@@ -133,22 +130,24 @@ class ManagedKafkaReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Where it begins and ends, cut into slices for the tasks."""
         view = TopicView(self.options)
+        sizes = RecordSizes(view)
         try:
             tps = view.partitions()
             starts = view.resolve(self.options.starting, tps)
             ends = view.resolve(self.options.ending, tps)
             first = view.starts(tps)
+            for tp, start in starts.items():
+                if start < first[tp] and not self.options.fail_on_data_loss:
+                    starts[tp] = first[tp]
+            wanted = {tp: OffsetRange(start, max(start, ends[tp])) for tp, start in starts.items()}
+            return _tasks(self.options, wanted, sizes)
         finally:
+            sizes.close()
             view.close()
-        for tp, start in starts.items():
-            if start < first[tp] and not self.options.fail_on_data_loss:
-                starts[tp] = first[tp]
-        wanted = {tp: OffsetRange(start, max(start, ends[tp])) for tp, start in starts.items()}
-        return [KafkaSlice(part) for part in ranges.split(wanted, self.options.min_partitions)]
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """On an executor: the slice as Arrow batches."""
-        return iter(()) if partition.value is None else read_slice(self.options, partition.part)
+        """On an executor: what the task reads, as Arrow batches."""
+        return iter(()) if partition.value is None else read_task(self.options, partition.value)
 
 
 class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -197,12 +196,13 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """Slices of the ranges that ``end`` names: the same after a crash, whatever the group looks like by then."""
         if start == end:
             return []
-        wanted = StreamOffset.from_json(end).ranges
-        return [KafkaSlice(part) for part in ranges.split(wanted, self.options.min_partitions)]
+        offset = StreamOffset.from_json(end)
+        driver = self.driver
+        return _tasks(self.options, driver.to_read(offset), driver.sizes, offset.ids, driver.member_of(offset))
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """On an executor: the slice as Arrow batches."""
-        return read_slice(self.options, partition.part)
+        """On an executor: what the task reads, as Arrow batches."""
+        return read_task(self.options, partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: Spark calls this one batch late, and never for the last (see ``latestOffset``)."""
@@ -212,6 +212,26 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         driver, self._driver = self._driver, None
         if driver is not None:
             driver.stop()
+
+
+def _tasks(
+    options: SourceOptions,
+    wanted: Ranges,
+    sizes: RecordSizes,
+    ids: Mapping[str, str] | None = None,
+    member: str | None = None,
+) -> Sequence[InputPartition]:
+    """The tasks of a batch: not fewer than this machine has processors, or ``minPartitions``, if there is so much."""
+    slots = options.min_partitions or os.cpu_count() or 1
+    slices = split(wanted, options.min_partitions)
+    # Only where ranges may share a task their size matters.
+    record_bytes = sizes.of(wanted) if len(slices) > slots else {}
+    known = ids or {}
+    tasks = []
+    for parts in share_out(slices, slots, record_bytes):
+        topics = {part.topic for part in parts}
+        tasks.append(KafkaTask(Task(tuple(parts), {name: known[name] for name in topics if name in known}, member)))
+    return tasks
 
 
 def _on_sigterm_stop() -> None:

@@ -12,8 +12,9 @@ from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.waiting.handlers import Handler, ThreadingHandler
-from managedconsumer.spark.options import EARLIEST, LATEST, SourceOptions, Where
-from managedconsumer.structs import TopicPartition
+from managedconsumer.spark.options import SourceOptions
+from managedconsumer.spark.where import EARLIEST, LATEST, Where
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,12 @@ class TopicView:
         self.offsets = OffsetClient(self.cluster, self.link, options.group_id, options.isolation_level)
         self._max_age = int(options.kafka.get("metadata.max.age.ms", _METADATA_AGE_MS)) / 1000.0
         self._ends: Offsets = {}
+        #: The leaders' epochs when they told the ends, and how often they were asked.
+        self.epochs: dict[TopicPartition, int] = {}
+        self.looks = 0
         self._looked_at = float("-inf")
+        # All partitions, and the metadata that they are from: an idle query asks for them a hundred times a second.
+        self._listed: tuple[object, list[TopicPartition]] = (None, [])
         #: Topics of the group's other members: a leader watches those too.
         self.watched: frozenset[str] = frozenset()
 
@@ -58,11 +64,14 @@ class TopicView:
         if chosen.partitions:
             return list(chosen.partitions)
         snapshot = self.cluster.snapshot
-        return [
-            TopicPartition(topic, number)
-            for topic in sorted(self.topics())
-            for number in sorted(snapshot.partitions_for_topic(topic) or ())
-        ]
+        if self._listed[0] is not snapshot:
+            found = [
+                TopicPartition(topic, number)
+                for topic in sorted(self.topics())
+                for number in sorted(snapshot.partitions_for_topic(topic) or ())
+            ]
+            self._listed = (snapshot, found)
+        return self._listed[1]
 
     def topics(self) -> set[str]:
         """The topics by name; those that match, for a pattern."""
@@ -118,9 +127,11 @@ class TopicView:
         if tps and (fresh or missing or self.look_again_in() == 0.0):
             found = self.offsets.list_offsets(dict.fromkeys(tps, LATEST), _END_PATIENCE)
             self._looked_at = self.handler.now()
+            self.looks += 1
             for tp, answer in found.items():
                 if answer.error is None:
                     self._ends[tp] = answer.offset
+                    self.epochs[tp] = answer.leader_epoch
                 elif not answer.may_change:
                     raise answer.error
                 else:
@@ -139,10 +150,18 @@ class TopicView:
         """Where the logs begin."""
         return self._lookup(dict.fromkeys(tps, EARLIEST))
 
-    def committed(self, tps: Collection[TopicPartition], patience: float) -> Offsets:
-        """What the group has committed; partitions without are not in it. Raises when the group does not answer."""
+    def commits(self, tps: Collection[TopicPartition], patience: float) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The group's commits; partitions without are not in it. Raises when the group does not answer."""
         found = self.offsets.committed(tps, patience)
-        return {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
+        return {
+            tp: OffsetAndMetadata(entry.offset, entry.metadata or "")
+            for tp, entry in found.items()
+            if entry.offset >= 0
+        }
+
+    def committed(self, tps: Collection[TopicPartition], patience: float) -> Offsets:
+        """The offsets of :meth:`commits`."""
+        return {tp: entry.offset for tp, entry in self.commits(tps, patience).items()}
 
     def resolve(self, where: Where, tps: Collection[TopicPartition]) -> Offsets:
         """``where`` as one offset per partition; raises ConfigurationError when it does not fit the partitions."""
@@ -176,8 +195,9 @@ class TopicView:
 
     @staticmethod
     def _check_complete(what: str, given: Mapping[TopicPartition, object], tps: Collection[TopicPartition]) -> None:
+        read = set(tps)
         missing = [tp for tp in tps if tp not in given]
-        extra = [tp for tp in given if tp not in tps]
+        extra = [tp for tp in given if tp not in read]
         if missing or extra:
             raise err.ConfigurationError(
                 f"the {what} must name every partition that is read, and no other: "

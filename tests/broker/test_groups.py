@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable
 
@@ -162,8 +163,16 @@ def test_kafkas_own_tool_reads_the_living_group(kafka: DevBroker, fleet: Make) -
     )
 
     def tool(*arguments: str) -> list[list[str]]:
-        text = kafka.run_tool("kafka-consumer-groups", "--group", group.group, *arguments)
-        return [line.split() for line in text.splitlines() if line.startswith(group.group)]
+        printed: list[str] = []
+
+        def run() -> None:
+            printed.append(kafka.run_tool("kafka-consumer-groups", "--group", group.group, *arguments))
+
+        # Greenlets send their heartbeats meanwhile, so this thread must not stand still for a JVM's start.
+        thread = threading.Thread(target=run)
+        thread.start()
+        group.until(lambda: not thread.is_alive(), 90, "Kafka's tool has answered")
+        return [line.split() for line in printed[0].splitlines() if line.startswith(group.group)]
 
     rows = tool("--describe")
     assert {(row[1], row[2], row[3], row[4], row[5]) for row in rows} == {

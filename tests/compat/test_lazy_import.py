@@ -32,6 +32,8 @@ CONTRACT = {
     "TopicPartitionState",
     "__version__",
     "patch_pykafka",
+    "read",
+    "read_arrow",
     "stop_on_signals",
 }
 

@@ -67,6 +67,7 @@ class Member:
         self.did: list[str] = []
         self.on: dict[type, Callable[[Any], Any]] = {}
         self.lost_meanwhile = False
+        self.leaving = False
         negotiation = Negotiation([assignor], incremental=incremental)
         self.over = HandOver("g", negotiation, self, rules)
 
@@ -76,7 +77,7 @@ class Member:
         return sorted(self.assigned)
 
     def current(self, generation: Generation) -> bool:
-        return generation == self.generation and not self.lost_meanwhile
+        return generation == self.generation and not self.lost_meanwhile and not self.leaving
 
     def joined(self) -> bool:
         return self.generation.joined and not self.lost_meanwhile
@@ -149,6 +150,10 @@ def _short(tps: Any) -> str:
 
 def _lose(member: Member) -> None:
     member.lost_meanwhile = True
+
+
+def _stop(member: Member) -> None:
+    member.leaving = True
 
 
 def _fail(error: BaseException) -> Callable[[Member], Any]:
@@ -348,6 +353,23 @@ def test_an_error_of_a_generation_that_is_over_is_of_no_interest() -> None:
 
     member.on[ho.TakeOver] = lose_and_fail
     assert member.take(T0)[0] is None
+
+
+@BOTH
+@pytest.mark.parametrize("step", [ho.Hold, ho.Commit])
+@pytest.mark.parametrize("cooperative", [False, True])
+def test_what_a_stop_interrupts_is_committed_and_told_by_the_stop(rules: Rules, step: type, cooperative: bool) -> None:
+    """Partitions that were to be given up, and were not: nobody may start them where nothing is committed."""
+    member = Member(rules, cooperative=cooperative)
+    member.take(T0, T1)
+    member.on[step] = _stop
+    if cooperative:
+        result, did = member.take(T1, T2)
+    else:
+        result, did = member.prepare()
+    assert not result
+    assert not any(line.startswith(("drop", "revoked", "take over")) for line in did)
+    assert member.run(member.over.leave(member.generation))[1] == ["hold t0,t1", "commit t0,t1", "revoked t0,t1"]
 
 
 # -- what the listener raises ----------------------------------------------------------------------------------

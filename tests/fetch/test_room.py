@@ -20,6 +20,8 @@ from tests.fetch.kit import Kit
 
 TOPIC = "orders"
 KB = 1 << 10
+#: Twelve schedules; the fast half tries three of them.
+seeds = pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 12))])
 
 
 @dataclass
@@ -135,7 +137,7 @@ class World:
                 (self.answer if node in self.under_way else self.ask)(node)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds
 @pytest.mark.parametrize(("brokers", "partitions"), [(1, 8), (3, 4), (5, 1)])
 @pytest.mark.parametrize("times", [1, 3, 20])
 def test_no_more_is_held_than_the_bound_and_every_partition_gets_its_turn(
@@ -147,7 +149,7 @@ def test_no_more_is_held_than_the_bound_and_every_partition_gets_its_turn(
     assert min(world.read[tp] for tp in world.batch) >= 5
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds
 def test_a_batch_larger_than_the_bound_passes_alone_once_its_size_is_known(seed: int) -> None:
     world = World(seed, brokers=3, partitions=2, bound=300 * KB, partition_max=100 * KB)
     huge = TopicPartition(TOPIC, 4)
@@ -160,7 +162,7 @@ def test_a_batch_larger_than_the_bound_passes_alone_once_its_size_is_known(seed:
     assert min(world.read[tp] for tp in world.batch) >= 5
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds
 def test_partitions_that_are_paused_with_a_full_buffer_keep_no_other_one_waiting(seed: int) -> None:
     world = World(seed, brokers=2, partitions=3, bound=200 * KB, partition_max=100 * KB)
     last = TopicPartition(TOPIC, 5)
@@ -176,7 +178,7 @@ def test_partitions_that_are_paused_with_a_full_buffer_keep_no_other_one_waiting
     assert world.read[last] >= 10
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds
 def test_brokers_without_data_keep_no_other_one_waiting(seed: int) -> None:
     world = World(seed, brokers=4, partitions=2, bound=150 * KB, partition_max=100 * KB)
     busy = TopicPartition(TOPIC, 3)

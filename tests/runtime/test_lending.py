@@ -1,274 +1,109 @@
-"""A consuming thread that waits receives small answers itself; whatever else happens, nothing is lost or late."""
+"""Idle connections that several consumers of one client use in turn."""
 
 from __future__ import annotations
 
-import signal
-import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
-from managedconsumer.runtime.engine import lending
-from managedconsumer.runtime.net.transport import PeerClosedError, make_transport
+from managedconsumer.runtime.cluster import lending
+from managedconsumer.runtime.cluster.lending import Lending
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
-from managedconsumer.runtime.waiting.lookout import LookoutCondition
-from managedconsumer.testing import MemoryBroker
 
-TOPIC = "orders"
+HERE = ("broker", 9092)
 
 
-def until(give: Callable[[], Any], seconds: float = 20.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (given := give()):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    return given
+class Clock(ThreadingHandler):
+    time = 100.0
+
+    def now(self) -> float:
+        return self.time
 
 
-class Reader:
-    """A thread that consumes until it gets None or an error."""
+class Line:
+    """What is looked at of a connection."""
 
-    def __init__(self, consumer: Any) -> None:
-        self.consumer = consumer
-        self.seen: list[Any] = []
-        self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+    def __init__(self, host: str = "broker", heard_at: float = 100.0) -> None:
+        self.host, self.port, self.heard_at, self.connected = host, 9092, heard_at, True
 
-    def _run(self) -> None:
-        try:
-            while (message := self.consumer.consume()) is not None:
-                self.seen.append(message.value)
-        except Exception as error:  # noqa: BLE001 (looked at by the test)
-            self.error = error
+    def close(self) -> None:
+        self.connected = False
 
 
 @pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 2}) as broker:
-        yield broker
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
-def make(broker: MemoryBroker) -> Iterator[Callable[..., Any]]:
-    made: list[Any] = []
-
-    def new(kind: type[Any] = SimpleConsumer, *group: Any, **options: Any) -> Any:
-        given = {"consumer_timeout_ms": 20_000, **options}
-        made.append(kind(TOPIC, broker.bootstrap, *group, **given))
-        return made[-1]
-
-    yield new
-    for consumer in made:
-        consumer.stop()
+def idle(clock: Clock) -> Any:
+    return Lending(clock)
 
 
-def state(consumer: Any) -> Any:
-    return consumer._session.engine
+def test_what_was_used_last_is_used_next(idle: Any) -> None:
+    first, second, other = Line(), Line(), Line("another")
+    for each in (first, second, other):
+        idle.put(each)
+    assert idle.take(HERE) is second
+    assert idle.take(HERE) is first
+    assert idle.take(None) is other
+    assert idle.take(HERE, patience=0.0) is None
 
 
-def loans(consumer: Any) -> Any:
-    return state(consumer).fetchers.lending.loans
+def test_a_broken_one_is_given_to_nobody(idle: Any) -> None:
+    good, broken, late = Line(), Line(), Line()
+    for each in (good, broken):
+        idle.put(each)
+    broken.connected = late.connected = False
+    idle.put(late)
+    assert idle.take(HERE) is good
+    assert idle.take(HERE, patience=0.0) is None
 
 
-def watching(consumer: Any) -> bool:
-    """A thread waits for the answer."""
-    engine = state(consumer)
-    return bool(engine.lookout is not None and engine.lookout._watching)
+def test_what_has_been_silent_for_long_is_not_good_enough_for_a_long_request(idle: Any) -> None:
+    old, fresh = Line(heard_at=90.0), Line(heard_at=99.0)
+    for each in (fresh, old):
+        idle.put(each)
+    assert idle.take(HERE, 98.0) is fresh
+    assert not old.connected
 
 
-def one_after_the_other(broker: MemoryBroker, reader: Reader, count: int, start: int = 0) -> None:
-    for number in range(start, start + count):
-        until(lambda: watching(reader.consumer))
-        broker.produce(TOPIC, [b"%d" % number], partition=number % 2)
-        until(lambda number=number: b"%d" % number in reader.seen)  # type: ignore[misc]
+def test_one_that_is_soon_back_is_waited_for(idle: Any) -> None:
+    line = Line()
+    idle.put(line)
+    assert idle.take(HERE) is line
+    threading.Timer(0.02, idle.put, [line]).start()
+    assert idle.take(HERE, patience=20.0) is line
 
 
-@pytest.fixture
-def reader(broker: MemoryBroker, make: Callable[..., Any]) -> Reader:
-    """A thread that has read "first" and waits for the answer itself."""
-    reader = Reader(make())
-    until(lambda: state(reader.consumer).sitting)
-    broker.produce(TOPIC, [b"first"])
-    until(lambda: watching(reader.consumer))
-    return reader
+def test_one_that_may_be_away_for_long_is_not(idle: Any, clock: Clock) -> None:
+    line = Line()
+    idle.put(line)
+    assert idle.take(HERE, 50.0) is line  # as for a join
+    assert idle.take(HERE, patience=20.0) is None
+    idle.put(line)
+    assert idle.take(HERE) is line
+    clock.time += 20.0  # no answer so far
+    assert idle.take(HERE, patience=20.0) is None
 
 
-def test_messages_come_in_their_order(broker: MemoryBroker, reader: Reader) -> None:
-    one_after_the_other(broker, reader, 20)
-    assert reader.seen == [b"first", *(b"%d" % n for n in range(20))]
-    assert loans(reader.consumer)[0].rounds >= 20, "the thread itself has received them"
-
-
-def test_a_stop_ends_the_wait_at_once(reader: Reader) -> None:
-    started = time.monotonic()
-    reader.consumer.stop()
-    reader.thread.join(10)
-    assert not reader.thread.is_alive()
-    assert time.monotonic() - started < 4, "it did not wait for the broker's answer"
-
-
-def test_a_large_answer_comes(broker: MemoryBroker, reader: Reader) -> None:
-    """It does not fit into what is received at once."""
-    broker.produce(TOPIC, [b"x" * 100_000])
-    until(lambda: len(reader.seen) == 2)
-    broker.produce(TOPIC, [b"after it"])
-    until(lambda: reader.seen[-1] == b"after it")
-
-
-def test_a_seek_counts_at_once(broker: MemoryBroker, reader: Reader) -> None:
-    one_after_the_other(broker, reader, 4)
-    until(lambda: watching(reader.consumer))
-    reader.consumer.seek(TopicPartition(TOPIC, 0), 0)
-    until(lambda: reader.seen.count(b"0") == 2, 4.0)
-    assert reader.seen[-1] == b"2"
-
-
-def test_a_broken_connection_is_replaced(broker: MemoryBroker, reader: Reader) -> None:
-    one_after_the_other(broker, reader, 2)
-    loans(reader.consumer)[0].sent.connection.close()
-    broker.produce(TOPIC, [b"after it"])
-    until(lambda: reader.seen[-1] == b"after it")
-    assert reader.seen == [b"first", b"0", b"1", b"after it"]
-
-
-def test_the_worker_goes_on_when_the_thread_stays_away(
-    broker: MemoryBroker, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lending, "_MISSED", 0.05)
-    consumer = make()
-    sender = threading.Thread(target=lambda: (until(lambda: state(consumer).sitting), broker.produce(TOPIC, [b"0"])))
-    sender.start()
-    assert consumer.consume().value == b"0"
-    sender.join()
-    for number in range(1, 4):  # each is another answer
-        broker.produce(TOPIC, [b"%d" % number])
-        until(lambda number=number: state(consumer).buffer.records == number)  # type: ignore[misc]
-    assert [consumer.consume().value for _ in range(3)] == [b"1", b"2", b"3"]
-
-
-def test_two_threads_share_what_comes(broker: MemoryBroker, reader: Reader) -> None:
-    other = Reader(reader.consumer)
-    for number in range(30):
-        broker.produce(TOPIC, [b"%d" % number])
-        until(lambda number=number: b"%d" % number in reader.seen + other.seen)  # type: ignore[misc]
-    assert sorted(reader.seen + other.seen) == sorted([b"first", *(b"%d" % n for n in range(30))])
-
-
-class Interrupted(Exception):
-    """What a signal's handler raises."""
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_nothing_is_lost_when_the_thread_is_interrupted(
-    broker: MemoryBroker, reader: Reader, monkeypatch: pytest.MonkeyPatch, before: bool
-) -> None:
-    pool = state(reader.consumer).fetchers
-    take_all = pool.take_all
-
-    def interrupted(*args: Any) -> bool:
-        if threading.current_thread() is not reader.thread:
-            return bool(take_all(*args))
-        monkeypatch.setattr(pool, "take_all", take_all)
-        if not before:
-            take_all(*args)
-        raise Interrupted
-
-    monkeypatch.setattr(pool, "take_all", interrupted)
-    broker.produce(TOPIC, [b"0"])
-    reader.thread.join(10)
-    assert isinstance(reader.error, Interrupted)
-    again = Reader(reader.consumer)
-    until(lambda: again.seen)
-    broker.produce(TOPIC, [b"1"])
-    until(lambda: again.seen == [b"0", b"1"])
-
-
-def test_a_signals_handler_interrupts_the_wait(broker: MemoryBroker, make: Callable[..., Any]) -> None:
-    consumer = make(ManagedBalancedConsumer, "group")
-
-    def raises(*_: Any) -> None:
-        raise Interrupted
-
-    def send() -> None:
-        until(lambda: state(consumer).sitting)
-        broker.produce(TOPIC, [b"0"])
-        until(lambda: watching(consumer))
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-
-    before = signal.signal(signal.SIGUSR1, raises)
-    sender = threading.Thread(target=send)
-    sender.start()
-    try:
-        assert consumer.consume().value == b"0"
-        with pytest.raises(Interrupted):
-            consumer.consume()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-        sender.join()
-    broker.produce(TOPIC, [b"1"])
-    assert consumer.consume().value == b"1"
-
-
-# -- below it ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    here, there = socket.socketpair()
-    with here, there:
-        yield here, there
-
-
-def test_a_lookout_hears_notifications_and_connections(pair: tuple[socket.socket, socket.socket]) -> None:
-    here, there = pair
-    lookout = LookoutCondition(threading.RLock())
-    with lookout:
-        assert lookout.watch([here], 0.0) == []
-        there.send(b"x")
-        assert lookout.watch([here], 20.0) == [0]
-        here.recv(1)
+def test_more_than_needed_are_closed(idle: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lending, "_NOT_NEEDED", 5.0)
+    lines = [Line() for _ in range(3)]
+    for each in lines:
+        idle.put(each)
     for _ in range(3):
-
-        def notify() -> None:
-            with lookout:
-                until(lambda: True)
-                lookout.notify_all()
-
-        with lookout:
-            waker = threading.Thread(target=notify)
-            waker.start()
-            started = time.monotonic()
-            assert lookout.watch([here], 20.0) == []
-            assert time.monotonic() - started < 10
-        waker.join()
+        clock.time += 2.0
+        idle.put(idle.take(HERE))
+    assert [each.connected for each in lines] == [False, False, True]
 
 
-def test_a_glance_waits_for_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
-    here, there = pair
-    transport = make_transport(ThreadingHandler(), here)
-
-    def size(header: bytes) -> int:
-        return int.from_bytes(header, "big")
-
-    assert transport.glance(size) is True
-    there.send(b"\0\0")
-    assert transport.glance(size) is True
-    there.send(b"\0\5abc")
-    assert transport.glance(size) is True
-    there.send(b"de")
-    frame = transport.glance(size)
-    assert isinstance(frame, memoryview)
-    assert bytes(frame) == b"abcde"
-    long = b"y" * 20_000
-    there.send(len(long).to_bytes(4, "big") + long[:100])
-    assert transport.glance(size) is False
-    there.send(long[100:])
-    assert bytes(transport.receive_frame(size, time.monotonic() + 20)) == long
-    there.close()
-    with pytest.raises(PeerClosedError):
-        transport.glance(size)
+def test_the_end(idle: Any) -> None:
+    kept, lent = Line(), Line()
+    idle.put(kept)
+    idle.close()
+    idle.put(lent)
+    assert not kept.connected
+    assert not lent.connected
+    assert idle.take(HERE, patience=0.0) is None

@@ -133,23 +133,31 @@ def test_a_chunk_of_nothing_but_an_end() -> None:
     assert chunk.position == 9
 
 
-def test_a_signal_hands_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    messages = theirs()
-    chunk = RdkafkaChunk(CONTEXT, messages, 100)
+def test_what_was_taken_has_to_be_fetched_again() -> None:
+    """The chunk keeps nothing that it has handed out; a call that was interrupted goes back by a new fetch."""
+    chunk = through()
     next(chunk)
-    value = Theirs.value
+    chunk.rewind(101)
+    assert [message.offset for message in chunk.take(3)] == [101, 102, 103]
+    chunk.rewind(101)
+    assert (chunk.position, chunk.active, next(chunk, None), chunk.take(9)) == (101, False, None, [])
 
-    def interrupted(message: Theirs) -> bytes | None:
-        if message is messages[5]:
-            raise KeyboardInterrupt
-        return value(message)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Theirs, "value", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            chunk.take(9)
-    assert chunk.position == 101
-    assert [message.offset for message in chunk.take(9)] == list(range(101, 110))
+def test_a_value_that_cannot_be_had_hands_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: Theirs) -> bytes | None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Theirs, "value", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        through()
+
+
+def test_offsets_with_gaps_and_epochs_that_change() -> None:
+    found = [Theirs(Record(b"v"), offset, epoch=epoch) for offset, epoch in [(3, 1), (5, 1), (6, 2), (9, None)]]
+    chunk = RdkafkaChunk(CONTEXT, found, 3)
+    assert chunk.epochs == [(3, 1), (6, 2)]
+    assert [(message.offset, message.leader_epoch) for message in chunk] == [(3, 1), (5, 1), (6, 2), (9, -1)]
+    assert chunk.position == 10
 
 
 def test_a_bound_in_bytes() -> None:

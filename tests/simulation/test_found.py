@@ -146,6 +146,7 @@ def test_what_is_on_hold_stays_on_hold_when_something_else_is_dropped() -> None:
     part.lock, part.not_full = handler.Condition(shared), handler.Condition(shared)
     part.subscription, part.buffer = SubscriptionState(), FetchBuffer(10, 1000)
     part.collector, part.partition_object = FetchCollector(part.buffer), lambda tp: tp
+    part.fetchers = SimpleNamespace(look_again=lambda: None)
     part.subscription.subscribe(topics=["t"])
     part.take_over([TP, OTHER], retain=True)
     part.hold([TP])
@@ -293,6 +294,26 @@ def test_a_static_leader_that_cannot_ask_what_the_group_has_finds_new_partitions
 
 @pytest.mark.parametrize("seed", [20320, 190209, 710333])
 def test_seeds_in_which_a_static_leader_cannot_ask_what_the_group_has(seed: int) -> None:
+    trace = simulate(seed)
+    assert trace.ok, trace
+
+
+@pytest.mark.parametrize("seed", [7220165, 7231116])
+def test_seeds_of_consumers_that_share_a_watch(seed: int) -> None:
+    """A partition moves to a broker whose partitions are watched; a watch connects while its consumers stop."""
+    trace = simulate(seed)
+    assert trace.ok, trace
+
+
+def test_a_stop_while_partitions_are_given_up_commits_them() -> None:
+    """They were dropped without a commit; by LATEST their next owner passed messages over."""
+    trace = simulate(141245)
+    assert trace.ok, trace
+
+
+@pytest.mark.parametrize("seed", [58794, 95385, 109247])
+def test_seeds_that_were_false_alarms(seed: int) -> None:
+    """A generation joined once more at another coordinator; an aborted message in hand; a late commit under KIP-848."""
     trace = simulate(seed)
     assert trace.ok, trace
 

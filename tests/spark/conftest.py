@@ -45,7 +45,13 @@ def committed(broker: DevBroker, topic: str, group: str) -> dict[int, int]:
 
 
 @pytest.fixture
-def query() -> Iterator[Callable[..., Query]]:
+def patient_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that has just started may take long to let a member in, on a machine that is busy."""
+    monkeypatch.setattr("managedconsumer.spark.driver._FIRST_JOIN", 40.0)
+
+
+@pytest.fixture
+def query(patient_first_call: None) -> Iterator[Callable[..., Query]]:
     """``query(broker, topic, group__id=..., ...)``; stopped after the test."""
     made: list[Query] = []
 

@@ -19,7 +19,7 @@ class Query:
 
     def __init__(self, bootstrap: str, topic: str, listener: Any = None, start: Any = None, **options: str) -> None:
         named = {name.replace("__", "."): value for name, value in options.items()}
-        self.options = {
+        wanted = {
             "kafka.bootstrap.servers": bootstrap,
             **({"subscribe": topic} if topic else {}),
             "startingOffsets": "earliest",
@@ -27,6 +27,7 @@ class Query:
             "kafka.session.timeout.ms": "6000",
             **named,
         }
+        self.options = {name: value for name, value in wanted.items() if value}  # "": as if it was not given
         self.reader = ManagedKafkaStreamReader(self.options, listener)
         self.start = start
         self.planned: Any = None

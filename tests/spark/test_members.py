@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import ConsumerRebalanceListener, ManagedBalancedConsumer
+from managedconsumer import errors as err
 from managedconsumer.coordinator import requests
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
@@ -29,7 +30,11 @@ from tests.spark.queries import Query, Row
 
 MakeQuery = Callable[..., Query]
 MakeTopic = Callable[..., str]
-STRATEGIES = ["range", "cooperative-sticky"]
+STRATEGIES = [
+    {"kafka__partition__assignment__strategy": "range"},
+    {"kafka__partition__assignment__strategy": "cooperative-sticky"},
+    {"kafka__group__protocol": "consumer"},
+]
 
 
 class Recorder(ConsumerRebalanceListener):
@@ -114,7 +119,7 @@ def test_partitions_move_between_a_query_and_a_plain_member(
     q.batch()
     assert q.owned == {0, 1, 2, 3}
     q.plan()
-    other = plain(kafka, name, group)
+    other = plain(kafka, name, group, membership_protocol="cooperative-sticky")
     wait_for(lambda: q.reader.driver.member and not q.reader.driver.member.member.stable, what="a rebalance is due")
     assert q.owned == {0, 1, 2, 3}, "not while a batch runs"
     q.rows += q.execute()
@@ -130,13 +135,13 @@ def test_partitions_move_between_a_query_and_a_plain_member(
     assert Counter(q.rows + other.rows).most_common(1)[0][1] == 1, "nothing twice"
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=["range", "cooperative-sticky", "KIP-848"])
 def test_two_queries_share_the_partitions(
-    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str], strategy: str
+    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str], strategy: dict[str, str]
 ) -> None:
     name, group = topic(kafka43, 4), unique("group")
     produce(kafka43, name, 400)
-    options = {"group__id": group, "kafka__partition__assignment__strategy": strategy, "maxOffsetsPerTrigger": "20"}
+    options = {"group__id": group, **strategy, "maxOffsetsPerTrigger": "20"}
     first, second = query(kafka43, name, **options), query(kafka43, name, **options)
     first.batch()
 
@@ -156,13 +161,41 @@ def test_two_queries_share_the_partitions(
     assert sorted(first.rows + second.rows) == [(p, o) for p in range(4) for o in range(100)]
 
 
+def test_a_broker_without_kip_848_has_a_classic_member(
+    kafka39: DevBroker,
+    topic: MakeTopic,
+    query: MakeQuery,
+    unique: Callable[[str], str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name, group = topic(kafka39, 2), unique("group")
+    produce(kafka39, name, 100, 2)
+    q = query(kafka39, name, group__id=group, kafka__group__protocol="consumer")
+    wait_for(lambda: q.batch() is not None and len(q.rows) == 100)
+    assert "the broker does not have KIP-848" in caplog.text
+
+
+def test_a_member_of_kip_848_that_is_lost_fails_its_batch(
+    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
+) -> None:
+    name, group = topic(kafka43, 2), unique("group")
+    produce(kafka43, name, 100, 2)
+    q = query(kafka43, name, group__id=group, kafka__group__protocol="consumer")
+    wait_for(q.plan)
+    assert len(q.execute()) == 100, "DescribeGroups does not see such a group, and it is asked for in the other way"
+    planned, driver = q.planned, q.reader.driver
+    driver._planned_as = "somebody-else"
+    with pytest.raises(err.UnknownMemberId):
+        q.execute(planned)
+
+
 def test_the_listener_hears_of_everything_between_two_batches(
     kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, plain: Callable[..., Plain], unique: Callable[[str], str]
 ) -> None:
     name, group, listener = topic(kafka43, 4), unique("group"), Recorder()
     produce(kafka43, name, 400)
     listener.move = {TopicPartition(name, 2): 90, TopicPartition("other", 0): 5}
-    q = query(kafka43, name, listener, group__id=group)
+    q = query(kafka43, name, listener, group__id=group, kafka__partition__assignment__strategy="range")
     rows = q.batch()
     assert [o for p, o in rows if p == 2] == list(range(90, 100)), "positions can be moved"
     listener.move = {}
@@ -206,16 +239,19 @@ def test_an_evicted_query_commits_nothing_and_comes_back(
     before = committed(kafka, name, group)
     old = member_of(q).generation.member_id
     evict(kafka, group, old)
-    q.rows += q.execute()
-    q.start, q.planned = q.planned, None
+    with pytest.raises(err.UnknownMemberId, match=r"not in group .* any more"):
+        q.execute()  # what others may have got is not written
     wait_for(lambda: member_of(q).member.machine.need_rejoin(), what="a heartbeat tells")
     assert committed(kafka, name, group) == before
-    while len(set(q.rows)) < 100:
-        q.batch()
+    q.stop()  # the task has failed, and with it the query
     assert ("lost", [0, 1]) in listener.calls
+    again = query(kafka, name, listener, q.start, group__id=group, maxOffsetsPerTrigger="20")
+    again.rows = q.rows + again.execute(q.planned)  # the checkpoint holds the batch
+    again.start = q.planned
+    wait_for(lambda: again.batch() is not None and len(set(again.rows)) == 100)
     assert listener.calls[-1] == ("assigned", [0, 1])
-    assert member_of(q).generation.member_id != old
-    assert Counter(q.rows).most_common(1)[0][1] == 1, "alone in its group it knows what it has done"
+    assert member_of(again).generation.member_id != old
+    assert Counter(again.rows).most_common(1)[0][1] == 1, "alone in its group it knows what it has done"
 
 
 class Claiming:

@@ -12,6 +12,16 @@ from managedconsumer.structs import TopicPartition
 
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "views"}
 
+BEARER = {
+    "kafka.security.protocol": "SASL_PLAINTEXT",
+    "kafka.sasl.mechanism": "OAUTHBEARER",
+    "kafka.sasl.oauthbearer.token.provider": f"{__name__}:give_token",
+}
+
+
+def give_token() -> str:
+    return "to.ke.n"
+
 
 def parse(streaming: bool = True, **more: str) -> SourceOptions:
     names = {name.replace("__", "."): value for name, value in more.items()}
@@ -69,7 +79,21 @@ def test_group_id_is_found_under_sparks_name_too() -> None:
         ({"kafka.partition.assignment.strategy": "best", "group.id": "g"}, "cooperative-sticky"),
         ({"kafka.session.timeout.ms": "-1", "group.id": "g"}, "session.timeout.ms"),
         ({"kafka.security.protocol": "SASL"}, "security_protocol"),
-        ({"kafka.security.protocol": "SASL_SSL"}, "SCRAM-SHA-512, not None"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "OAUTHBEARER, not None"),
+        ({"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "OAUTHBEARER"}, "module:function"),
+        ({**BEARER, "kafka.sasl.oauthbearer.token.provider": "nowhere:token"}, "pyFiles"),
+        ({**BEARER, "kafka.sasl.oauthbearer.token.provider": f"{__name__}:BASE"}, "no function"),
+        ({**BEARER, "kafka.sasl.oauthbearer.extensions": "tenant"}, "name=value"),
+        ({"fetchOffset.numRetries": "5"}, "kafkaConsumer.pollTimeoutMs"),
+        ({"fetchOffset.retryIntervalMs": "5"}, "kafkaConsumer.pollTimeoutMs"),
+        ({"store": "s3a://bucket/claims"}, "need a local (or NFS) directory"),
+        ({"group.mode": "watch", "group.id": "g"}, "group.mode must be one of member, progress"),
+        ({"kafka.group.protocol": "new"}, "kafka.group.protocol must be one of classic, consumer"),
+        ({"kafka.group.protocol": "consumer", "kafka.partition.assignment.strategy": "range"}, "the broker assigns"),
+        ({"group.mode": "progress"}, "needs the option group.id"),
+        ({"offsetConflict": "newest", "group.id": "g"}, "one of auto, fail, checkpoint, group"),
+        ({"offsetConflict": "fail"}, "for members of a group"),
+        ({"offsetConflict": "fail", "group.id": "g", "group.mode": "progress"}, "for members of a group"),
     ],
 )
 def test_mistakes_are_named(more: dict[str, str], said: str) -> None:
@@ -97,6 +121,38 @@ def test_jaas_settings_and_pem_files_become_security(tmp_path: object) -> None:
     assert security.ssl_check_hostname
     assert "s3;cret" not in repr(options)
     assert pickle.loads(pickle.dumps(options)).settings().security == security
+
+
+def test_a_token_function_is_named_and_called_in_whatever_process() -> None:
+    options = SourceOptions.parse(
+        {**BASE, **BEARER, "kafka.sasl.oauthbearer.extensions": "tenant=a, zone=b"}, streaming=True
+    )
+    security = pickle.loads(pickle.dumps(options)).settings().security
+    assert security.sasl_oauth_token() == "to.ke.n"
+    assert security.sasl_oauth_extensions == {"tenant": "a", "zone": "b"}
+    assert security == options.settings().security
+
+
+def test_a_query_is_a_cooperative_member_unless_it_says_otherwise() -> None:
+    assert parse(group__id="g").assignor_names() == ["CooperativeStickyPartitionAssignor"]
+    assert parse(group__id="g").is_member
+    assert not parse(group__id="g", group__mode="progress").is_member
+    assert not parse().is_member
+
+
+def test_progress_goes_with_chosen_partitions() -> None:
+    given = {"kafka.bootstrap.servers": "h:1", "assign": '{"t": [0]}', "group.id": "g", "group.mode": "progress"}
+    assert SourceOptions.parse(given, streaming=True).topics.partitions == (TopicPartition("t", 0),)
+    del given["group.id"], given["group.mode"]
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        SourceOptions.parse({**given, "kafka.group.id": "g"}, streaming=True)
+
+
+@pytest.mark.parametrize("name", ["store", "group.mode", "offsetConflict"])
+def test_what_is_for_streams_is_refused_in_a_batch(name: str) -> None:
+    values = {"store": "/tmp/x", "group.mode": "member", "offsetConflict": "auto"}
+    with pytest.raises(ConfigurationError, match=f"{name} is for streams"):
+        SourceOptions.parse({**BASE, "group.id": "g", name: values[name]}, streaming=False)
 
 
 def test_a_java_key_store_is_refused_with_the_remedy() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark import ranges
+from managedconsumer.spark import ranges, tasks
 from managedconsumer.spark.ranges import OffsetRange, StreamOffset
 from managedconsumer.structs import TopicPartition
 
@@ -72,7 +72,7 @@ def test_a_small_partition_is_not_forgotten_beside_a_large_one() -> None:
 def test_slices_cover_every_offset_once(sizes: dict[TopicPartition, int], min_partitions: int | None) -> None:
     wanted = {tp: OffsetRange(3, 3 + size) for tp, size in sizes.items()}
     covered: dict[TopicPartition, int] = {}
-    for part in ranges.split(wanted, min_partitions):
+    for part in tasks.split(wanted, min_partitions):
         tp = TopicPartition(part.topic, part.partition)
         assert part.start == covered.get(tp, 3)
         assert part.stop > part.start
@@ -81,9 +81,9 @@ def test_slices_cover_every_offset_once(sizes: dict[TopicPartition, int], min_pa
 
 
 def test_min_partitions_cuts_large_ranges_in_proportion() -> None:
-    slices = ranges.split({P0: OffsetRange(0, 900), P1: OffsetRange(0, 100)}, 10)
+    slices = tasks.split({P0: OffsetRange(0, 900), P1: OffsetRange(0, 100)}, 10)
     assert [part.partition for part in slices] == [0] * 9 + [1]
-    assert len(ranges.split({P0: OffsetRange(0, 900), P1: OffsetRange(0, 100)}, 2)) == 2
+    assert len(tasks.split({P0: OffsetRange(0, 900), P1: OffsetRange(0, 100)}, 2)) == 2
 
 
 def test_available_now_leaves_out_what_came_later() -> None:

@@ -54,9 +54,10 @@ def test_offsets_are_committed_when_spark_asks_for_the_next_batch(
     assert committed(kafka, name, group) == dict.fromkeys(range(4), 100), "no batch came later, and still no lag"
 
 
-def test_a_new_checkpoint_goes_on_at_the_committed_offsets(
+def test_a_new_checkpoint_begins_where_the_user_said(
     kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
 ) -> None:
+    """Nobody else is in the group, so what it has committed is history."""
     name, group = topic(kafka43, 4), unique("group")
     produce(kafka43, name, 400)
     first = query(kafka43, name, group__id=group)
@@ -64,11 +65,17 @@ def test_a_new_checkpoint_goes_on_at_the_committed_offsets(
     first.batch()
     first.stop()
     produce(kafka43, name, 80)
-    for starting in ("committed", "earliest", "latest"):
+    news = sorted(set(everything(480)) - set(everything(400)))
+    here = f'{{"{name}": {{"0": 7, "1": -1, "2": 119, "3": -2}}}}'
+    chosen = [(0, o) for o in range(7, 120)] + [(2, 119)] + [(3, o) for o in range(120)]
+    for starting, want in (("committed", news), ("", news), ("earliest", everything(480)), (here, chosen)):
         second = query(kafka43, name, group__id=group, startingOffsets=starting)
-        rows = wait_for(second.batch)
-        assert sorted(rows) == sorted(set(everything(480)) - set(everything(400))), starting
+        assert sorted(wait_for(second.batch)) == want, starting
         second.stop()
+    last = query(kafka43, name, group__id=group, startingOffsets="latest")
+    assert last.batch() == []
+    produce(kafka43, name, 4)
+    wait_for(lambda: last.batch() is not None and sorted(last.rows) == [(p, 120) for p in range(4)])
 
 
 def test_a_batch_that_was_planned_is_read_again_exactly(
@@ -166,6 +173,27 @@ def test_a_topic_that_was_made_anew_is_noticed(kafka43: DevBroker, topic: MakeTo
         query(kafka43, name, start=q.start).batch()
     lenient = query(kafka43, name, start=q.start, failOnDataLoss="false")
     assert [o for _, o in lenient.batch()] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_topic_made_anew_while_the_query_runs_is_noticed_though_it_has_more_records(
+    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str], grouped: bool
+) -> None:
+    name, group = topic(kafka43, 1), unique("group") if grouped else ""
+    produce(kafka43, name, 100, 1)
+    options = {"group__id": group, "kafka__metadata__max__age__ms": "100"}
+    strict = query(kafka43, name, **options)
+    lenient = query(kafka43, name, **{**options, "group__id": group and f"{group}-2", "failOnDataLoss": "false"})
+    for q in (strict, lenient):
+        assert len(q.batch()) == 100
+    kafka43.delete_topic(name)
+    kafka43.create_topic(name, 1)
+    produce(kafka43, name, 300, 1)
+    with pytest.raises(err.OffsetOutOfRangeError, match="deleted and made anew"):
+        wait_for(lambda: strict.batch() and False)
+    lenient.rows.clear()
+    wait_for(lambda: lenient.batch() is not None and len(lenient.rows) >= 300)
+    assert sorted(lenient.rows) == everything(300, 1)
 
 
 def test_unknown_topics_and_patterns(kafka43: DevBroker, query: MakeQuery, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,19 @@ def test_the_node_keeps_the_directory_when_its_starter_was_killed(tmp_path: Path
             assert said in str(caught.value)
         finally:
             os.kill(node, signal.SIGKILL)
+    wait_for_the_end_of(node)
     DataLock.take(tmp_path).release()  # it waits until the kernel has closed the dead process's files
+
+
+def wait_for_the_end_of(process: int) -> None:
+    """A killed process needs a turn of the processor to die, which may take a while on a busy machine."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
 
 
 def test_a_forked_child_does_not_keep_it(tmp_path: Path) -> None:

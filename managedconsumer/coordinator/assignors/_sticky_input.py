@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from managedconsumer.coordinator.assignors._java_hash import hash_map_order
 from managedconsumer.coordinator.assignors.abstract import (
@@ -20,6 +19,7 @@ from managedconsumer.coordinator.assignors.abstract import (
 )
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberMetadata
 from managedconsumer.structs import TopicPartition
+from managedconsumer.values import NamedTuple
 
 NO_GENERATION = -1
 

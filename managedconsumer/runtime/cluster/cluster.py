@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from types import MappingProxyType
 from typing import Any, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
+from managedconsumer.runtime.cluster.connecting_part import ConnectingPart
 from managedconsumer.runtime.cluster.metadata import Answers, Flight
+from managedconsumer.runtime.cluster.sharing import Sharing, place_of
 from managedconsumer.runtime.net import diagnose
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
-from managedconsumer.runtime.net.silence import OpenConnections
-from managedconsumer.runtime.net.transport import BufferFactory
 from managedconsumer.runtime.waiting import forks
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot
@@ -51,7 +52,7 @@ def parse_bootstrap(hosts: str | bytes) -> list[tuple[str, int]]:
     return pairs
 
 
-class Cluster:
+class Cluster(ConnectingPart):
     """Metadata and connections; one per consumer. Thread-safe.
 
     A connection to any broker that answers is kept for metadata and look-ups. A thread takes it for one request. A
@@ -69,28 +70,26 @@ class Cluster:
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1000,
     ) -> None:
+        super().__init__(handler, settings or ConnectionSettings())
         self.bootstrap = list(bootstrap)
-        self.handler = handler
-        self.settings = settings or ConnectionSettings()
         self.metadata_max_age = metadata_max_age_ms / 1000.0
-        self.snapshot = ClusterSnapshot()
         self.refreshed_at = float("-inf")
         self._backoff_seconds = (retry_backoff_ms / 1000.0, retry_backoff_max_ms / 1000.0)
         self._lock = handler.RLock()
         self._kept: Connection | None = None
         self._answers = Answers()
         self._flight: Flight | None = None
-        self._connections = OpenConnections(handler)
-        self._closed = False
-        #: True as soon as one of the addresses has turned out to be a broker's.
-        self.reached = False
+        # For each place: what is shared by those that were made from this one.
+        self._shares: weakref.WeakKeyDictionary[Any, Sharing] = weakref.WeakKeyDictionary()
         forks.watch(self)
 
     def disown(self) -> None:
         """In the child of a fork: new connections from here on, as the sockets here are the parent's."""
         self._lock = self.handler.RLock()  # a thread that does not exist here may hold the other one
-        self._connections = OpenConnections(self.handler)
+        self._forget_connections()
         self._kept = self._flight = None
+        for sharing in list(self._shares.values()):
+            sharing.disown()
 
     def allow_answers_of(self, size: int) -> None:
         """Connections that are opened from now on receive answers of ``size`` bytes, if they did not before."""
@@ -106,11 +105,25 @@ class Cluster:
         return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))} (hosts={self.address})>"
 
     def clone(self, handler: Handler | None = None) -> Cluster:
-        """An independent view of the same brokers: what a consumer opens is its own to close."""
+        """A view of the same brokers with connections of its own; idle ones are shared by those that run."""
+        chosen = handler or self.handler
+        twin = self._twin(chosen)
+        place = place_of(chosen)
+        with self._lock:
+            sharing = self.shared if self.shared is not None and self.shared.is_at(place) else self._shares.get(place)
+            if sharing is None:
+                sharing = self._shares[place] = Sharing(self._twin(chosen), self, place)
+        if self.shared is None and place_of(self.handler) is place:
+            self.share(sharing)
+        twin.share(sharing)
+        return twin
+
+    def _twin(self, handler: Handler) -> Cluster:
+        """Another one like this, without connections."""
         base, cap = self._backoff_seconds
         twin = Cluster(
             self.bootstrap,
-            handler or self.handler,
+            handler,
             self.settings,
             metadata_max_age_ms=int(self.metadata_max_age * 1000),
             retry_backoff_ms=int(base * 1000),
@@ -119,53 +132,14 @@ class Cluster:
         twin.snapshot, twin.reached = self.snapshot, self.reached
         return twin
 
-    # -- connections ----------------------------------------------------------------------------------
-
-    def connect(
-        self, node_id: int, buffers: BufferFactory | None = None, timeout_ms: float | None = None
-    ) -> Connection:
-        """A new, connected connection to a broker by its id; the caller closes it.
-
-        ``buffers``: where it receives. ``timeout_ms``: how long connecting may take, if that is less than usual.
-        """
-        broker = self.snapshot.brokers.get(node_id)
-        if broker is None:
-            broker = self.refresh(()).brokers.get(node_id)
-        if broker is None:
-            raise err.NoBrokersAvailableError(f"broker {node_id} is not in the cluster's metadata any more")
-        return self._open(broker.host, broker.port, node_id, buffers, timeout_ms)
-
-    def _open(
-        self,
-        host: str,
-        port: int,
-        node_id: int | None = None,
-        buffers: BufferFactory | None = None,
-        timeout_ms: float | None = None,
-    ) -> Connection:
-        if self._closed:
-            raise err.SocketDisconnectedError("the consumer's connections are closed")
-        settings = self.settings if buffers is None else self.settings.replace(buffer_factory=buffers)
-        connection = Connection(host, port, self.handler, settings, node_id)
-        self._connections.add(connection)
-        try:
-            connection.connect(timeout_ms if timeout_ms is None else min(timeout_ms, settings.connect_timeout_ms))
-        except BaseException:
-            connection.close()
-            raise
-        self.reached = True
-        if self._is_closed():
-            connection.close()
-            raise err.SocketDisconnectedError("the consumer's connections are closed")
-        return connection
-
-    def _is_closed(self) -> bool:
-        return self._closed
+    # -- life -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close every connection that was opened here; any thread, idempotent. Waiters get SocketDisconnectedError."""
         self._closed = True
         self._connections.close()
+        if self.shared is not None:
+            self.shared.leave(self)
 
     def reopen(self) -> None:
         """Allow connections again after :meth:`close`."""
@@ -188,7 +162,18 @@ class Cluster:
                 log.debug("kept connection to %s failed: %s", kept.address, error)
         return self._ask_anyone(api, body, timeout_ms)
 
+    def take_idle(self) -> list[Connection]:
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is not None:
+            self._connections.remove(kept)
+        return super().take_idle() + ([] if kept is None else [kept])
+
     def _take_kept(self) -> Connection | None:
+        shared = self.shared
+        if shared is not None and shared.is_here():
+            found = shared.lending.take(None)
+            return None if found is None else self._adopt(found)
         with self._lock:
             kept, self._kept = self._kept, None
         if kept is not None and not kept.connected:
@@ -205,6 +190,8 @@ class Cluster:
         except BaseException:
             connection.close()
             raise
+        if self.put_away(connection):
+            return answer
         with self._lock:
             surplus, self._kept = self._kept, connection
         if surplus is not None:

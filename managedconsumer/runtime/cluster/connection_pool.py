@@ -36,7 +36,7 @@ class ConnectionPool:
                 idle = self._idle.get(node_id)
                 connection = idle.pop() if idle else None
             if connection is None:
-                return self.cluster.connect(node_id, timeout_ms=timeout_ms)
+                return self.cluster.lend(node_id, timeout_ms)
             moved = broker is not None and (connection.host, connection.port) != (broker.host.strip("[]"), broker.port)
             if connection.connected and not moved:
                 return connection
@@ -45,6 +45,8 @@ class ConnectionPool:
     def give_back(self, connection: Connection) -> None:
         """Take a connection back on which no answer is outstanding; one that broke is closed."""
         node_id = connection.node_id
+        if self.cluster.put_away(connection):
+            return
         with self._lock:
             idle = self._idle.setdefault(-1 if node_id is None else node_id, [])
             if connection.connected and not self._closed and node_id is not None and len(idle) < _MOST_IDLE:
@@ -54,11 +56,14 @@ class ConnectionPool:
 
     def close_idle(self) -> None:
         """Close what is not lent out; the cluster stays usable."""
+        for connection in self.take_idle():
+            connection.close()
+
+    def take_idle(self) -> list[Connection]:
+        """What is not lent out; it is the caller's from here on."""
         with self._lock:
             idle, self._idle = self._idle, {}
-        for connections in idle.values():
-            for connection in connections:
-                connection.close()
+        return [connection for connections in idle.values() for connection in connections]
 
     def close(self) -> None:
         """Close all connections, the lent ones too. Idempotent."""

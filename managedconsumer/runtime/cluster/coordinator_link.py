@@ -2,7 +2,8 @@
 
 A broker answers the requests of one connection in order, and a JoinGroup may take minutes. So joins, heartbeats and
 commits each have connections of their own; none of them ever waits for another. A thread takes a connection for one
-request. Another one that asks for the same purpose meanwhile makes a second, which is closed afterwards.
+request. Another one that asks for the same purpose meanwhile makes a second, which is closed afterwards. Where several
+consumers of one client run, what nobody uses is lent to all of them (``lending``).
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ from typing import Any, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.cluster.lending import PATIENCE
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.structs import BrokerInfo
 from managedconsumer.wire.protocol.schemas import Api
 
 log = logging.getLogger(__name__)
+
+HEARTBEAT = "heartbeat"
+# How long (seconds) a heartbeat waits for its turn while others have theirs.
+_BEAT_PATIENCE = 0.5
 
 #: What a request can die of on its way; another try over a fresh connection may succeed.
 CONNECTION_ERRORS = (
@@ -112,7 +118,8 @@ class CoordinatorLink:
                 return idle
         if idle is not None:
             idle.close()
-        fresh = self._cluster.connect(broker.node_id)
+        patience = _BEAT_PATIENCE if purpose == HEARTBEAT else PATIENCE
+        fresh = self._cluster.lend(broker.node_id, heard_since=used_since, patience=patience)
         with self._lock:
             interrupted = self._interrupts.get(purpose, 0) != interrupts
             if not self._closed and era == self.era and not interrupted:
@@ -128,11 +135,19 @@ class CoordinatorLink:
             ours = connection in lent
             if ours:
                 lent.remove(connection)
-                if connection.connected and purpose not in self._idle:
+                if connection.connected and purpose not in self._idle and not self._cluster.sharing:
                     self._idle[purpose] = connection
                     return True
+        if ours and self._cluster.put_away(connection):
+            return True
         connection.close()
         return ours
+
+    def take_idle(self) -> list[Connection]:
+        """The connections that carry no request; they are the caller's from here on."""
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        return list(idle.values())
 
     def _take_all(self) -> list[Connection]:
         """All connections, which the caller closes without the lock; it is held here."""

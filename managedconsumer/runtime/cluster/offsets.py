@@ -17,6 +17,7 @@ from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.cluster.coordinator_link import CONNECTION_ERRORS, CoordinatorLink
 from managedconsumer.runtime.net import diagnose
+from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.waiting.together import Together
 from managedconsumer.structs import ClusterSnapshot, Generation, TopicPartition
 from managedconsumer.wire.protocol import schemas
@@ -241,6 +242,10 @@ class OffsetClient:
         if self._link is None:
             raise err.IllegalStateError("consumer_group is not set: this consumer has no offsets to commit or fetch")
         return self._link.request(COMMIT, api, body, int(seconds * 1000), commits.TOPIC_ID_VERSION - 1)
+
+    def take_idle(self) -> list[Connection]:
+        """The connections to leaders that carry no request; they are the caller's from here on."""
+        return self._leaders.take_idle()
 
     def close(self) -> None:
         """Close the connections to the leaders."""

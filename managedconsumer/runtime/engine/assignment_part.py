@@ -99,7 +99,7 @@ class AssignmentPart(EngineState):
             gone = [queue.tp for queue in self.buffer if after.get(queue.tp) is not queue.state]
             self.collector.take_away(set(gone))
             self.buffer.drop(gone)
-            self.not_full.notify_all()  # there is room
+            self.wake_fetchers()  # there is room
             new = [tp for tp in tps if tp not in self.buffer.queues]
             for tp in new:
                 self.buffer.add(tp, after[tp], self.partition_object(tp))
@@ -114,7 +114,7 @@ class AssignmentPart(EngineState):
                 return
             self.collector.take_away(gone)
             self.buffer.drop(gone)
-            self.not_full.notify_all()  # there is room
+            self.wake_fetchers()  # there is room
             keep = [tp for tp in self.subscription.assignment if tp not in gone]
             held = [tp for tp in keep if self.subscription.assignment[tp].held]
             if self.subscription.partitions_auto_assigned():
@@ -231,4 +231,4 @@ class AssignmentPart(EngineState):
         queue.restart()
         queue.last_epoch = epoch
         self.lock.notify_all()
-        self.not_full.notify_all()
+        self.wake_fetchers()

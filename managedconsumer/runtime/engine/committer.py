@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
@@ -15,6 +15,7 @@ from managedconsumer.runtime.engine.commit_worker import CommitWorker
 from managedconsumer.runtime.engine.pending import Commit, Explicit, Finished, give_up, stopped
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import PartitionNotAssignedError
+from managedconsumer.values import NamedTuple
 
 if TYPE_CHECKING:
     from managedconsumer.runtime.engine.engine import Engine

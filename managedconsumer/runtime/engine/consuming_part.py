@@ -164,7 +164,7 @@ class ConsumingPart(AssignmentPart):
 
     def _tell_of_taking(self, queued: int, had: bool) -> None:
         if self.buffer.pops != queued:
-            self.not_full.notify_all()
+            self.wake_fetchers()
         # Only where something was given back: otherwise threads that wait here would wake each other all the time.
         if had:
             self.lock.notify_all()

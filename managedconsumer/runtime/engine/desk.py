@@ -8,22 +8,24 @@ its connection back for it.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch.plan import FetchPlan
 from managedconsumer.fetch.repeats import Moved, Repeat
 from managedconsumer.fetch.sessions import FetchSession
+from managedconsumer.fetch.watching import Parked
 from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.values import NamedTuple
 
 
 class Desk:
     """What one fetch worker has before it."""
 
     __slots__ = (
-        *("backoff", "connection", "hurried", "loan", "moved", "news", "patient", "quiet_since", "repeat"),
-        *("session", "starved"),
+        *("backoff", "connection", "hurried", "loan", "moved", "news", "offered", "parked", "patient", "quiet_since"),
+        *("repeat", "session", "starved"),
     )
 
     def __init__(self, backoff: Backoff) -> None:
@@ -45,6 +47,9 @@ class Desk:
         self.patient = False
         #: True: the connection was closed because something else is to be asked for at once.
         self.hurried = False
+        #: What the client's watch is to ask for in our place, and what it has been told of.
+        self.parked: Parked | None = None
+        self.offered: Parked | None = None
 
     def hang_up(self) -> None:
         """Close the connection, if there is one."""

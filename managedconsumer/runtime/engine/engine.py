@@ -65,6 +65,9 @@ class Engine(ConsumingPart):
         )
         self.link = CoordinatorLink(self.cluster, self.group_id) if self.group_id is not None else None
         self.offsets = OffsetClient(self.cluster, self.link, self.group_id, options.isolation)
+        self.cluster.keeps("leaders", self.offsets.take_idle)
+        if self.link is not None:
+            self.cluster.keeps("coordinator", self.link.take_idle)
         slots = options.num_consumer_fetchers
         if options.use_rdkafka:
             from managedconsumer.runtime.rdkafka.pool import RdkafkaPool
@@ -81,6 +84,7 @@ class Engine(ConsumingPart):
         self.check_process()
         self.cluster.reopen()
         self._build()
+        self.cluster.join()
         self._opened = True
         with self.lock:
             self.closing = self.stopping = self.stop_wanted = self.ending = False
@@ -96,7 +100,7 @@ class Engine(ConsumingPart):
             self.closing = True
             self._tasks.clear()
             self.wake_consumers()
-            self.not_full.notify_all()
+            self.wake_fetchers()
             self.commits.notify_all()
             self.loans.notify_all()
         if self.link is not None:
@@ -140,7 +144,7 @@ class Engine(ConsumingPart):
                 else:
                     self.subscription.resume(tp)
             self.lock.notify_all()
-            self.not_full.notify_all()
+            self.wake_fetchers()
 
     def position(self, tp: TopicPartition) -> int | None:
         """The *next* offset of ``tp``; None while it is not known. Raises PartitionNotAssignedError."""

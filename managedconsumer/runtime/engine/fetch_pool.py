@@ -16,7 +16,8 @@ from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.fetch.refused import refused_batch
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
 from managedconsumer.runtime.engine.desk import Desk, Sent
-from managedconsumer.runtime.engine.lending import Lending
+from managedconsumer.runtime.engine.loans import Loans
+from managedconsumer.runtime.engine.parking import Parking
 from managedconsumer.runtime.engine.taking import Taking
 from managedconsumer.runtime.engine.troubles import FETCH
 from managedconsumer.runtime.net.buffers import BufferPool
@@ -58,8 +59,9 @@ class FetchPool(Taking):
         self._buffers = BufferPool(engine.handler, engine.buffer.room.bound)
         engine.buffer.room.memory = self._buffers
         self._desks: dict[tuple[int, int], Desk] = {}
+        self.parking = Parking(engine, limits, self.ensure_workers)
         self._may_be_patient = limits.min_bytes <= 1 and limits.max_wait_ms < QUIET_WAIT_MS
-        self.lending = Lending(self, engine)
+        self.lending = Loans(self, engine)
         #: How often a partition went to another broker without new metadata.
         self._moves = 0
 
@@ -70,26 +72,36 @@ class FetchPool(Taking):
             return
         for desk in self._desks.values():
             self._hurry(desk)
+        if self.parking:
+            self.parking.look_again(self._moves)
         for queue in engine.buffer:
             key = (fp.source_node(queue, engine.cluster.snapshot), self._slot(queue))
-            if key[0] >= 0 and key not in self._workers:
+            if key[0] >= 0 and key not in self._workers and not self.parking.keeps(key, queue.tp):
                 name = f"fetcher-{key[0]}" if self._slots == 1 else f"fetcher-{key[0]}-{key[1]}"
                 self._workers[key] = engine.handler.spawn(name, self._run, key)
                 engine.buffer.room.workers = len(self._workers)
+
+    def look_again(self) -> None:
+        """Something else is to be fetched, perhaps: workers that have left their partitions come back for it."""
+        if self.parking:
+            self.ensure_workers()
 
     def _slot(self, queue: PartitionQueue) -> int:
         return queue.tp.partition % self._slots
 
     def join(self, timeout: float) -> None:
         """Wait for all workers to end; they have been told to."""
+        with self._engine.lock:
+            self.parking.clear()
         for worker in [*self._workers.values(), *self._retired]:
             worker.join(timeout)
         self._workers.clear()
         self._retired.clear()
 
     def alive(self) -> int:
-        """How many workers run."""
-        return sum(worker.is_alive() for worker in self._workers.values())
+        """How many workers run, or have left their partitions to the client's watch."""
+        running: int = sum(worker.is_alive() for worker in self._workers.values())
+        return running + len(self.parking)
 
     # -- one worker -----------------------------------------------------------------------------------
 
@@ -101,6 +113,7 @@ class FetchPool(Taking):
                 self._desks[key] = desk
             while (plan := self._next_plan(key, desk)) is not None:
                 try:
+                    self.parking.offer(key[0], desk)
                     answer = self._ask(key[0], desk, plan)
                 except err.FATAL_LOCAL_ERRORS:
                     raise
@@ -117,6 +130,7 @@ class FetchPool(Taking):
             self._tell(desk)
             engine.troubles.over((FETCH, *key))
             desk.hang_up()
+            self.parking.take_back(desk)
             self._leave(key, plan)
 
     def _leave(self, key: tuple[int, int], plan: fp.FetchPlan | None) -> None:
@@ -138,8 +152,10 @@ class FetchPool(Taking):
                 again = desk.repeat.again(engine.buffer, snapshot, self._moves, now, key)
                 if again is not None:
                     plan, desk.moved = again
-                    self._be_patient(desk, now)
+                    if self.parking.takes(key, desk, plan, now, self._be_patient(desk, now)):
+                        break
                     return plan
+                self.parking.take_back(desk)
                 desk.repeat.forget()
                 desk.moved, desk.patient, desk.quiet_since = None, False, now
                 self._ask_leaders_again(now)
@@ -277,12 +293,16 @@ class FetchPool(Taking):
         desk.moved = desk.repeat.go_on(engine.buffer, engine.cluster.snapshot, self._moves, now)
         if desk.moved is None:
             return None
-        self._be_patient(desk, now)
+        quiet = self._be_patient(desk, now)
+        if self.parking.wants(desk, now, quiet):  # only the worker can leave its partitions to the watch
+            return None
         return self._body(desk, plan, version)
 
-    def _be_patient(self, desk: Desk, now: float) -> None:
+    def _be_patient(self, desk: Desk, now: float) -> bool:
+        """True after a silence: the next request may wait long at the broker, or the watch asks it."""
         quiet = not desk.moved and now - desk.quiet_since >= _QUIET_AFTER
         desk.patient = quiet and self._may_be_patient
+        return quiet
 
     def _not_answered(self, key: tuple[int, int], desk: Desk, plan: fp.FetchPlan, error: err.KafkaException) -> None:
         self._tell(desk)

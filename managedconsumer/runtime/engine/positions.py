@@ -32,14 +32,38 @@ class PositionWorker:
         self._worker: Any = None
         self._wake = engine.handler.Event()
         self._on_metadata: Callable[[], None] = lambda: None
+        self._backoff = Backoff(0.1, LONGEST_PAUSE, engine.handler.random)
+        self._seen = engine.cluster.snapshot
+        # True while there is no worker, as the client's watch looks after what is quiet; until when (handler's clock).
+        self._resting = False
+        self._rest_until = 0.0
 
     def start(self) -> None:
         """Start the worker."""
+        self._seen = self._engine.cluster.snapshot
         self._worker = self._engine.handler.spawn("positions", self._run)
 
     def wake(self) -> None:
         """There is something to look up."""
-        self._wake.set()
+        with self._engine.lock:
+            self._wake.set()
+            if self._resting:
+                self._resting = False
+                self._worker = self._engine.handler.spawn("positions", self._run)
+
+    def is_due(self, now: float) -> bool:
+        """True when a worker that rests has something to do; no lock."""
+        news = self._engine.closing or self._engine.cluster.snapshot is not self._seen
+        return self._resting and (news or now >= self._rest_until)
+
+    def _rests(self, seconds: float) -> bool:
+        """True: this worker ends, and another one goes on within so many seconds, or when there is something to do."""
+        engine = self._engine
+        with engine.lock:
+            if engine.fetchers.parking and not engine.closing and not self._wake.is_set():
+                self._rest_until = engine.handler.now() + seconds
+                self._resting = True
+            return self._resting
 
     def watch_metadata(self, told: Callable[[], None]) -> None:
         """Call ``told``, and nobody else, in this worker after each change of the metadata."""
@@ -112,8 +136,6 @@ class PositionWorker:
 
     def _run(self) -> None:
         engine, now = self._engine, self._engine.handler.now
-        seen = engine.cluster.snapshot
-        backoff = Backoff(0.1, LONGEST_PAUSE, engine.handler.random)
         try:
             while not engine.closing:
                 self._wake.clear()
@@ -125,14 +147,20 @@ class PositionWorker:
                 if engine.cluster.metadata_max_age <= age < float("inf") or self._in_the_dark():
                     engine.refresh_metadata()
                     age = min(age, now() - engine.cluster.refreshed_at)
-                if engine.cluster.snapshot is not seen:  # refreshed here or by another worker
-                    seen = engine.cluster.snapshot
+                if engine.cluster.snapshot is not self._seen:  # refreshed here or by another worker
+                    self._seen = engine.cluster.snapshot
                     self._on_metadata()
+                young = max(0.5, engine.cluster.metadata_max_age - age)
                 if self._in_the_dark():
-                    pause = backoff.fail(now())
+                    pause = self._backoff.fail(now())
+                elif self._pending():
+                    self._backoff.succeed()
+                    pause = 0.2
+                elif self._rests(young):
+                    return
                 else:
-                    backoff.succeed()
-                    pause = 0.2 if self._pending() else max(0.5, min(5.0, engine.cluster.metadata_max_age - age))
+                    self._backoff.succeed()
+                    pause = min(5.0, young)
                 self._wake.wait(pause)
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             engine.fail(error)

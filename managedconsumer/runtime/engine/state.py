@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from types import TracebackType
-from typing import Any, Callable, Iterable, Protocol
+from typing import Any, Callable, Iterable, Protocol, Sized
 
 from managedconsumer import errors as err
 from managedconsumer.config import ConsumerOptions
@@ -34,8 +34,8 @@ class Task(Protocol):
         """Run it on an event loop."""
 
 
-class Lending(Protocol):
-    """What fetch workers have lent (:class:`managedconsumer.runtime.engine.lending.Lending`)."""
+class Loans(Protocol):
+    """What fetch workers have lent (:class:`managedconsumer.runtime.engine.loans.Loans`)."""
 
     loans: tuple[Loan, ...]
 
@@ -53,10 +53,17 @@ class Fetchers(Protocol):
     """The workers that fetch (:class:`managedconsumer.runtime.engine.fetch_pool.FetchPool`)."""
 
     #: Who waits for the answers.
-    lending: Lending
+    lending: Loans
+
+    @property
+    def parking(self) -> Sized:
+        """What was left to the client's watch."""
 
     def ensure_workers(self) -> None:
         """Start what is missing for the current leaders, and let none wait for another answer; the lock is held."""
+
+    def look_again(self) -> None:
+        """Something else is to be fetched, perhaps; the lock is held."""
 
 
 class Positions(Protocol):
@@ -64,6 +71,9 @@ class Positions(Protocol):
 
     def wake(self) -> None:
         """There is something to look up."""
+
+    def is_due(self, now: float) -> bool:
+        """True when a worker that rests has something to do; no lock."""
 
 
 class EngineState(forks.OwnProcess):
@@ -197,6 +207,11 @@ class EngineState(forks.OwnProcess):
         """Wake the consuming threads and end the fast path: each of them comes to the lock. The lock is held."""
         self.collector.settle_lane()
         self.lock.notify_all()
+
+    def wake_fetchers(self) -> None:
+        """There may be something else to fetch, or room for it. The lock is held."""
+        self.not_full.notify_all()
+        self.fetchers.look_again()
 
     def caller(self) -> int:
         """On whose behalf the calling thread acts: its own, or that of the asyncio task that called."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import mmap
 from contextlib import suppress
-from typing import NamedTuple
 
 from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.values import NamedTuple
 
 _SMALL = 64 * 1024
 #: From here on a buffer is a mapping of its own, which goes back to the system at once when it is given up.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from typing import Callable
 
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.waiting.handlers import Handler
@@ -25,14 +26,20 @@ class OpenConnections:
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
+        #: Gives those that are shared with others, to which the same happens.
+        self.above: Callable[[], OpenConnections] | None = None
         # By id(); unlike a WeakSet, a dict can be listed in one step while other threads add to it.
         self._open: dict[int, weakref.ref[Connection]] = {}
 
     def add(self, connection: Connection) -> None:
         """A connection that is about to be made; what it hears and does not hear counts from here on."""
-        connection.on_silence = self._silent
+        connection.on_silence = self.silent
         key = id(connection)
         self._open[key] = weakref.ref(connection, lambda _: self._open.pop(key, None))
+
+    def remove(self, connection: Connection) -> None:
+        """It is somebody else's from here on."""
+        self._open.pop(id(connection), None)
 
     def close(self) -> None:
         """Close all of them; any thread."""
@@ -42,9 +49,11 @@ class OpenConnections:
     def _all(self) -> list[Connection]:
         return [connection for ref in list(self._open.values()) if (connection := ref()) is not None]
 
-    def _silent(self, address: str, since: float) -> None:
+    def silent(self, address: str, since: float) -> None:
         """A request that was sent to ``address`` at ``since`` (handler's clock) has got no answer in time."""
         waited = self._handler.now() - since
+        if self.above is not None:
+            self.above().silent(address, since)
         for connection in self._all():
             if connection.address != address or connection.heard_at >= since or not connection.connected:
                 continue

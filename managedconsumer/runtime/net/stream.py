@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, Callable, Final, Mapping, NamedTuple
+from typing import Any, Callable, Final, Mapping
 
 from managedconsumer import errors
 from managedconsumer.runtime.net import diagnose, opening
@@ -12,6 +12,7 @@ from managedconsumer.runtime.net.settings import ConnectionSettings
 from managedconsumer.runtime.net.too_large import beginning_of_answer
 from managedconsumer.runtime.net.transport import Transport
 from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.protocol import framing, schemas
 
 _MAX_CORRELATION_ID: Final = 2**31 - 1

@@ -1,45 +1,29 @@
 """What librdkafka has fetched of one partition, with the interface of ``wire.records.RecordChunk``.
 
-The messages are the package confluent-kafka's; each becomes one of ours when it is handed out. They are decoded and
-their checksums are right, so a chunk of these is never damaged.
+The messages are the package confluent-kafka's. They become ours at once, so that theirs are given back while they are
+still in the processor's cache. They are decoded and their checksums are right, so a chunk of these is never damaged.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import Any
 
 from managedconsumer.wire.records import Message, PartitionContext, messages_of
 
 # What a record takes besides its value: key, headers, numbers; roughly.
 _RECORD_BYTES = 64
-# How many are converted ahead at most, where one after the other is wanted.
-_MOST_AHEAD = 256
 
 
 class RdkafkaChunk:
     """Consecutive messages of one partition; see ``managedconsumer.wire.records`` for what the names mean.
 
-    Belongs to one thread at a time, but for ``active``.
+    Belongs to one thread at a time, but for ``active``. What was taken is not kept: a chunk that is told to go back
+    becomes inactive, and its partition is fetched again from there.
     """
 
     __slots__ = (
-        *(
-            "_ahead",
-            "_epoch",
-            "_first",
-            "_index",
-            "_messages",
-            "_ready",
-            "active",
-            "context",
-            "corrupt",
-            "epochs",
-            "exhausted",
-            "fetch_offset",
-        ),
-        *("last_leader_epoch", "nbytes", "needs_bytes", "next_fetch_offset", "position", "record_count"),
-        *("batch_bytes", "unpack_bytes"),
+        *("_ready", "active", "context", "corrupt", "epochs", "exhausted", "fetch_offset", "last_leader_epoch"),
+        *("nbytes", "needs_bytes", "next_fetch_offset", "position", "record_count", "batch_bytes", "unpack_bytes"),
     )
 
     def __init__(self, context: PartitionContext, messages: list[Any], fetch_offset: int, end_offset: int = -1) -> None:
@@ -49,42 +33,29 @@ class RdkafkaChunk:
         self.exhausted = self.corrupt = False
         self.needs_bytes = self.batch_bytes = self.unpack_bytes = 0
         self.fetch_offset = self.position = fetch_offset
-        self._messages = messages
-        self._index = 0  # of the next that is not converted
-        self._ready: list[Message] = []  # the next message is the last one: a Lane takes from here
-        self._ahead = 1
         self.record_count = len(messages)
-        self.nbytes = sum(map(len, messages)) + _RECORD_BYTES * len(messages)
         last = messages[-1] if messages else None
         self.next_fetch_offset = max(fetch_offset, end_offset, last.offset() + 1 if last is not None else -1)
         # The offset of the first message, if they follow each other without a gap, and the epoch, if it is that of all.
-        self._first = _start_of_all(messages) if messages else -1
+        first = _start_of_all(messages) if messages else -1
         self.last_leader_epoch = -1 if last is None else _epoch(last)
-        self._epoch = self.last_leader_epoch if not messages or _epoch(messages[0]) == self.last_leader_epoch else None
+        epoch = self.last_leader_epoch if not messages or _epoch(messages[0]) == self.last_leader_epoch else None
         self.epochs = _epochs(messages) if messages else []
+        # The next message is the last one: a Lane takes from here.
+        self._ready, size = messages_of(context, messages, first, epoch)
+        self.nbytes = size + _RECORD_BYTES * len(messages)
 
     def __iter__(self) -> RdkafkaChunk:
         return self
 
     def __next__(self) -> Message:
         ready = self._ready
-        if not ready and not self._convert_more():
+        if not ready or not self.active:
             self._finish()
             raise StopIteration
-        message = ready.pop()
-        if not self.active:
-            ready.append(message)
-            raise StopIteration
-        self.position = message.offset + 1
-        return message
-
-    def _convert_more(self) -> bool:
-        """Convert 1, 2, 4 ... messages ahead, so that a caller who takes one pays for one."""
-        lot = self._convert(self._messages[self._index : self._index + self._ahead])
-        self._ahead = min(2 * self._ahead, _MOST_AHEAD)
-        self._index += len(lot)
-        self._ready.extend(lot)
-        return bool(lot)
+        # In this order, here and in take(): who is interrupted in between goes back, and nothing is left out.
+        self.position = ready[-1].offset + 1
+        return ready.pop()
 
     def take(self, n: int, stop_offset: int | None = None, max_bytes: int | None = None) -> list[Message]:
         """Up to ``n`` messages (below ``stop_offset``); fewer at the end, or when they hold ``max_bytes``."""
@@ -96,35 +67,31 @@ class RdkafkaChunk:
             raise
 
     def _take(self, n: int, stop_offset: int | None, max_bytes: int | None) -> list[Message]:
-        self._index -= len(self._ready)
-        self._ready, self._ahead = [], 1
-        lot = self._messages[self._index : self._index + max(n, 0)]
-        if max_bytes is not None:
-            lot = _within(lot, max_bytes)
-        stopped = stop_offset is not None and bool(lot) and lot[-1].offset() >= stop_offset
-        if stopped:
-            lot = [message for message in lot if message.offset() < (stop_offset or 0)]
-        taken = self._convert(lot)
+        ready = self._ready
+        left = len(ready) - min(max(n, 0), len(ready))
+        taken = ready[left:]
         taken.reverse()
+        if max_bytes is not None:
+            taken = _within(taken, max_bytes)
+        stopped = stop_offset is not None and bool(taken) and taken[-1].offset >= stop_offset
+        if stopped:
+            taken = [message for message in taken if message.offset < (stop_offset or 0)]
         if not self.active:
             return []
-        self._index += len(taken)
         if stopped:
             self.position = max(self.position, stop_offset or 0)
         elif taken:
             self.position = taken[-1].offset + 1
         elif n > 0:
             self._finish()
+        del ready[len(ready) - len(taken) :]  # the list itself stays: a Lane takes from it
         return taken
 
     def rewind(self, position: int) -> None:
-        """Go back to ``position``, see ``managedconsumer.wire.records``."""
-        if self.exhausted:
-            self.active = False  # its messages are gone
+        """Go back to ``position``, see ``managedconsumer.wire.records``: what was taken has to be fetched again."""
+        if position != self.position:
+            self.active = False
         self.position = position
-        del self._ready[:]  # the list itself stays: a Lane takes from it
-        self._ahead = 1
-        self._index = bisect_left(self._messages, position, key=_offset)
 
     def skip_corrupt(self) -> int:
         """There is no damage to skip; the position."""
@@ -134,20 +101,11 @@ class RdkafkaChunk:
         if self.active:
             self.position = max(self.position, self.next_fetch_offset)
             self.exhausted = True
-            self._messages = []
-
-    def _convert(self, lot: list[Any]) -> list[Message]:
-        """These, from the next one on, as ours; the last one first."""
-        return messages_of(self.context, lot, self._first + self._index if self._first >= 0 else -1, self._epoch)
 
 
 def _start_of_all(messages: list[Any]) -> int:
     first: int = messages[0].offset()
     return first if messages[-1].offset() - first == len(messages) - 1 else -1
-
-
-def _offset(message: Any) -> int:
-    return int(message.offset())
 
 
 def _epoch(message: Any) -> int:
@@ -166,11 +124,11 @@ def _epochs(messages: list[Any]) -> list[tuple[int, int]]:
     return found
 
 
-def _within(messages: list[Any], limit: int) -> list[Any]:
+def _within(messages: list[Message], limit: int) -> list[Message]:
     """As many as come before ``limit`` bytes are reached, and the one that reaches them."""
     size = 0
     for count, message in enumerate(messages, 1):
-        size += len(message) + _RECORD_BYTES
+        size += len(message.value or b"") + _RECORD_BYTES
         if size >= limit:
             return messages[:count]
     return messages

@@ -77,8 +77,7 @@ class RdkafkaPool(FetchPool):
                     reader = reader or self._make_reader()
                     reader.follow(step.stop, step.start)
                     if step.room:
-                        lot = reader.collect(engine.not_full, wait=not (step.stop or step.start))
-                        self._deliver_lot(reader, lot)
+                        self._deliver_lot(reader, reader.collect(engine.not_full, not (step.stop or step.start)))
                     backoff.succeed()
                 except self._package.KafkaException as error:
                     if reader is not None:
@@ -158,13 +157,15 @@ class RdkafkaPool(FetchPool):
         engine = self._engine
         parts = reader.sort(lot)
         marks = {tp: reader.watermarks(tp) for tp in parts if tp in reader.readings}
+        chunks = {tp: _chunk_of(reader.readings[tp], parts[tp]) for tp in marks}
+        lot.clear()  # these messages are ours now
         damaged = []
         if marks:
             with engine.lock:
                 for tp, mark in marks.items():
                     reading = reader.readings[tp]
                     if reading.fits(reading.queue) and reading.queue.state.active:
-                        self._take_part(reading, parts[tp], mark)
+                        self._take_chunk(reading, chunks[tp], mark)
                         if parts[tp].error is not None and self._take_error(reading, parts[tp].error):
                             damaged.append(reading.queue)
                 engine.lock.notify_all()
@@ -177,17 +178,13 @@ class RdkafkaPool(FetchPool):
                 reading.ended = True
                 self._read_ourselves(reading.queue)
 
-    def _take_part(self, reading: Reading, part: Part, marks: tuple[int, int]) -> None:
+    def _take_chunk(self, reading: Reading, chunk: RdkafkaChunk, marks: tuple[int, int]) -> None:
         """Put it into the buffer; the lock is held."""
         queue = reading.queue
         if marks[1] >= 0:
             queue.state.highwater = marks[1]
         if marks[0] >= 0:
             queue.state.log_start = marks[0]
-        messages = part.messages
-        if messages and messages[0].offset() < reading.next_offset:
-            messages = [message for message in messages if message.offset() >= reading.next_offset]
-        chunk = RdkafkaChunk(queue.context, messages, reading.next_offset, part.end_offset)
         if chunk.next_fetch_offset > chunk.fetch_offset:
             # The buffer and the collector see the interface only.
             self._engine.buffer.accept(queue, reading.version, cast("RecordChunk", chunk))
@@ -271,3 +268,11 @@ class RdkafkaPool(FetchPool):
         finally:
             self._tell(desk)
             desk.hang_up()
+
+
+def _chunk_of(reading: Reading, part: Part) -> RdkafkaChunk:
+    """What came of one partition, from the offset on that is next there; ``part`` lets go of its messages."""
+    messages, part.messages = part.messages, []
+    if messages and messages[0].offset() < reading.next_offset:
+        messages = [message for message in messages if message.offset() >= reading.next_offset]
+    return RdkafkaChunk(reading.queue.context, messages, reading.next_offset, part.end_offset)

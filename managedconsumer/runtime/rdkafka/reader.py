@@ -19,8 +19,9 @@ log = logging.getLogger(__name__)
 _WAIT = 0.05
 # How long (seconds) a greenlet sleeps between two looks at librdkafka's queue: at first, at most.
 _NAPS = (0.001, 0.02)
-# Messages taken at once: what is quicker than a hub may wait, whatever their size.
-_MOST_MESSAGES = 1000
+# Messages taken at once: quicker than a hub may wait, whatever their size, and few enough to become ours before the
+# garbage collector looks at what is new (700 objects).
+_MOST_MESSAGES = 500
 _FIRST_MESSAGES = 16
 _LOT_BYTES = 4 * 1024 * 1024
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
+from itertools import islice
+from operator import itemgetter
 from typing import Any, Iterator, Mapping
 
 from managedconsumer.structs import TopicPartition
@@ -13,6 +16,7 @@ Body = Mapping[str, Any]
 OUT_OF_RANGE, UNKNOWN_TOPIC, EXISTS, INVALID_PARTITIONS, CORRUPT = 1, 3, 36, 37, 2
 _HEAD = struct.Struct(">qi")  # base offset, length of what follows
 _LAST_DELTA, _MAX_TIMESTAMP = struct.Struct(">i"), struct.Struct(">q")
+_end = itemgetter(1)  # of an entry of Log
 _LAST_DELTA_AT, _MAX_TIMESTAMP_AT, _SMALLEST = 23, 35, 61
 
 
@@ -47,11 +51,12 @@ class Log:
     def read(self, offset: int, limit: int, *, first: bool = True) -> bytes:
         """Whole batches from the one that ``offset`` is in, up to ``limit`` bytes; ``first``: at least one (KIP-74)."""
         parts: list[bytes] = []
-        for _, end, _, batch in self._batches:
-            if end > offset:
-                if (parts or not first) and sum(map(len, parts)) + len(batch) > limit:
-                    break
-                parts.append(batch)
+        size = 0
+        for _, _, _, batch in islice(self._batches, bisect_right(self._batches, offset, key=_end), None):
+            size += len(batch)
+            if (parts or not first) and size > limit:
+                break
+            parts.append(batch)
         return b"".join(parts)
 
     def messages(self, context: PartitionContext) -> Iterator[Message]:

@@ -59,6 +59,7 @@ class Witness:
         self.report = report
         self.programs: list[Program] = []
         self._committed_only = plan.isolation == "read_committed"
+        self._modern = plan.protocol == "consumer"
         self._latest = plan.reset == "latest"
         self._skips_damage = plan.on_error == "skip"
         #: Everything below this offset was finished by somebody, or is for nobody.
@@ -250,9 +251,13 @@ class Witness:
     def _check_not_back(self, who: str, tp: TopicPartition, offset: int) -> None:
         """Nobody here seeks back, so a commit never undoes one that somebody relies on.
 
-        A member may go behind a commit of its own whose answer it has not got: it will be tried again.
+        A member may go behind a commit of its own whose answer it has not got: it will be tried again. KIP-848 fences
+        commits by the member's epoch, which stays the same while the member gives up one partition after the other:
+        what was on its way then may arrive after a commit of the next owner.
         """
         by, before = self._last.get(tp, (who, 0))
+        if self._modern and by != who:
+            before = 0
         if offset < before and (by != who or offset < self._promised.get(tp, 0)):
             self.report(f"{who} commits {tp}@{offset}, back from {before} by {by}")
         self._last[tp] = (who, offset)
@@ -260,7 +265,7 @@ class Witness:
     def commit_returned(self, program: Program, offsets: Mapping[TopicPartition, int], what: str) -> None:
         """``commit_offsets()`` came back without an exception."""
         for tp, offset in offsets.items():
-            if self.highest.get(tp, 0) < offset:
+            if self.visible(tp, self.highest.get(tp, 0)) < offset:
                 self.report(f"{program.name}: commit_offsets() returned, but {what} {tp}@{offset} was never committed")
             else:
                 self._promised[tp] = max(offset, self._promised.get(tp, 0))

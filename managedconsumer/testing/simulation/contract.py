@@ -45,15 +45,17 @@ class Contract:
     def assigned(self, tps: Collection[TopicPartition]) -> None:
         """``on_partitions_assigned`` begins."""
         given, generation = set(tps), self._program.generation()
+        # A coordinator that takes the group over knows the last generation, and lets a follower join it once more.
+        moment = (generation, self._program.world.brokers.moves)
         if self.owned and not self._program.cooperative:
             self._wrong(f"assigned({_short(given)}) before everything was revoked")
         if given & self.owned:
             self._wrong(f"assigned({_short(given)}) again")
         # Under KIP-848 an epoch brings what others give up bit by bit.
-        if generation.joined and generation == self._assigned_in and not self._program.modern:
+        if generation.joined and moment == self._assigned_in and not self._program.modern:
             self._wrong(f"assigned twice in generation {generation.id}")
         if generation.joined:
-            self._assigned_in = generation
+            self._assigned_in = moment
         self.owned |= given
 
     def fenced(self) -> None:

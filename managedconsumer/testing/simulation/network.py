@@ -237,9 +237,8 @@ class SimulatedCluster(Cluster):
         addresses = [(f"node{node}", 9092) for node in network.brokers.nodes]
         super().__init__(addresses, VirtualHandler(process), metadata_max_age_ms=network.metadata_max_age_ms)
         self._network, self._process = network, process
-        self._opened: list[SimulatedConnection] = []
 
-    def clone(self, handler: Any = None) -> Cluster:
+    def _twin(self, handler: Any) -> Cluster:
         del handler
         return SimulatedCluster(self._network, self._process)
 
@@ -267,11 +266,5 @@ class SimulatedCluster(Cluster):
         made = SimulatedConnection(self._network, self._process, node)
         self.reached = True
         self._network.connections.append(made)
-        self._opened = [c for c in self._opened if c.connected]
-        self._opened.append(made)
+        self._connections.add(made)  # type: ignore[arg-type]
         return made  # type: ignore[return-value]
-
-    def close(self) -> None:
-        self._closed = True
-        for connection in list(self._opened):
-            connection.close()

@@ -97,6 +97,8 @@ class Plan:
     #: Refusals of Fetch and ListOffsets too.
     fetch_codes: bool = False
     twin: bool = False
+    #: Another consumer of the same client runs: what is shared between them is used.
+    shared: bool = False
     metadata_max_age_ms: int = 4000
 
     @property
@@ -269,6 +271,11 @@ def _twin(plan: Plan, random: Random) -> None:
     plan.twin = random.random() < 0.3
 
 
+def _shared(plan: Plan, random: Random) -> None:
+    """Several consumers of one client: connections and the watch for what is quiet are shared."""
+    plan.shared = random.random() < 0.4
+
+
 #: What a schedule may have besides its group; each can be switched off.
 KINDS: dict[str, Callable[[Plan, Random], None]] = {
     "reading": _reading,
@@ -282,4 +289,5 @@ KINDS: dict[str, Callable[[Plan, Random], None]] = {
     "silence": _silence,
     "fetch codes": _fetch_codes,
     "twin": _twin,
+    "shared": _shared,
 }

@@ -52,7 +52,7 @@ class Program(Watched):
         plan = self.world.plan
         consumer = SimulatedConsumer(
             re.compile("t[0-9]+") if plan.pattern else sorted(plan.topics),
-            SimulatedCluster(self.world.network, self.process),
+            self._client(),
             b"group",
             auto_start=False,
             auto_commit_enable=plan.auto_commit is not None,
@@ -76,6 +76,15 @@ class Program(Watched):
         )
         consumer.watch_lives(self._new_life)
         return consumer
+
+    def _client(self) -> SimulatedCluster:
+        """What the consumer is made from; with a second consumer of it that does nothing, if the plan says so."""
+        client = SimulatedCluster(self.world.network, self.process)
+        self._beside = client.clone()
+        if self.world.plan.shared and self._beside.shared is not None:
+            self._beside.shared.quiet_after = 0.5
+            self._beside.join()
+        return client
 
     def _new_life(self, life: GroupLife) -> None:
         self.watch_owner(life.owner)

@@ -21,7 +21,7 @@ TAKING = (
     "fetch/buffer.py",
     "fetch/pushed.py",
     "fetch/repeats.py",
-    "runtime/engine/lending.py",
+    "runtime/engine/loans.py",
     "runtime/engine/taking.py",
     "wire/records/_lane_py.py",
     "wire/records/_records_py.py",

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from managedconsumer.errors import FrameError, FrameTooLargeError, MalformedResponseError, ProtocolMismatchError
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.protocol.api import Api
 from managedconsumer.wire.protocol.primitives import Malformed, read_length16, read_uvarint
 from managedconsumer.wire.protocol.schemas import APIS

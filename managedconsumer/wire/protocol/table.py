@@ -18,8 +18,9 @@ defaults go beyond Kafka's where one value is the obvious one for a consumer.
 from __future__ import annotations
 
 import re
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.protocol.primitives import NUMBER_FORMATS
 
 ZERO_UUID: Final = bytes(16)

@@ -15,6 +15,20 @@ cdef class PartitionContext:
         return f"PartitionContext({self.topic!r}, {self.partition_id})"
 
 
+cdef object _TIMES = None  # the module datetime, which takes a millisecond to import: when somebody wants a datetime
+cdef object _EPOCH = None
+
+
+cdef object _times():
+    global _TIMES, _EPOCH
+    if _TIMES is None:
+        import datetime
+
+        _EPOCH = datetime.datetime(1970, 1, 1)
+        _TIMES = datetime
+    return _TIMES
+
+
 @cython.final
 @cython.freelist(1024)
 @cython.no_gc
@@ -54,7 +68,9 @@ cdef class Message:
         self.timestamp_type = timestamp_type
         self.leader_epoch = leader_epoch
         self.protocol_version = protocol_version
-        if isinstance(timestamp, datetime):
+        if timestamp is None or isinstance(timestamp, int):
+            self.timestamp = timestamp or 0
+        elif isinstance(timestamp, _times().datetime):
             self.timestamp_dt = timestamp
         else:
             self.timestamp = timestamp or 0
@@ -122,11 +138,15 @@ cdef class Message:
     @property
     def timestamp_dt(self):
         """The timestamp as a datetime in UTC without a time zone; None where there is none."""
-        return _EPOCH + timedelta(milliseconds=self.timestamp) if self.timestamp > 0 else None
+        if self.timestamp <= 0:
+            return None
+        times = _times()
+        return _EPOCH + times.timedelta(milliseconds=self.timestamp)
 
     @timestamp_dt.setter
     def timestamp_dt(self, value):
-        self.timestamp = (value - _EPOCH) // _MILLISECOND
+        times = _times()
+        self.timestamp = (value - _EPOCH) // times.timedelta(milliseconds=1)
 
     def __len__(self):
         cdef Py_ssize_t size = 14

@@ -182,13 +182,16 @@ class Message:
         )
 
 
-def messages_of(context: PartitionContext, lot: list[Any], first_offset: int, epoch: int | None) -> list[Message]:
-    """The messages of librdkafka in ``lot`` as ours, the last one first.
+def messages_of(
+    context: PartitionContext, lot: list[Any], first_offset: int, epoch: int | None
+) -> tuple[list[Message], int]:
+    """The messages of librdkafka in ``lot`` as ours, the last one first, and the bytes of their values.
 
     ``first_offset``: theirs follow each other from it on; negative: each is asked. ``epoch``: the leader epoch of all;
     None: each is asked.
     """
     made = []
+    size = 0
     for place in range(len(lot) - 1, -1, -1):
         theirs = lot[place]
         # Theirs: 0 none, 1 the producer's clock, 2 the broker's.
@@ -198,8 +201,9 @@ def messages_of(context: PartitionContext, lot: list[Any], first_offset: int, ep
         message.offset = theirs.offset() if first_offset < 0 else first_offset + place
         message.timestamp = timestamp if kind else 0
         message.origin = Origin(context, 2, kind - 1, epoch_of(theirs) if epoch is None else epoch)
+        size += len(message.value or b"")
         made.append(message)
-    return made
+    return made, size
 
 
 def epoch_of(theirs: Any) -> int:

@@ -39,7 +39,6 @@ cdef extern from "_slots.h":
     Py_ssize_t mc_offset_of(object holder, object needle)
     int mc_expose(PyTypeObject *cls, PyMemberDef *member) except -1
 
-from datetime import datetime, timedelta
 from weakref import ref
 
 from managedconsumer.errors import CorruptRecordError, MissingPackageError
@@ -48,13 +47,10 @@ from managedconsumer.wire.records import format as fmt
 from managedconsumer.wire.records.arrow import constant
 from managedconsumer.wire.records.legacy import BadMessageError, decode_entry
 
-INTERFACE = 6
+INTERFACE = 7
 IMPLEMENTATION = "cython"
 
 mc_crc_init()
-
-cdef object _EPOCH = datetime(1970, 1, 1)
-cdef object _MILLISECOND = timedelta(milliseconds=1)
 
 
 def crc32c(const uint8_t[::1] data not None, uint32_t value=0, bint portable=False):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Iterable, NamedTuple, Sequence
+from typing import Iterable, Sequence
 
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import compression
 from managedconsumer.wire.records import format as fmt
 from managedconsumer.wire.records.crc32c import crc32c

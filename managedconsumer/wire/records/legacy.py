@@ -6,8 +6,8 @@ Both twins come here for them: such logs are rare and shrinking, so one implemen
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import compression
 from managedconsumer.wire.records import format as fmt
 from managedconsumer.wire.records.lz4frames import repair_checksum

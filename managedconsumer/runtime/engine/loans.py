@@ -29,7 +29,7 @@ class _Pool(Protocol):
         """The next request, where nothing but positions has moved; None: it is another one. The lock is held."""
 
 
-class Lending:
+class Loans:
     """The loans of one consumer. ``engine.lock`` guards everything here."""
 
     def __init__(self, pool: _Pool, engine: EngineState) -> None:
@@ -48,6 +48,8 @@ class Lending:
         """
         engine, connection = self._engine, sent.connection
         if engine.lookout is None or not desk.starved or desk.moved is None or connection.throttled_until:
+            return None
+        if desk.parked is not None:  # about to be left to the client's watch
             return None
         if not connection.lend():
             return None

@@ -1,0 +1,42 @@
+"""How Sphinx builds the documentation: ``python -m sphinx -W --keep-going -b html docs docs/_build``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urldefrag
+
+from docutils import nodes
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from managedconsumer import __version__  # noqa: E402
+
+project = "managedconsumer"
+release = version = __version__
+extensions = ["sphinx.ext.autodoc"]
+exclude_patterns = ["_build"]
+html_theme = "alabaster"
+html_theme_options = {"description": "A managed, balanced Kafka consumer", "page_width": "1080px"}
+html_title = f"managedconsumer {__version__}"
+# Fields that are called ``type`` are taken for the class of that name in signatures.
+suppress_warnings = ["ref.python"]
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "inherited-members": True, "show-inheritance": True}
+autodoc_preserve_defaults = True
+
+
+def _links_between_pages(app: Any, doctree: nodes.document, _docname: str) -> None:
+    """The pages link each other's files, so that they work where the sources are shown; here they become pages."""
+    for reference in doctree.findall(nodes.reference):
+        target, fragment = urldefrag(reference.get("refuri", ""))
+        if target.endswith(".rst") and "/" not in target and (Path(app.srcdir) / target).exists():
+            reference["refuri"] = f"{target[:-4]}.html" + (f"#{fragment}" if fragment else "")
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("doctree-resolved", _links_between_pages)

@@ -1,0 +1,316 @@
+"""What the commands ask, and ``KafkaClient`` offers: groups, their members and lag, topics, and other offsets."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Callable, Collection, Iterable, Iterator, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.admin import moments, requests, resets
+from managedconsumer.admin.ages import ages
+from managedconsumer.admin.asking import Asking
+from managedconsumer.admin.reading import read_ranges
+from managedconsumer.admin.values import (
+    GroupDescription,
+    GroupLag,
+    GroupListing,
+    PartitionEnds,
+    PartitionLag,
+    Reset,
+    TopicDescription,
+)
+from managedconsumer.coordinator import commits
+from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
+from managedconsumer.runtime.cluster.offsets import OffsetClient
+from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
+from managedconsumer.structs import NO_GENERATION, OffsetAndMetadata, OffsetType, TopicPartition
+from managedconsumer.wire.protocol import schemas
+from managedconsumer.wire.records import Message, RecordChunk
+
+#: ListOffsets: the record with the highest timestamp (KIP-734, Kafka 3.0).
+_NEWEST = -3
+_OFFSET_FETCH_BATCHED = 8
+
+Offsets = dict[TopicPartition, int]
+
+
+class Admin:
+    """Questions about a cluster's groups and topics. Thread-safe; it joins no group.
+
+    :param patience: how long (seconds) one question may take while coordinators and leaders move
+    """
+
+    def __init__(self, cluster: Cluster, patience: float = 30.0) -> None:
+        self._cluster, self._patience = cluster, patience
+        self._pool = ConnectionPool(cluster)
+        self._offsets = OffsetClient(cluster, None, None, 0)
+        self._asking = Asking(cluster, self._pool, patience)
+
+    def close(self) -> None:
+        """Close the connections. A later question connects again."""
+        self._pool.close_idle()
+        self._offsets.close()
+
+    # -- groups -------------------------------------------------------------------------------------------
+
+    def groups(self) -> list[GroupListing]:
+        """All groups that we may see, by name. Raises NoBrokersAvailableError, and what a broker answers."""
+        found: list[GroupListing] = []
+
+        def ask(node: int) -> None:
+            connection = self._pool.borrow(node)
+            try:
+                found.extend(requests.read_list(connection.request(schemas.LIST_GROUPS, requests.list_body()), node))
+            finally:
+                self._pool.give_back(connection)
+
+        self._asking.brokers(ask)
+        return sorted(set(found))
+
+    def describe(self, names: Iterable[str]) -> dict[str, GroupDescription]:
+        """The groups with their members; raises GroupIdNotFound for one that does not exist."""
+        return {name: _or_raise(group) for name, group in self._describe(names).items()}
+
+    def _describe(self, names: Iterable[str]) -> dict[str, Any]:
+        found: dict[str, Any] = self._asking.groups(
+            names,
+            schemas.DESCRIBE_GROUPS,
+            lambda some: {"groups": some, "include_authorized_operations": False},
+            lambda answer, node, _some: requests.read_classic(answer, node),
+        )
+        # DescribeGroups knows classic groups only: it calls the others dead, or not found (from version 6 on).
+        others = [name for name, group in found.items() if _is_unknown(group)]
+        if others:
+            found.update(self._describe_consumer_groups(others, found))
+        gone = {name: err.GroupIdNotFound(f"there is no group {name!r}") for name in others if _is_unknown(found[name])}
+        return {**found, **gone}
+
+    def _describe_consumer_groups(self, names: list[str], classic: Mapping[str, Any]) -> dict[str, Any]:
+        answers = self._asking.groups(
+            names,
+            schemas.CONSUMER_GROUP_DESCRIBE,
+            lambda some: {"group_ids": some, "include_authorized_operations": False},
+            lambda answer, node, _some: requests.read_consumer(answer, node),
+        )
+        unknown = (err.GroupIdNotFound, err.UnsupportedVersion, err.UnsupportedBrokerError)
+        return {name: classic[name] if isinstance(answer, unknown) else answer for name, answer in answers.items()}
+
+    def committed(self, names: Iterable[str]) -> dict[str, Offsets]:
+        """What the groups have committed; raises the first group's error."""
+        found: dict[str, Any] = self._asking.groups(
+            names,
+            schemas.OFFSET_FETCH,
+            requests.offsets_body,
+            lambda answer, _node, some: requests.read_offsets(answer, some),
+            batched_from=_OFFSET_FETCH_BATCHED,
+            up_to=commits.TOPIC_ID_VERSION - 1,
+        )
+        return {name: _or_raise(offsets) for name, offsets in found.items()}
+
+    def lag(self, names: Iterable[str], *, seconds: bool = True) -> dict[str, GroupLag]:
+        """How far each group is behind, in messages and (with ``seconds``) in seconds.
+
+        ``seconds`` reads one message of each partition that is behind. A topic that was deleted is left out. Raises
+        GroupIdNotFound for a group that does not exist.
+        """
+        wanted = list(names)
+        return self._lag_of(wanted, self.describe(wanted), seconds=seconds)
+
+    def lag_of_existing(self, names: Iterable[str]) -> dict[str, GroupLag]:
+        """:meth:`lag` in messages; a group that is gone by now is left out."""
+        described = {
+            name: group for name, group in self._describe(names).items() if not isinstance(group, err.GroupIdNotFound)
+        }
+        return self._lag_of(list(described), {name: _or_raise(each) for name, each in described.items()})
+
+    def _lag_of(
+        self, wanted: list[str], described: Mapping[str, GroupDescription], *, seconds: bool = False
+    ) -> dict[str, GroupLag]:
+        committed = self.committed(wanted)
+        owners = {
+            name: {tp: member for member in group.members for tp in member.partitions}
+            for name, group in described.items()
+        }
+        tps = {tp for name in wanted for tp in (*committed[name], *owners[name])}
+        ends = self._ends(tps)
+        found = {}
+        for name in wanted:
+            mine = sorted(tp for tp in {*committed[name], *owners[name]} if tp in ends)
+            behind = {tp: committed[name][tp] for tp in mine if tp in committed[name]}
+            old = ages(self._cluster, self._pool, behind, ends) if seconds else {}
+            found[name] = GroupLag(
+                described[name],
+                tuple(_lag(tp, behind.get(tp), ends[tp], old.get(tp), owners[name].get(tp)) for tp in mine),
+            )
+        return found
+
+    def reset(
+        self,
+        group: str,
+        topic: str,
+        to: str | int | datetime | None = None,
+        *,
+        shift: int | None = None,
+        partitions: Collection[int] | None = None,
+        execute: bool = False,
+    ) -> Reset:
+        """Move what an idle group has committed for ``topic`` (``partitions`` None: all of them).
+
+        ``to`` is "earliest", "latest", an offset, a datetime, an ISO 8601 time or as in "2 hours ago"; ``shift`` moves
+        by so many messages instead, backwards when negative. Past the ends of the log is the end. Nothing is written
+        without ``execute``. Raises GroupNotEmpty, which names the members, for a group that is in use: the broker
+        checks this once more when it writes. A group that does not exist is made.
+        """
+        if (to is None) == (shift is None):
+            raise err.ConfigurationError("say where to go: either to=... or shift=...")
+        try:
+            resets.check_idle(self.describe([group])[group])
+        except err.GroupIdNotFound:
+            pass  # nobody is in it
+        tps = self._partitions(topic, partitions)
+        ends, committed = self._ends(tps), self.committed([group])[group]
+        targets = resets.shifted(committed, tps, shift) if shift is not None else self._targets(tps, ends, to)
+        moves = resets.plan(targets, ends, committed)
+        if execute:
+            self._commit(group, {TopicPartition(m.topic, m.partition): OffsetAndMetadata(m.new) for m in moves})
+        return Reset(group, moves, execute)
+
+    def _targets(
+        self, tps: Collection[TopicPartition], ends: Mapping[TopicPartition, tuple[int, int]], to: Any
+    ) -> Offsets:
+        moment = moments.parse_moment(to, self._cluster.handler.wall_time())
+        if moment.kind == "offset":
+            return dict.fromkeys(tps, moment.value)
+        found = self._look_up(dict.fromkeys(tps, moment.value))
+        return {tp: offset if offset >= 0 else ends[tp][1] for tp, (offset, _) in found.items()}
+
+    def _commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        def read(answer: dict[str, Any], _node: int, _some: list[str]) -> dict[str, Any]:
+            results = commits.read_commit(answer, offsets)
+            return {group: commits.worst(error for error in results.values() if error is not None)}
+
+        body = commits.commit_body(group, offsets, NO_GENERATION, None)
+        found = self._asking.groups(
+            [group], schemas.OFFSET_COMMIT, lambda _some: body, read, up_to=commits.TOPIC_ID_VERSION - 1
+        )
+        error = found[group]
+        if isinstance(error, (err.UnknownMemberId, err.IllegalGeneration)):
+            raise err.GroupNotEmpty(f"somebody has joined group {group!r} meanwhile: nothing was changed") from error
+        _or_raise(error)
+
+    # -- topics -------------------------------------------------------------------------------------------
+
+    def topics(self, names: Collection[str] | None = None) -> list[TopicDescription]:
+        """Topics (None: all but Kafka's own) with the offsets of their partitions.
+
+        Raises UnknownTopicOrPartition for a name that does not exist. A partition without a leader has -1 everywhere.
+        """
+        snapshot = self._cluster.refresh(names)
+        if names is None:
+            names = [name for name, info in snapshot.topics.items() if not info.is_internal]
+        tps = {tp for name in names for tp in self._partitions(name, None)}
+        led = {tp for tp in tps if snapshot.leader_for(tp) is not None}
+        ends, newest = self._ends(led), self._newest(led)
+        found = []
+        for name in sorted(names):
+            rows = []
+            for number, info in sorted(snapshot.topics[name].partitions.items()):
+                tp = TopicPartition(name, number)
+                start, end = ends.get(tp, (-1, -1))
+                rows.append(PartitionEnds(number, info.leader, info.replicas, info.isr, start, end, newest.get(tp)))
+            found.append(TopicDescription(name, tuple(rows)))
+        return found
+
+    def offsets_at(self, topic: str, moment: moments.Moment, partitions: Collection[int] | None = None) -> Offsets:
+        """Where ``moment`` is in the logs of ``topic``; a time after the last message is the end of the log."""
+        tps = self._partitions(topic, partitions)
+        ends = self._ends(tps)
+        if moment.kind == "offset":
+            return {tp: max(ends[tp][0], min(moment.value, ends[tp][1])) for tp in tps}
+        found = self._look_up(dict.fromkeys(tps, moment.value))
+        return {tp: offset if offset >= 0 else ends[tp][1] for tp, (offset, _) in found.items()}
+
+    def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[TopicPartition, tuple[int, int]]:
+        """The first offset of each log and the one behind its last message."""
+        return self._ends(self._partitions(topic, partitions))
+
+    def read(
+        self,
+        ranges: Mapping[TopicPartition, tuple[int, int]],
+        damaged: Callable[[err.KafkaException], object],
+        limits: RangeLimits | None = None,
+    ) -> Iterator[Message]:
+        """The messages of ``{partition: (first offset, offset behind the last)}``, oldest first; no group is joined.
+
+        ``damaged`` is told of records that cannot be read.
+        """
+        return read_ranges(self._pool, ranges, damaged, limits)
+
+    def chunks(
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], limits: RangeLimits
+    ) -> Iterator[tuple[RecordChunk, int]]:
+        """The same as chunks, partition by partition, each with the offset at which its range ends."""
+        for tp, (start, stop) in sorted(ranges.items()):
+            for chunk in fetch_range(self._pool, *tp, start, stop, limits, on_lost=lambda _first, _behind: None):
+                yield chunk, stop
+
+    def _partitions(self, topic: str, numbers: Collection[int] | None) -> set[TopicPartition]:
+        info = self._cluster.snapshot.topics.get(topic)
+        if info is None or info.error_code:
+            info = self._cluster.refresh([topic]).topics.get(topic)
+        if info is None or info.error_code:
+            code = 3 if info is None else info.error_code
+            raise err.error_for_code(code, f"topic {topic!r}")
+        strangers = sorted(set(numbers or ()) - set(info.partitions))
+        if strangers:
+            text = f"topic {topic!r} has no partition {strangers[0]}: it has {len(info.partitions)}"
+            raise err.UnknownTopicOrPartition(text)
+        return {TopicPartition(topic, number) for number in (info.partitions if numbers is None else numbers)}
+
+    def _ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Where the logs begin and end; a topic that is gone is left out."""
+        missing = {tp.topic for tp in tps} - set(self._cluster.snapshot.topics)
+        if missing:
+            self._cluster.refresh(missing)
+        there = [tp for tp in tps if self._cluster.snapshot.partition(tp) is not None]
+        starts = self._look_up(dict.fromkeys(there, OffsetType.EARLIEST))
+        ends = self._look_up(dict.fromkeys(there, OffsetType.LATEST))
+        return {tp: (starts[tp][0], ends[tp][0]) for tp in there if tp in starts and tp in ends}
+
+    def _newest(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        try:
+            found = self._look_up(dict.fromkeys(tps, _NEWEST))
+        except (err.UnsupportedVersion, err.UnsupportedBrokerError):
+            return {}
+        return {tp: timestamp for tp, (_, timestamp) in found.items() if timestamp >= 0}
+
+    def _look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+        """Offset and timestamp of each; raises the first error but that of a topic that is gone."""
+        found = {}
+        for tp, answer in self._offsets.list_offsets(wanted, self._patience).items():
+            if answer.error is None:
+                found[tp] = (answer.offset, answer.timestamp)
+            elif not isinstance(answer.error, err.UnknownTopicOrPartition):
+                raise answer.error
+        return found
+
+
+def _lag(
+    tp: TopicPartition, committed: int | None, ends: tuple[int, int], seconds: float | None, member: Any
+) -> PartitionLag:
+    start, end = ends
+    lag = None if committed is None else max(0, end - max(committed, start))
+    return PartitionLag(*tp, committed, start, end, lag, seconds, member)
+
+
+def _is_unknown(group: object) -> bool:
+    if isinstance(group, GroupDescription):
+        return group.state == "Dead"
+    return isinstance(group, (err.GroupIdNotFound, err.InvalidGroupId))
+
+
+def _or_raise(found: Any) -> Any:
+    if isinstance(found, err.KafkaException):
+        raise found
+    return found

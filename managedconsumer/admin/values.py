@@ -1,0 +1,125 @@
+"""What the questions of :mod:`managedconsumer.admin` are answered with. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from managedconsumer.structs import TopicPartition
+
+
+class GroupListing(NamedTuple):
+    """A group as its coordinator lists it.
+
+    ``type`` is ``"classic"``, ``"consumer"`` (KIP-848), ``"share"`` or ``"streams"``; ``state`` is empty where the
+    broker is older than Kafka 2.6 and does not say it.
+    """
+
+    name: str
+    type: str
+    state: str
+    protocol_type: str
+    coordinator: int
+
+
+class MemberDescription(NamedTuple):
+    """A member of a group and the partitions that it has."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+class GroupDescription(NamedTuple):
+    """A group with its members. ``assignor`` is empty while the members have not agreed on one."""
+
+    name: str
+    type: str
+    state: str
+    assignor: str
+    coordinator: int
+    members: tuple[MemberDescription, ...]
+
+    @property
+    def live(self) -> bool:
+        """True while somebody is in the group, so that its offsets must not be changed from outside."""
+        return bool(self.members) or self.state.lower() not in ("empty", "dead", "")
+
+
+class PartitionLag(NamedTuple):
+    """How far a group is in a partition.
+
+    ``committed`` is the offset of the next message, None when nothing is committed; ``start`` and ``end`` are those of
+    the log. ``lag`` is in messages and never negative; ``seconds`` is the age of the first message that is not
+    committed, 0.0 when there is none, None when it was not asked for or nothing is committed. ``member``: who has the
+    partition.
+    """
+
+    topic: str
+    partition: int
+    committed: int | None
+    start: int
+    end: int
+    lag: int | None
+    seconds: float | None
+    member: MemberDescription | None
+
+
+class GroupLag(NamedTuple):
+    """A group with all partitions that it has committed or that its members have."""
+
+    group: GroupDescription
+    partitions: tuple[PartitionLag, ...]
+
+    @property
+    def lag(self) -> int:
+        """Messages, over all partitions."""
+        return sum(each.lag or 0 for each in self.partitions)
+
+    @property
+    def seconds(self) -> float | None:
+        """The age (seconds) of the oldest message that is not committed; None when no partition's age is known."""
+        return max((each.seconds for each in self.partitions if each.seconds is not None), default=None)
+
+
+class PartitionEnds(NamedTuple):
+    """A partition with its leader (-1: none) and the offsets that its log has.
+
+    ``newest`` is the highest timestamp (ms) of its records, None when there is none or the broker is older than
+    Kafka 3.0.
+    """
+
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    start: int
+    end: int
+    newest: int | None
+
+
+class TopicDescription(NamedTuple):
+    """A topic with its partitions, in order."""
+
+    name: str
+    partitions: tuple[PartitionEnds, ...]
+
+
+class Move(NamedTuple):
+    """Where a reset moves a partition's committed offset: from ``old`` (None: nothing was committed) to ``new``."""
+
+    topic: str
+    partition: int
+    old: int | None
+    new: int
+    start: int
+    end: int
+
+
+class Reset(NamedTuple):
+    """A plan to move a group's offsets; ``executed`` when it was carried out."""
+
+    group: str
+    moves: tuple[Move, ...]
+    executed: bool

@@ -1,0 +1,83 @@
+"""What all commands have in common: how they are found, and what becomes of errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+import click
+
+from managedconsumer import errors as err
+from managedconsumer._version import __version__
+from managedconsumer.cli._codes import INTERRUPTED, NO, UNREACHABLE, USAGE
+from managedconsumer.testing import DevBrokerError
+
+#: What says that Kafka cannot be reached, or does not answer.
+_UNREACHABLE = (err.NoBrokersAvailableError, err.RequestTimedOut, err.SocketDisconnectedError)
+
+
+class Commands(click.Group):
+    """The modules of :mod:`managedconsumer.cli`; only what is asked for is imported."""
+
+    def __init__(self, names: Sequence[str], load: Callable[[str], ModuleType]) -> None:
+        version = click.Option(
+            ["--version"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_print_version,
+            help="Show the version and exit.",
+        )
+        super().__init__(
+            "managedconsumer",
+            help="A managed, balanced Kafka consumer, and what helps to work with it.",
+            params=[version],
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
+        self._names, self._load = names, load
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's)
+        """All names."""
+        return list(self._names)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command by its name, None if there is none."""
+        if cmd_name not in self._names:
+            return None
+        command: click.Command = self._load(cmd_name).command
+        return command
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"managedconsumer {__version__}")
+        ctx.exit()
+
+
+def run(commands: click.Group, words: list[str]) -> int:
+    """Run the command that ``words`` name; the exit code."""
+    try:
+        code = commands.main(words, prog_name="managedconsumer", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return _told("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output has gone (| head); nothing more can be said, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NO
+    except _UNREACHABLE as error:
+        return _told(error, UNREACHABLE)
+    except err.ConfigurationError as error:
+        return _told(error, USAGE)
+    except (err.KafkaException, DevBrokerError) as error:
+        return _told(error, NO)
+
+
+def _told(what: object, code: int) -> int:
+    print(f"managedconsumer: {what}", file=sys.stderr)
+    return code

@@ -1,0 +1,80 @@
+"""How ``peek`` prints a message: a line of text, JSON, or kcat's format."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+from managedconsumer.admin.moments import iso
+from managedconsumer.wire.records import Message
+
+Format = Callable[[Message], str]
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+
+
+def text(data: bytes | None) -> str:
+    """Bytes as text; what is not UTF-8 as ``\\x`` and two digits; nothing at all as ``NULL``."""
+    return "NULL" if data is None else data.decode("utf-8", "backslashreplace")
+
+
+def line(message: Message) -> str:
+    """Partition, offset, time, key and value, separated by tabs; line breaks in them are escaped."""
+    shown = (text(message.partition_key), text(message.value))
+    key, value = (each.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t") for each in shown)
+    return f"{message.partition_id}\t{message.offset}\t{iso(message.timestamp)}\t{key}\t{value}"
+
+
+def as_json(message: Message) -> str:
+    """One object. Bytes that are not UTF-8 are in ``key_base64`` and ``value_base64``."""
+    shown: dict[str, Any] = {
+        "topic": message.topic,
+        "partition": message.partition_id,
+        "offset": message.offset,
+        "timestamp": iso(message.timestamp),
+        **_field("key", message.partition_key),
+        **_field("value", message.value),
+    }
+    if message.headers:
+        shown["headers"] = [{"name": name, **_field("value", value)} for name, value in message.headers]
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def _field(name: str, data: bytes | None) -> dict[str, str | None]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def kcat(pattern: str) -> Format:
+    """kcat's format: %t topic, %p partition, %o offset, %k key, %s value, %K and %S their sizes in bytes (-1: none),
+    %T timestamp (ms), %h headers, %% a percent sign; \\n and \\t as usual. Raises ValueError for another letter."""
+    fields: dict[str, Format] = {
+        "t": lambda m: m.topic,
+        "p": lambda m: str(m.partition_id),
+        "o": lambda m: str(m.offset),
+        "k": lambda m: text(m.partition_key) if m.partition_key is not None else "",
+        "s": lambda m: text(m.value) if m.value is not None else "",
+        "K": lambda m: str(-1 if m.partition_key is None else len(m.partition_key)),
+        "S": lambda m: str(-1 if m.value is None else len(m.value)),
+        "T": lambda m: str(m.timestamp),
+        "h": lambda m: ",".join(f"{name}={text(value)}" for name, value in m.headers),
+        "%": lambda _m: "%",
+    }
+    parts: list[Format] = []
+    letters = iter(pattern)
+    for letter in letters:
+        if letter == "%":
+            code = next(letters, "")
+            if code not in fields:
+                raise ValueError(f"%{code} is not known: use %t %p %o %k %s %K %S %T %h or %%")
+            parts.append(fields[code])
+        else:
+            literal = _ESCAPES.get(next(letters, ""), "\\") if letter == "\\" else letter
+            parts.append(lambda _m, literal=literal: literal)  # type: ignore[misc]
+    return lambda message: "".join(part(message) for part in parts)

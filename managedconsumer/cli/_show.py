@@ -1,0 +1,70 @@
+"""How answers are printed: tables that fit a terminal, the same without colours or cuts in a pipe, and JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from managedconsumer.admin.moments import iso
+
+#: A pipe has no width: nothing is cut there.
+_ENDLESS = 100_000
+
+json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Iterable[int] = ()) -> None:
+    """Print ``rows`` under ``headers``; the columns ``numbers`` are set to the right, None is shown as ``-``."""
+    right = set(numbers)
+    shown = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for place, header in enumerate(headers):
+        shown.add_column(header, justify="right" if place in right else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*("-" if value is None else str(value) for value in row))
+    live = sys.stdout.isatty()
+    console = Console(
+        file=sys.stdout, width=None if live else _ENDLESS, highlight=False, markup=False, emoji=False, soft_wrap=False
+    )
+    with console.capture() as capture:
+        console.print(shown)
+    for line in capture.get().splitlines():
+        print(line.rstrip())
+
+
+def print_json(value: object) -> None:
+    """Named tuples become objects with their fields' names."""
+    print(json.dumps(plain(value), indent=1))
+
+
+def plain(value: Any) -> Any:
+    """``value`` in lists and dicts."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: plain(field) for name, field in value._asdict().items()}
+    if isinstance(value, dict):
+        return {str(key): plain(field) for key, field in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return value
+
+
+def seconds(value: float | None) -> str | None:
+    """A duration as people read it: ``0 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    if value is None:
+        return None
+    left = int(value)
+    for size, name, smaller, smaller_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if left >= size:
+            rest = left % size // smaller
+            return f"{left // size} {name}" + (f" {rest} {smaller_name}" if rest else "")
+    return f"{left} s"
+
+
+def moment(milliseconds: int | None) -> str | None:
+    """A timestamp as people read it."""
+    return None if milliseconds is None else iso(milliseconds)

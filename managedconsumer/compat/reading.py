@@ -1,0 +1,173 @@
+"""``read`` and ``read_arrow``: the messages of a topic between two places, once, without a group."""
+
+from __future__ import annotations
+
+import weakref
+from datetime import datetime
+from typing import Any, Collection, Iterable, Iterator, Sequence
+
+from managedconsumer import errors as err
+from managedconsumer.admin import moments
+from managedconsumer.admin.admin import Admin
+from managedconsumer.compat.accept import accept_cluster, accept_topic
+from managedconsumer.config import ISOLATION_LEVELS, check_choice
+from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.fetch_range import RangeLimits
+from managedconsumer.structs import TopicPartition
+from managedconsumer.wire.records import Message, arrow
+
+#: An offset of each partition, a time, or one of "earliest" and "latest".
+Place = str | int | datetime
+
+
+def read(
+    topic: Any,
+    cluster: Any,
+    *,
+    start: Place = "earliest",
+    end: Place = "latest",
+    partitions: Collection[int] | None = None,
+    isolation_level: str = "read_uncommitted",
+) -> Reading:
+    """The messages of a topic from ``start`` up to ``end``, as an iterator; no group is joined, nothing is committed.
+
+    ``start`` and ``end``: an offset, a datetime, an ISO 8601 time (UTC where it names no zone), "2 hours ago",
+    "earliest" or "latest"; the message at ``end`` is not among them. "latest" is the end of the log at the time of the
+    call, so the iterator ends. ``partitions``: their numbers; None: all. ``cluster``: a KafkaClient, or
+    ``"host:port,..."``.
+
+    Within a partition messages come in order; across partitions the oldest timestamp comes first. Raises here what is
+    wrong with the arguments, UnknownTopicOrPartition and NoBrokersAvailableError; while it is read, CorruptRecordError
+    for a damaged record. New leaders and lost connections are waited for, for two minutes without progress. One thread
+    uses it at a time.
+    """
+    return Reading(*_find(topic, cluster, start, end, partitions, isolation_level))
+
+
+def read_arrow(
+    topic: Any,
+    cluster: Any,
+    *,
+    start: Place = "earliest",
+    end: Place = "latest",
+    partitions: Collection[int] | None = None,
+    columns: Sequence[str] | None = None,
+    isolation_level: str = "read_uncommitted",
+) -> ArrowReading:
+    """:func:`read` as Arrow: an iterator of ``pyarrow.RecordBatch`` with ``schema`` and ``__arrow_c_stream__``.
+
+    So ``polars.from_arrow``, ``duckdb.from_arrow`` and ``pyarrow.table`` take it as it is. One partition comes after
+    the other. ``columns``: see :meth:`consume_arrow`; ValueError for one that does not exist. Needs pyarrow.
+    """
+    names = arrow.check_columns(columns)
+    arrow.schema(names)  # raises MissingPackageError here
+    return ArrowReading(*_find(topic, cluster, start, end, partitions, isolation_level), names)
+
+
+class _Open:
+    """What is read, and the connections that it needs; they are closed at the end, or when it is forgotten."""
+
+    def __init__(
+        self, admin: Admin, cluster: Cluster, ranges: dict[TopicPartition, tuple[int, int]], limits: RangeLimits
+    ) -> None:
+        #: ``{partition: (first offset, offset behind the last)}``: what is read.
+        self.ranges = ranges
+        self._admin, self._limits = admin, limits
+        self._closer = weakref.finalize(self, _close, admin, cluster)
+
+    def close(self) -> None:
+        """Close the connections; idempotent. Nothing more is read."""
+        self._closer()
+
+
+class Reading(_Open, Iterator[Message]):
+    """An iterator of messages. Made by :func:`read`; also a context manager that closes it."""
+
+    def __init__(
+        self, admin: Admin, cluster: Cluster, ranges: dict[TopicPartition, tuple[int, int]], limits: RangeLimits
+    ) -> None:
+        super().__init__(admin, cluster, ranges, limits)
+        self._messages = iter(admin.read(ranges, _raise, limits))
+
+    def __next__(self) -> Message:
+        if not self._closer.alive:
+            raise StopIteration
+        try:
+            return next(self._messages)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self.close()
+
+
+class ArrowReading(_Open):
+    """Batches of messages as Arrow, once. Made by :func:`read_arrow`."""
+
+    def __init__(
+        self,
+        admin: Admin,
+        cluster: Cluster,
+        ranges: dict[TopicPartition, tuple[int, int]],
+        limits: RangeLimits,
+        columns: Sequence[str],
+    ) -> None:
+        super().__init__(admin, cluster, ranges, limits)
+        self._columns = columns
+        self._batches = self._read()
+
+    @property
+    def schema(self) -> Any:
+        """The ``pyarrow.Schema`` of every batch."""
+        return arrow.schema(self._columns)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Arrow's C stream interface; what has been iterated over is not in it."""
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(self.schema, self).__arrow_c_stream__(requested_schema)
+
+    def _read(self) -> Iterator[Any]:
+        try:
+            for chunk, stop in self._admin.chunks(self.ranges, self._limits):
+                while (batch := arrow.chunk_to_columns(chunk, stop, self._columns)).num_rows:
+                    yield batch
+        finally:
+            self.close()
+
+
+def _find(
+    topic: Any, cluster: Any, start: Place, end: Place, partitions: Iterable[int] | None, isolation_level: str
+) -> tuple[Admin, Cluster, dict[TopicPartition, tuple[int, int]], RangeLimits]:
+    check_choice("isolation_level", isolation_level, ISOLATION_LEVELS)
+    choice = accept_topic(topic)
+    if len(choice.names) != 1:
+        raise err.ConfigurationError("topic: one topic is read at a time; give its name")
+    mine = accept_cluster(cluster)
+    now = mine.handler.wall_time()
+    places = [moments.parse_moment(place, now) for place in (start, end)]
+    admin = Admin(mine)
+    try:
+        numbers = None if partitions is None else list(partitions)
+        first, behind = (admin.offsets_at(choice.names[0], place, numbers) for place in places)
+    except BaseException:
+        _close(admin, mine)
+        raise
+    limits = RangeLimits(isolation_level=ISOLATION_LEVELS[isolation_level])
+    return admin, mine, {tp: (first[tp], behind[tp]) for tp in sorted(first) if first[tp] < behind[tp]}, limits
+
+
+def _close(admin: Admin, cluster: Cluster) -> None:
+    admin.close()
+    cluster.close()
+
+
+def _raise(error: err.KafkaException) -> None:
+    raise error

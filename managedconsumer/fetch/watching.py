@@ -1,0 +1,223 @@
+"""Which partitions several quiet consumers of one client wait for, and which of them an answer concerns. Pure.
+
+All of them are at the log's end, so one fetch asks for all: of each partition once, for as little as the protocol
+allows. What it brings is never looked at. A partition of which the broker says anything (messages, an error, another
+log) is the business of its consumers, which fetch for themselves again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, Mapping, NamedTuple
+
+from managedconsumer import codes
+from managedconsumer.fetch.sessions import Key
+
+#: How much (bytes) of a partition is asked for. With 0 a broker would not notice that something is there.
+_LEAST_BYTES = 1
+
+
+class Spot(NamedTuple):
+    """Where a consumer waits in one partition: what a fetch says of it."""
+
+    key: Key
+    offset: int
+    leader_epoch: int
+    last_epoch: int
+
+
+def _nothing(*_: float) -> None:
+    """Nobody is to be woken."""
+
+
+class Parked:
+    """The partitions of one consumer at one broker. Its consumer and the watch look at it from their threads."""
+
+    __slots__ = ("by_id", "carried", "look", "over", "spots", "wake")
+
+    def __init__(
+        self,
+        spots: Iterable[Spot],
+        by_id: bool,
+        wake: Callable[[], object],
+        look: Callable[[float], object] = lambda _now: None,
+    ) -> None:
+        """Both are called in the watch's thread, and must not raise.
+
+        ``wake``: once, when the consumer has to fetch for itself. ``look``: after each answer, with the time (seconds),
+        for what else the consumer wants to do now and then. It must be quick.
+        """
+        self.spots = tuple(spots)
+        self.by_id = by_id
+        self.wake = wake
+        self.look = look
+        #: True as soon as a request that asks for all of it is on its way.
+        self.carried = False
+        #: True when it counts no more: the consumer fetches for itself.
+        self.over = False
+
+    def end(self) -> None:
+        """The consumer fetches for itself, or is gone: it is not to be woken, and nothing here leads to it."""
+        self.over = True
+        self.wake = self.look = _nothing
+
+
+def parked(body: Mapping[str, Any], by_id: bool, wake: Callable[[], object], look: Callable[[float], object]) -> Parked:
+    """What the request ``body`` of a fetch worker asks for."""
+    return Parked(
+        (
+            Spot(
+                (topic["topic"], topic["topic_id"], part["partition"]),
+                part["fetch_offset"],
+                part["current_leader_epoch"],
+                part["last_fetched_epoch"],
+            )
+            for topic in body["topics"]
+            for part in topic["partitions"]
+        ),
+        by_id,
+        wake,
+        look,
+    )
+
+
+class _Place:
+    """One partition that is asked for, and who waits for it."""
+
+    __slots__ = ("entry", "spot", "waiting")
+
+    def __init__(self, spot: Spot) -> None:
+        self.spot = spot
+        self.waiting: list[Parked] = []
+        self.entry = {
+            "partition": spot.key[2],
+            "current_leader_epoch": spot.leader_epoch,
+            "fetch_offset": spot.offset,
+            "last_fetched_epoch": spot.last_epoch,
+            "log_start_offset": -1,
+            "partition_max_bytes": _LEAST_BYTES,
+        }
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Of two different ends of one partition the greater one is newer."""
+        return self.spot.leader_epoch, self.spot.offset
+
+
+class Watching:
+    """What one watch asks one broker for. Not thread-safe: the watch's thread owns it."""
+
+    def __init__(self, isolation: int) -> None:
+        """``isolation``: of all consumers that are parked here, as in a Fetch."""
+        self._isolation = isolation
+        self._places: dict[Key, _Place] = {}
+        # By the name and by the id of the topic: an answer names it in either way.
+        self._named: dict[tuple[Any, int], _Place] = {}
+        self.by_id = True
+        #: True when the next request is not the same as the last one.
+        self.changed = False
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def add(self, new: Parked) -> list[Parked]:
+        """``new`` waits here from the next request on. Returns who has to fetch instead, ``new`` itself perhaps.
+
+        All who are at a partition's end are at one offset. Of two that are not, the one behind has something to fetch.
+        """
+        if self._places and new.by_id != self.by_id:
+            return self._remove([new])
+        behind: list[Parked] = []
+        for spot in new.spots:
+            place = self._places.get(spot.key)
+            if place is not None and place.end > (spot.leader_epoch, spot.offset):
+                return self._remove([*behind, new])
+            if place is not None and place.end < (spot.leader_epoch, spot.offset):
+                behind += place.waiting
+        gone = self._remove(behind)
+        self.by_id = new.by_id
+        for spot in new.spots:
+            place = self._places.get(spot.key)
+            if place is None:
+                place = self._places[spot.key] = _Place(spot)
+                self._named[spot.key[0], spot.key[2]] = self._named[spot.key[1], spot.key[2]] = place
+                self.changed = True
+            place.waiting.append(new)
+        return gone
+
+    def request(self, wait_ms: int) -> dict[str, Any] | None:
+        """The body of the next Fetch, which waits for so long at the broker; None: nobody waits any more."""
+        for place in list(self._places.values()):
+            place.waiting = [each for each in place.waiting if not each.over]
+            if not place.waiting:
+                self._forget(place)
+        if not self._places:
+            return None
+        topics: dict[tuple[str, bytes], list[dict[str, Any]]] = {}
+        for (name, topic_id, _), place in self._places.items():
+            topics.setdefault((name, topic_id), []).append(place.entry)
+        return {
+            "replica_id": -1,
+            "max_wait_ms": wait_ms,
+            "min_bytes": 1,
+            "max_bytes": _LEAST_BYTES,
+            "isolation_level": self._isolation,
+            "topics": [{"topic": n, "topic_id": i, "partitions": entries} for (n, i), entries in topics.items()],
+            "rack_id": "",
+        }
+
+    def sent(self) -> None:
+        """The request is on its way: from here on whatever happens to those who wait is told."""
+        self.changed = False
+        for place in self._places.values():
+            for each in place.waiting:
+                each.carried = True
+
+    def receive(self, answer: Mapping[str, Any]) -> list[Parked]:
+        """Who has something to fetch, by this answer; they wait here no longer."""
+        concerned: list[Parked] = []
+        for topic in answer["responses"]:
+            name = topic["topic"] or bytes(topic["topic_id"])
+            for part in topic["partitions"]:
+                place = self._named.get((name, part["partition_index"]))
+                if place is not None and self._tells(part, place.spot.offset):
+                    concerned += place.waiting
+        return self._remove(concerned)
+
+    def _tells(self, part: Mapping[str, Any], offset: int) -> bool:
+        if part["error_code"] != codes.NONE or part["records"]:
+            return True
+        if part.get("diverging_epoch", {}).get("end_offset", -1) >= 0 or part.get("preferred_read_replica", -1) >= 0:
+            return True
+        end: int = part.get("last_stable_offset", -1) if self._isolation else part["high_watermark"]
+        return end > offset
+
+    def everybody(self) -> list[Parked]:
+        """All who wait."""
+        return list({id(each): each for place in self._places.values() for each in place.waiting}.values())
+
+    def give_up(self) -> list[Parked]:
+        """The broker does not answer: everybody has to fetch."""
+        return self._remove(self.everybody())
+
+    def _remove(self, who: Iterable[Parked]) -> list[Parked]:
+        gone = []
+        for each in who:
+            if not each.over:
+                each.over = True
+                gone.append(each)
+        for each in gone:
+            for spot in each.spots:
+                place = self._places.get(spot.key)
+                if place is not None and each in place.waiting:
+                    place.waiting.remove(each)
+                    if not place.waiting:
+                        self._forget(place)
+        return gone
+
+    def _forget(self, place: _Place) -> None:
+        name, topic_id, number = place.spot.key
+        del self._places[place.spot.key]
+        for known in (name, topic_id):
+            if self._named.get((known, number)) is place:
+                del self._named[known, number]
+        self.changed = True

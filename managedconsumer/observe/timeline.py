@@ -1,0 +1,160 @@
+"""Who had which partition when, why it moved, and how long nobody read it: what the events of a group's members say.
+
+Pure. The events may come from several processes; their clocks are taken to agree.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Iterable, NamedTuple
+
+from managedconsumer.coordinator.history import GroupEvent
+from managedconsumer.coordinator.states import MemberState
+from managedconsumer.structs import TopicPartition
+
+_UNJOINED, _STABLE = MemberState.UNJOINED.value, MemberState.STABLE.value
+_LEAVING, _LOSING = MemberState.LEAVING.value, MemberState.LOSING.value
+#: The reason of a member that only follows: another one began the rebalance.
+_TOLD = "the group rebalances"
+_STARTS, _ENDS = frozenset({"handed out"}), frozenset({"held", "revoked", "lost"})
+#: A gap shorter than this (seconds) is no gap: a hand-over within one member takes microseconds.
+_SHORTEST_GAP = 0.001
+
+
+class Span(NamedTuple):
+    """``member`` handed ``partition`` out from ``start`` to ``end`` (None: it still does); seconds since 1970."""
+
+    partition: TopicPartition
+    member: str
+    start: float
+    end: float | None
+
+
+class Gap(NamedTuple):
+    """Nobody delivered ``partition`` from ``start`` to ``end``."""
+
+    partition: TopicPartition
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """How long."""
+        return self.end - self.start
+
+
+class Round(NamedTuple):
+    """One rebalance: when its first member began, until its last one was done.
+
+    ``causes``: what began it, in words; empty where no member that was watched knows it (one of another program came
+    or went).
+    """
+
+    generation: int
+    start: float
+    end: float
+    causes: tuple[str, ...]
+
+
+class Timeline(NamedTuple):
+    """Everything that a picture of a group shows. ``start`` and ``end``: seconds since 1970."""
+
+    group: str
+    start: float
+    end: float
+    members: tuple[str, ...]
+    spans: tuple[Span, ...]
+    gaps: tuple[Gap, ...]
+    rounds: tuple[Round, ...]
+
+
+def spans_of(events: Iterable[GroupEvent]) -> list[Span]:
+    """Which member delivered which partition, from when to when. ``events`` in the order of time."""
+    spans: list[Span] = []
+    running: dict[tuple[TopicPartition, str], float] = {}
+    for event in events:
+        for tp in event.partitions:
+            key = (tp, event.member)
+            if event.kind in _STARTS:
+                running.setdefault(key, event.time)
+            elif event.kind in _ENDS and key in running:
+                spans.append(Span(tp, event.member, running.pop(key), event.time))
+    spans += [Span(tp, member, start, None) for (tp, member), start in running.items()]
+    return sorted(spans, key=lambda span: (span.partition, span.start))
+
+
+def gaps_of(spans: Iterable[Span]) -> list[Gap]:
+    """When nobody delivered a partition that somebody had delivered before and delivers again later."""
+    found = []
+    until: dict[TopicPartition, float | None] = {}
+    for span in spans:
+        before = until.get(span.partition, span.start)
+        if before is not None and span.start - before >= _SHORTEST_GAP:
+            found.append(Gap(span.partition, before, span.start))
+        until[span.partition] = span.end if before is None or span.end is None else max(before, span.end)
+    return found
+
+
+class _Part(NamedTuple):
+    """What one member went through for one generation."""
+
+    start: float
+    end: float
+    cause: str
+
+
+def rounds_of(events: Iterable[GroupEvent]) -> list[Round]:
+    """The rebalances. ``events`` in the order of time.
+
+    A member's part begins when it leaves STABLE or joins, and ends when it is stable with a generation. The parts of
+    one generation are one round. Members that leave or are expelled are the causes of the round that follows.
+    """
+    began: dict[str, tuple[float, str]] = {}
+    joining: deque[tuple[float, str]] = deque()
+    parts: dict[int, list[_Part]] = {}
+    departures: list[tuple[float, str]] = []
+    for event in events:
+        if event.kind != "state":
+            continue
+        if event.new in (_LEAVING, _LOSING):
+            verb = "left" if event.new == _LEAVING else "was lost"
+            departures.append((event.time, f"{event.member} {verb} ({event.reason})"))
+            began.pop(event.member, None)
+        elif event.old == _UNJOINED:
+            joining.append((event.time, event.reason))
+        elif event.old == _STABLE:
+            cause = "" if event.reason == _TOLD else f"{event.member}: {event.reason}"
+            began[event.member] = (event.time, cause)
+        elif event.new == _STABLE:
+            part = began.pop(event.member, None)
+            if part is None:  # it had no id when it began
+                start, reason = joining.popleft() if joining else (event.time, "")
+                part = (start, f"{event.member} joined ({reason})")
+            parts.setdefault(event.generation, []).append(_Part(part[0], event.time, part[1]))
+    found = []
+    for generation, each in sorted(parts.items(), key=lambda item: min(part.start for part in item[1])):
+        end = max(part.end for part in each)
+        gone = [text for moment, text in departures if moment <= end]
+        departures = [(moment, text) for moment, text in departures if moment > end]
+        causes = dict.fromkeys([*gone, *(part.cause for part in sorted(each) if part.cause)])
+        found.append(Round(generation, min(part.start for part in each), end, tuple(causes)))
+    return found
+
+
+def timeline_of(events: Iterable[GroupEvent], group: str | None = None) -> Timeline:
+    """The timeline of ``group`` (None: the only one); raises ValueError for no events, or events of several groups."""
+    every = list(events)
+    groups = sorted({event.group for event in every})
+    if not every:
+        raise ValueError("there are no events to draw")
+    if group is None and len(groups) > 1:
+        raise ValueError(f"the events are of several groups: choose one of {', '.join(groups)}")
+    name = groups[0] if group is None else group
+    mine = sorted((event for event in every if event.group == name), key=lambda event: event.time)
+    if not mine:
+        raise ValueError(f"there are no events of group {name!r}; there are some of {', '.join(groups)}")
+    spans = spans_of(mine)
+    members = tuple(dict.fromkeys(span.member for span in sorted(spans, key=lambda span: span.start)))
+    return Timeline(
+        name, mine[0].time, mine[-1].time, members, tuple(spans), tuple(gaps_of(spans)), tuple(rounds_of(mine))
+    )

@@ -1,0 +1,137 @@
+"""What the running consumers of one client have in common: idle connections, and a watch for each broker.
+
+Only while there are several of them: a consumer that is alone on its client has everything to itself.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Protocol
+
+from managedconsumer.runtime.cluster.lending import Address, Lending, address_of
+from managedconsumer.runtime.cluster.watch import Watch
+from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.runtime.net.silence import OpenConnections
+from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.structs import BrokerInfo
+
+# In seconds, see :attr:`Sharing.quiet_after`.
+QUIET_AFTER = 5.0
+#: So many running consumers share.
+SEVERAL = 2
+
+
+def place_of(handler: Handler) -> Any:
+    """Where the sockets of ``handler`` can be used: by any thread, or by the greenlets of the present hub."""
+    if handler.native or not handler.real:
+        return Handler
+    import gevent
+
+    return gevent.get_hub()
+
+
+class Opener(Protocol):
+    """A cluster that makes connections for the client (:class:`managedconsumer.runtime.cluster.cluster.Cluster`)."""
+
+    handler: Handler
+
+    @property
+    def open_connections(self) -> OpenConnections:
+        """Those that it has made, and those that others have put there."""
+
+    def connect_to(self, broker: BrokerInfo) -> Connection:
+        """A new connection to ``broker``."""
+
+
+class Member(Protocol):
+    """What may have connections that wait for its next request: a consumer's cluster, and the client's."""
+
+    def take_idle(self) -> list[Connection]:
+        """These connections, which are not its own any more."""
+
+
+class Sharing:
+    """Shared by all consumers of one client in one place. Thread-safe."""
+
+    def __init__(self, opener: Opener, client: Member, place: Any) -> None:
+        """``opener`` is used by nobody else; ``client`` shares, but does not count as a consumer.
+
+        ``place``: where this can be used, see :func:`place_of`.
+        """
+        self._opener = opener
+        self._place = weakref.ref(place)
+        self.handler = opener.handler
+        self.lending = Lending(self.handler)
+        self._lock = self.handler.Lock()
+        self._client = weakref.ref(client)
+        # The running consumers by id().
+        self._members: dict[int, weakref.ref[Member]] = {}
+        self._watches: dict[tuple[Address, int], Watch] = {}
+        #: True while there are several running consumers.
+        self.active = False
+        #: After so many seconds without a message a consumer leaves its partitions to the watch.
+        self.quiet_after = QUIET_AFTER
+
+    def disown(self) -> None:
+        """In the child of a fork: nothing of the parent's is used."""
+        self.lending = Lending(self.handler)
+        self._lock = self.handler.Lock()
+        self._members, self._watches, self.active = {}, {}, False
+
+    def is_at(self, place: Any) -> bool:
+        """True if this can be used there."""
+        return self._place() is place
+
+    def is_here(self) -> bool:
+        """True if several consumers share, and the caller may be one of them."""
+        return self.active and self.is_at(place_of(self.handler))
+
+    @property
+    def connections(self) -> OpenConnections:
+        """Where connections belong that are idle, and those of the watches."""
+        return self._opener.open_connections
+
+    def join(self, member: Member) -> None:
+        """A consumer starts. What the others have idle is everybody's from the second one on."""
+        with self._lock:
+            self._members[id(member)] = weakref.ref(member)
+            self._members = {key: ref for key, ref in self._members.items() if ref() is not None}
+            if self.active or len(self._members) < SEVERAL:
+                return
+            self.lending = Lending(self.handler)
+            self.active = True
+            # Greenlets of another hub may have used the client.
+            client = [self._client] if self.is_at(Handler) else []
+            everybody = [there for ref in (*client, *self._members.values()) if (there := ref()) is not None]
+        for each in everybody:
+            for connection in each.take_idle():
+                self.put(connection)
+
+    def leave(self, member: Member) -> None:
+        """A consumer has stopped."""
+        with self._lock:
+            self._members.pop(id(member), None)
+            if not self.active or len(self._members) >= SEVERAL:
+                return
+            self.active = False
+            lending, watches, self._watches = self.lending, self._watches, {}
+        lending.close()
+        for watch in watches.values():
+            watch.close()
+
+    def put(self, connection: Connection) -> None:
+        """Nothing is under way on ``connection``: others may take it, if it is still good."""
+        self.connections.add(connection)
+        self.lending.put(connection)
+
+    def watch(self, broker: BrokerInfo, isolation: int) -> Watch:
+        """The watch of a broker for consumers of one isolation level."""
+        key = address_of(broker.host, broker.port), isolation
+        with self._lock:
+            watch = self._watches.get(key)
+            if watch is None:
+                opener = self._opener
+                name = f"watch-{broker.node_id}" + ("-committed" if isolation else "")
+                watch = Watch(self.handler, name, isolation, lambda: opener.connect_to(broker))
+                self._watches[key] = watch
+            return watch

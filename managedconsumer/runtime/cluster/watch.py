@@ -1,0 +1,145 @@
+"""One long poll for all quiet consumers of a client at one broker; what it asks is decided by ``fetch.watching``.
+
+It wakes consumers and hands them nothing. When it fails, all of them fetch for themselves again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Callable, Iterable
+
+from managedconsumer import errors as err
+from managedconsumer.fetch.plan import EPOCH_VERSION, TOPIC_ID_VERSION
+from managedconsumer.fetch.sessions import FetchSession
+from managedconsumer.fetch.watching import Parked, Watching
+from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.wire.protocol import schemas
+
+log = logging.getLogger(__name__)
+
+#: How long (ms) a request waits at the broker: whoever comes meanwhile fetches for itself until the next one.
+WAIT_MS = 500
+
+
+class Watch:
+    """Runs while somebody is parked. Thread-safe; its worker owns the connection and the :class:`Watching`."""
+
+    def __init__(self, handler: Handler, name: str, isolation: int, connect: Callable[[], Connection]) -> None:
+        """``isolation`` as in a Fetch; ``connect`` makes a new connection, which the watch closes."""
+        self._handler = handler
+        self._name = name
+        self._connect = connect
+        self._lock = handler.Lock()
+        self._offered: list[Parked] = []
+        self._running = self._closed = False
+        self._watching = Watching(isolation)
+        self._connection: Connection | None = None
+
+    def offer(self, parked: Parked) -> None:
+        """Watch this, too. From when ``parked.carried`` is True its consumer need not fetch. Does not wait."""
+        with self._lock:
+            closed = self._closed
+            starts = not self._running and not closed
+            if not closed:
+                self._offered.append(parked)
+                self._running = True
+        if closed:
+            parked.over = True
+            parked.wake()
+        if not starts:
+            return
+        try:
+            self._handler.spawn(self._name, self._run)
+        except RuntimeError as error:  # there are no new threads: the interpreter is ending, perhaps
+            log.debug("%s: %s", self._name, error)
+            self._abort()
+
+    def close(self) -> None:
+        """Those that are watched fetch for themselves again, at once, and this watch takes no others. Any thread."""
+        with self._lock:
+            self._closed = True
+            connection = self._connection
+        if connection is not None:
+            connection.close()
+
+    def _run(self) -> None:
+        connection: Connection | None = None
+        session = FetchSession()
+        try:
+            while (body := self._next()) is not None:
+                try:
+                    if connection is None:
+                        connection = self._open()
+                        session.reset()
+                    self._wake(self._watching.receive(self._ask(connection, session, body)))
+                    now = self._handler.now()
+                    for parked in self._watching.everybody():
+                        parked.look(now)
+                except err.KafkaException as error:
+                    log.debug("%s: %s", self._name, error)
+                    if connection is not None:
+                        connection.close()
+                        connection = None
+                    self._wake(self._watching.give_up())
+        except BaseException:
+            self._abort()
+            raise
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _open(self) -> Connection:
+        connection = self._connect()
+        with self._lock:
+            closed, self._connection = self._closed, connection
+        if closed:
+            connection.close()
+        return connection
+
+    def _next(self) -> dict[str, Any] | None:
+        """The next request; None: there is none, and the worker ends."""
+        with self._lock:
+            offered, self._offered = self._offered, []
+        for parked in offered:
+            self._wake(self._watching.add(parked))
+        body = self._watching.request(WAIT_MS)
+        if body is not None:
+            return body
+        with self._lock:
+            self._running = bool(self._offered)
+        return self._next() if self._running else None
+
+    def _ask(self, connection: Connection, session: FetchSession, body: dict[str, Any]) -> dict[str, Any]:
+        watching = self._watching
+        version = connection.version(schemas.FETCH)
+        if not watching.by_id:
+            version = min(version, TOPIC_ID_VERSION - 1)
+        if version < EPOCH_VERSION:
+            for topic in body["topics"]:
+                for part in topic["partitions"]:
+                    part["last_fetched_epoch"] = -1
+        throttled = max(0.0, connection.throttled_until - self._handler.now())
+        timeout = WAIT_MS + connection.settings.request_timeout_ms + 1000 * throttled
+        short = None if watching.changed else session.repeat(body, ())
+        if short is None:
+            short = session.shorten(body, version)
+        answer = connection.request(schemas.FETCH, short, timeout, version, watching.sent)
+        if not session.accept(answer):
+            return {"responses": ()}  # the next request begins a new session
+        if answer.get("error_code"):
+            raise err.error_for_code(answer["error_code"])
+        return answer
+
+    def _wake(self, concerned: Iterable[Parked]) -> None:
+        for parked in concerned:
+            parked.wake()
+
+    def _abort(self) -> None:
+        """Nobody is watched any more."""
+        with self._lock:
+            offered, self._offered = self._offered, []
+            self._running = False
+        for parked in offered:
+            parked.over = True
+        self._wake([*offered, *self._watching.give_up()])

@@ -1,0 +1,170 @@
+"""The partitions that a quiet consumer's fetch workers have left to the client's watch. Those workers have ended.
+
+Whatever changes what there is to fetch, and whatever the watch finds, ends the parking: a new worker fetches.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from managedconsumer.fetch.plan import FetchLimits, FetchPlan, release
+from managedconsumer.fetch.repeats import Repeat
+from managedconsumer.fetch.watching import Parked, parked
+from managedconsumer.runtime.engine.assignment_part import AssignmentPart
+from managedconsumer.runtime.engine.desk import Desk
+from managedconsumer.structs import ClusterSnapshot, TopicPartition
+
+Key = tuple[int, int]
+
+# Where messages come now and then, a worker is worth keeping: who is woken before so many times the silence that it
+# waited for is over waits twice as long the next time, up to so many times the usual silence.
+_WORTH = 4
+_MOST = 16.0
+
+
+class _Spell:
+    """One worker's partitions, while they are parked."""
+
+    __slots__ = ("parked", "repeat", "silence", "since", "snapshot", "tps")
+
+    def __init__(self, away: Parked, repeat: Repeat, snapshot: ClusterSnapshot, since: float, silence: float) -> None:
+        self.parked, self.repeat, self.snapshot = away, repeat, snapshot
+        self.since, self.silence = since, silence
+        self.tps = {TopicPartition(spot.key[0], spot.key[2]) for spot in away.spots}
+
+
+class Parking:
+    """Of one consumer. The engine's lock is held around every call, but for :meth:`offer`."""
+
+    def __init__(self, engine: AssignmentPart, limits: FetchLimits, ready: Callable[[], None]) -> None:
+        """``ready``: starts the workers that are missing; the lock is held."""
+        self._engine = engine
+        self._isolation = limits.isolation_level
+        # The watch wakes at the first byte.
+        self._allowed = limits.min_bytes <= 1
+        self._ready = ready
+        self._spells: dict[Key, _Spell] = {}
+        # By worker: how many times the usual silence it waits for.
+        self._caution: dict[Key, float] = {}
+
+    def keeps(self, key: Key, tp: TopicPartition) -> bool:
+        """True while this partition of this worker is watched. If only others of it are, none is from here on."""
+        spell = self._spells.get(key)
+        if spell is not None and tp not in spell.tps:  # this broker leads it by now
+            self._end(key)
+            return False
+        return spell is not None
+
+    def __len__(self) -> int:
+        return len(self._spells)
+
+    # -- a worker goes --------------------------------------------------------------------------------
+
+    def takes(self, key: Key, desk: Desk, plan: FetchPlan, now: float, quiet: bool) -> bool:
+        """A worker is about to ask ``plan`` again; ``quiet``: after silence. True: the watch asks, the worker ends."""
+        if not quiet:
+            self.take_back(desk)
+            return False
+        away, shared = desk.parked, self._engine.cluster.shared
+        if away is None:
+            if shared is None or not shared.active or not self._allowed:
+                return False
+            if now - desk.quiet_since >= shared.quiet_after * self._caution.get(key, 1.0):
+                desk.parked = parked(plan.body, plan.by_id, lambda: self._wake(key), self._look)
+            return False
+        if away.over:
+            desk.parked, desk.quiet_since = None, now  # it was not wanted; later perhaps
+        if away.over or not away.carried or shared is None:
+            return False
+        self._spells[key] = _Spell(away, desk.repeat, self._engine.cluster.snapshot, now, shared.quiet_after)
+        desk.parked = None
+        release(plan, 0.0)
+        return True
+
+    def wants(self, desk: Desk, now: float, quiet: bool) -> bool:
+        """True if the worker that has lent its connection should look whether the watch takes its partitions."""
+        shared = self._engine.cluster.shared
+        if not quiet or not self._allowed or shared is None or not shared.active:
+            return False
+        return now - desk.quiet_since >= shared.quiet_after
+
+    def offer(self, node: int, desk: Desk) -> None:
+        """Tell the watch what the worker would leave to it, once. The engine's lock is not held."""
+        away, shared = desk.parked, self._engine.cluster.shared
+        if away is None or desk.offered is away:
+            return
+        desk.offered = away
+        broker = self._engine.cluster.snapshot.brokers.get(node)
+        if broker is None or shared is None:
+            away.end()
+        else:
+            shared.watch(broker, self._isolation).offer(away)
+
+    @staticmethod
+    def take_back(desk: Desk) -> None:
+        """The worker fetches something else now."""
+        if desk.parked is not None:
+            desk.parked.end()
+            desk.parked = None
+
+    # -- a worker is needed again -----------------------------------------------------------------------
+
+    def _wake(self, key: Key) -> None:
+        """The watch has found something, or has failed; in its thread."""
+        engine = self._engine
+        try:
+            with engine.lock:
+                spell = self._spells.get(key)
+                if spell is not None and spell.parked.over:
+                    self._end(key)
+                    self._ready()
+        except BaseException as error:  # noqa: BLE001 - the watch is not this consumer's alone
+            engine.fail(error)
+
+    def _look(self, now: float) -> None:
+        """In the watch's thread, now and then: the position worker may rest while everything is quiet."""
+        engine = self._engine
+        try:
+            if engine.positions.is_due(now):
+                engine.positions.wake()
+        except BaseException as error:  # noqa: BLE001 - the watch is not this consumer's alone
+            engine.fail(error)
+
+    def _end(self, key: Key) -> None:
+        spell = self._spells.pop(key)
+        if not self._spells:  # nobody looks for it any more
+            self._engine.positions.wake()
+        spell.parked.end()
+        caution = self._caution.get(key, 1.0)
+        short = self._engine.handler.now() - spell.since < _WORTH * spell.silence * caution
+        self._caution[key] = min(_MOST, 2.0 * caution) if short else 1.0
+
+    def look_again(self, moves: int) -> None:
+        """End the parking of what another request is needed for by now."""
+        engine = self._engine
+        for key, spell in list(self._spells.items()):
+            if spell.parked.over or not spell.repeat.holds(engine.buffer, moves) or self._moved(key[0], spell):
+                self._end(key)
+
+    def _moved(self, node: int, spell: _Spell) -> bool:
+        """True if the metadata says something else of the partitions than when they were parked."""
+        snapshot = self._engine.cluster.snapshot
+        if spell.snapshot is snapshot:
+            return False
+        for spot in spell.parked.spots:
+            name, topic_id, number = spot.key
+            info, topic = snapshot.partition(TopicPartition(name, number)), snapshot.topics.get(name)
+            if info is None or topic is None or info.leader != node or info.leader_epoch != spot.leader_epoch:
+                return True
+            if spell.parked.by_id and topic.topic_id != topic_id:
+                return True
+        same = spell.snapshot.brokers.get(node) == snapshot.brokers.get(node)
+        spell.snapshot = snapshot
+        return not same
+
+    def clear(self) -> None:
+        """The consumer closes: nothing is watched any more."""
+        for spell in self._spells.values():
+            spell.parked.end()
+        self._spells.clear()
+        self._caution.clear()

@@ -1,0 +1,179 @@
+"""Where a partition is read from, and why: claims, checkpoint, the group's commit, ``startingOffsets``. Pure.
+
+A commit's metadata names the query that made it and the number of its batch. So it is known whether a commit that
+differs from the checkpoint is the query's own (then the checkpoint was put back, and is to be replayed) or somebody
+else's (then others have worked on this partition meanwhile).
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from types import MappingProxyType
+from typing import Mapping, NamedTuple
+
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.spark.ranges import OffsetRange, Ranges
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+
+#: What the option ``offsetConflict`` may be; ``auto`` is its default.
+AUTO, FAIL, CHECKPOINT, GROUP = CONFLICTS = ("auto", "fail", "checkpoint", "group")
+
+_METADATA = re.compile(r"managedconsumer query=(\w+) batch=(\d+)(?: start=([\w-]+))?\Z")
+# How many partitions one line of the log names.
+_SHOWN = 12
+
+
+class Author(NamedTuple):
+    """Who made a commit: the query, how many batches it had done, and where it had been told to begin."""
+
+    query: str
+    batch: int
+    start: str = ""
+
+    def text(self) -> str:
+        """As the metadata of a commit."""
+        begun = f" start={self.start}" if self.batch == 0 and self.start else ""
+        return f"managedconsumer query={self.query} batch={self.batch}{begun}"
+
+    @classmethod
+    def of(cls, metadata: str | None) -> Author | None:
+        """What :meth:`text` made; None for the commit of anybody else."""
+        found = _METADATA.match(metadata or "")
+        return None if found is None else cls(found[1], int(found[2]), found[3] or "")
+
+
+def start_word(text: str) -> str:
+    """A short word for what the user said about the start, to know it again in a commit."""
+    return text if re.fullmatch(r"[a-z]+", text) else f"{zlib.crc32(text.encode()):08x}"
+
+
+class Query(NamedTuple):
+    """What the query knows about itself.
+
+    ``initial``: its checkpoint is fresh. ``explicit``: the user has said where it begins, other than ``committed``.
+    ``shared``: other members of the group read the same topics.
+    """
+
+    author: Author
+    initial: bool
+    explicit: bool
+    shared: bool = False
+    conflict: str = AUTO
+
+
+class Known(NamedTuple):
+    """What is known about one partition; each offset is the next one to read.
+
+    ``done``: the checkpoint's, None if the partition is not in it. ``begin``: where ``startingOffsets`` points.
+    """
+
+    claimed: int | None = None
+    done: int | None = None
+    begin: int | None = None
+    committed: OffsetAndMetadata | None = None
+
+
+class Choice(NamedTuple):
+    """``offset`` None: the log's start. ``said``: why this is not where the user said, for the log; "": it is.
+
+    ``group``: what the group says, if the choice was made against it.
+    """
+
+    offset: int | None
+    said: str = ""
+    group: int | None = None
+
+
+def choose(known: Known, query: Query, *, has_store: bool = False) -> Choice:
+    """Where one partition is read from; strongest first: claims, checkpoint, group, ``startingOffsets``.
+
+    With a store the group's commit counts for nothing. Raises ConfigurationError for a conflict with ``fail``.
+    """
+    if known.claimed is not None:
+        return Choice(known.claimed)
+    if has_store or known.committed is None:
+        own = known.begin if query.initial else known.done
+        return Choice(
+            own, "" if own is not None else "that is the log's start; neither checkpoint nor group name the partition"
+        )
+    return _fresh(known, query) if query.initial else _resumed(known, query)
+
+
+def _resumed(known: Known, query: Query) -> Choice:
+    """The query has a checkpoint, and the group a commit."""
+    assert known.committed is not None  # noqa: S101 (asked by the caller)
+    there, author = known.committed.offset, Author.of(known.committed.metadata)
+    own = author is not None and author.query == query.author.query
+    if known.done is None:
+        if own and author is not None and author.batch > query.author.batch:
+            # Its own future: the checkpoint was put back to a time before the query had this partition.
+            return _decide(query, None, there, "the checkpoint is older than what this query has committed")
+        return Choice(there, "that is where the group is; the checkpoint does not name the partition")
+    if there == known.done or (own and there < known.done):
+        return Choice(known.done)
+    if own:
+        return _decide(query, known.done, there, "the checkpoint is older than what this query has committed")
+    further = CHECKPOINT if there < known.done else GROUP
+    return _decide(query, known.done, there, "another member, or a tool, has committed for the group", further)
+
+
+def _fresh(known: Known, query: Query) -> Choice:
+    """The checkpoint is new, and the group has a commit."""
+    assert known.committed is not None  # noqa: S101 (asked by the caller)
+    there, author = known.committed.offset, Author.of(known.committed.metadata)
+    if not query.explicit or known.begin is None:
+        return Choice(there)
+    if there == known.begin:
+        return Choice(there)
+    if author is not None and author.batch == 0 and author.start == query.author.start:
+        # The same start, which has read nothing yet: what came since then must not be skipped.
+        return Choice(there, "a query with the same start began there, and has read nothing since")
+    if query.shared:
+        return _decide(query, known.begin, there, "other members of the group are at work on the topic", GROUP)
+    return _decide(query, known.begin, there, "startingOffsets outranks the group when the checkpoint is new")
+
+
+def _decide(query: Query, own: int | None, group: int, why: str, default: str = CHECKPOINT) -> Choice:
+    """The query says ``own`` (None: the log's start) and the group ``group``."""
+    mode = default if query.conflict == AUTO else query.conflict
+    mine = "the log's start" if own is None else f"{own}"
+    if mode == FAIL:
+        raise ConfigurationError(
+            f"the query would go on at {mine} and the group at {group}: {why}. The option offsetConflict decides: "
+            "checkpoint (what the query says), group, or auto"
+        )
+    if mode == GROUP:
+        return Choice(group, f"that is where the group is; {why}")
+    return Choice(own, f"that is not where the group is; {why}", group)
+
+
+def left_to_read(ranges: Ranges, commits: Mapping[TopicPartition, OffsetAndMetadata], query: str) -> Ranges:
+    """``ranges`` of a batch that ``query`` runs again, without what somebody else has committed since."""
+    left: Ranges = {}
+    for tp, entry in ranges.items():
+        commit = commits.get(tp)
+        author = None if commit is None else Author.of(commit.metadata)
+        foreign = commit is not None and (author is None or author.query != query)
+        begin = commit.offset if commit is not None and foreign else entry.start
+        left[tp] = OffsetRange(min(max(begin, entry.start), entry.stop), entry.stop)
+    return left
+
+
+def lines(choices: Mapping[TopicPartition, Choice], found: Mapping[TopicPartition, int]) -> list[str]:
+    """For the log: each reason once, with the partitions that it is for and where they are read from."""
+    by_reason: dict[str, dict[TopicPartition, int]] = {}
+    for tp, choice in choices.items():
+        if choice.said:
+            by_reason.setdefault(choice.said, {})[tp] = found[tp]
+    groups = {tp: choice.group for tp, choice in choices.items()}
+    return [f"read from {places(at, groups)}: {said}" for said, at in by_reason.items()]
+
+
+def places(at: Mapping[TopicPartition, int], groups: Mapping[TopicPartition, int | None] = MappingProxyType({})) -> str:
+    """``t-0 at 50 (group: 900), t-1 at 7``, twelve of them at most."""
+    shown = []
+    for tp in sorted(at)[:_SHOWN]:
+        group = groups.get(tp)
+        shown.append(f"{tp.topic}-{tp.partition} at {at[tp]}" + ("" if group is None else f" (group: {group})"))
+    return ", ".join(shown) + (f" and {len(at) - _SHOWN} more" if len(at) > _SHOWN else "")

@@ -1,0 +1,62 @@
+"""How large a topic's records are, about: a few large records are as much work for a task as many small ones."""
+
+from __future__ import annotations
+
+import logging
+from typing import Generator, Mapping, cast
+
+from managedconsumer import errors as err
+from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
+from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
+from managedconsumer.spark.ranges import OffsetRange
+from managedconsumer.spark.topics import TopicView
+from managedconsumer.structs import TopicPartition
+from managedconsumer.wire.records import RecordChunk
+
+log = logging.getLogger(__name__)
+
+# How many bytes of a topic are looked at, how long (seconds) that may take, and for how long (seconds) it counts.
+_SAMPLE_BYTES, _PATIENCE, _COUNTS_FOR = 64 * 1024, 1.0, 60.0
+
+
+class RecordSizes:
+    """Bytes for each offset by topic, as the broker stores them. Used by one thread; asks once a minute at most."""
+
+    def __init__(self, view: TopicView) -> None:
+        self._view = view
+        self._pool = ConnectionPool(view.cluster)
+        self._known: dict[str, tuple[float, float]] = {}
+
+    def of(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, float]:
+        """The topics of ``ranges``; those that cannot be told are left out."""
+        now = self._view.handler.now()
+        samples = {tp.topic: (tp, entry.start) for tp, entry in ranges.items() if entry.size > 0}
+        for topic, (tp, start) in samples.items():
+            if topic not in self._known or self._known[topic][0] <= now:
+                found = self._look(tp, start)
+                self._known[topic] = (
+                    now + _COUNTS_FOR,
+                    self._known.get(topic, (0.0, 0.0))[1] if found is None else found,
+                )
+        return {topic: self._known[topic][1] for topic in samples}
+
+    def _look(self, tp: TopicPartition, start: int) -> float | None:
+        options = self._view.options
+        limits = RangeLimits(_SAMPLE_BYTES, 100, options.isolation_level, patience=_PATIENCE)
+        found = fetch_range(self._pool, *tp, start, start + 1, limits, on_lost=lambda _first, _behind: None)
+        chunks = cast("Generator[RecordChunk, None, None]", found)
+        try:
+            chunk = next(chunks, None)
+        except err.KafkaException as error:
+            log.debug("%s-%d: the size of its records is not known: %s", *tp, error)
+            return None
+        finally:
+            chunks.close()
+        if chunk is None or chunk.next_fetch_offset <= start:
+            return None
+        # The first batch may begin before ``start``: its bytes are those of all its records.
+        return float(chunk.nbytes) / max(1, chunk.record_count or chunk.next_fetch_offset - start)
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._pool.close_idle()

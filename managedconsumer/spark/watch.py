@@ -1,0 +1,137 @@
+"""Notices topics that were made anew, logs that were truncated, and records that were deleted before they were read.
+
+Looked at in every mode, whenever the ends of the logs were asked for. A topic's id tells that it is another one, also
+if it has more records than were read. The epoch of the leader, and where it ends in the new leader's log, tell that
+records which were read are not there any more (KIP-320).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Collection, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.spark.ranges import StreamOffset
+from managedconsumer.spark.topics import Offsets, TopicView
+from managedconsumer.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+# A leader that has just changed may not know the end of the log yet; look this often before data counts as lost.
+_LOOKS_BEFORE_LOSS, _LOOK_PAUSE = 5, 0.4
+
+
+class LogWatch:
+    """What the logs were like when they were read. Used by one thread."""
+
+    def __init__(self, view: TopicView) -> None:
+        self._view = view
+        self.ids: dict[str, str] = {}
+        # The leader's epoch, and where the log ended in it: what is before that end has this epoch or an older one.
+        self._known: dict[TopicPartition, tuple[int, int]] = {}
+        self._seen: tuple[object, int, int] = (None, 0, 0)
+
+    def remember(self, before: StreamOffset) -> None:
+        """What the checkpoint says of the logs counts until it was compared."""
+        self.ids = {**before.ids, **self.ids}
+        for tp, epoch in before.epochs.items():
+            self._known.setdefault(tp, (epoch, before.ranges[tp].stop))
+
+    def moved(self, positions: Mapping[TopicPartition, int]) -> Offsets:
+        """Where to go on instead, for the positions whose records are not what was read before.
+
+        Raises OffsetOutOfRangeError for them unless ``failOnDataLoss`` is false. Cheap if nothing was asked since.
+        """
+        if not positions:
+            return {}
+        ends = self._view.ends(positions)
+        seen = (self._view.cluster.snapshot, self._view.looks, len(positions))
+        if seen[1:] == self._seen[1:] and seen[0] is self._seen[0]:
+            return {}
+        self._seen = seen
+        moved = self._made_anew(positions)
+        left = {tp: offset for tp, offset in positions.items() if tp not in moved}
+        moved.update(self._beyond(left, ends))
+        moved.update(self._truncated({tp: offset for tp, offset in left.items() if tp not in moved}, ends))
+        return moved
+
+    def inside(self, positions: Mapping[TopicPartition, int]) -> Offsets:
+        """``positions`` that were just found, none of them before the start of its log."""
+        if not positions:
+            return {}
+        starts = self._view.starts(list(positions))
+        inside = dict(positions)
+        for tp, offset in positions.items():
+            if offset < starts[tp]:
+                self.lost(f"offsets {offset} to {starts[tp] - 1} of {tp.topic}-{tp.partition} have been deleted")
+                inside[tp] = starts[tp]
+        return inside
+
+    def lost(self, what: str) -> None:
+        """Data may be lost: raise, or say so in the log."""
+        if self._view.options.fail_on_data_loss:
+            raise err.OffsetOutOfRangeError(
+                f"data may have been lost: {what}. With the option failOnDataLoss=false the query goes on behind it"
+            )
+        log.warning("data may have been lost, going on (failOnDataLoss=false): %s", what)
+
+    # -- what can have happened -------------------------------------------------------------------------
+
+    def _made_anew(self, positions: Mapping[TopicPartition, int]) -> Offsets:
+        topics = self._view.cluster.snapshot.topics
+        moved: Offsets = {}
+        for name in {tp.topic for tp in positions}:
+            info = topics.get(name)
+            if info is None or not info.topic_id:
+                continue
+            present = info.topic_id.hex()
+            if self.ids.get(name, present) != present:
+                self.lost(f"the topic {name!r} was deleted and made anew")
+                tps = [tp for tp in positions if tp.topic == name]
+                self._forget(tps)
+                moved.update(self._view.starts(tps))
+            self.ids[name] = present
+        return moved
+
+    def _beyond(self, positions: Mapping[TopicPartition, int], ends: Offsets) -> Offsets:
+        """No position may be behind the end of its log: then the topic was made anew, or truncated."""
+        beyond = {tp: end for tp, end in ends.items() if tp in positions and positions[tp] > end}
+        for _ in range(_LOOKS_BEFORE_LOSS):
+            if not beyond:
+                return {}
+            self._view.handler.sleep(_LOOK_PAUSE)
+            ends = self._view.ends(list(beyond), fresh=True)
+            beyond = {tp: end for tp, end in ends.items() if positions[tp] > end}
+        for tp, end in beyond.items():
+            self.lost(
+                f"{tp.topic}-{tp.partition} ends at offset {end}, but {positions[tp]} were read or committed already: "
+                "was the topic made anew?"
+            )
+        self._forget(beyond)
+        return self._view.starts(list(beyond))
+
+    def _truncated(self, positions: Mapping[TopicPartition, int], ends: Offsets) -> Offsets:
+        """A new leader may have fewer records than were read, and others in their place by now."""
+        now = self._view.epochs
+        asked = {}
+        for tp, offset in positions.items():
+            epoch, end = self._known.get(tp, (-1, -1))
+            if 0 <= epoch < now.get(tp, -1) and offset <= end:
+                asked[tp] = epoch
+        moved: Offsets = {}
+        for tp, answer in (self._view.offsets.epoch_ends(asked) if asked else {}).items():
+            del asked[tp]
+            if 0 <= answer.end_offset < positions[tp]:
+                self.lost(
+                    f"{tp.topic}-{tp.partition} was truncated by a new leader: offsets {answer.end_offset} to "
+                    f"{positions[tp] - 1} were read already and are other records now"
+                )
+                moved[tp] = answer.end_offset
+        for tp in positions:
+            if tp not in asked and tp in now and tp in ends:  # what was not answered is asked again
+                self._known[tp] = (now[tp], ends[tp])
+        return {**moved, **self.inside(moved)}
+
+    def _forget(self, tps: Collection[TopicPartition]) -> None:
+        for tp in tps:
+            self._known.pop(tp, None)

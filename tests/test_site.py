@@ -1,0 +1,65 @@
+"""The documentation as a site: it builds without a warning, and no link in it leads nowhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+pytestmark = pytest.mark.slow
+
+
+class Links(HTMLParser):
+    """The targets and the anchors of a page."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if found.get("id"):
+            self.anchors.add(str(found["id"]))
+        if tag == "a" and found.get("href"):
+            self.targets.append(str(found["href"]))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("site")
+    words = ["-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(target)]
+    built = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, timeout=280)
+    assert built.returncode == 0, built.stderr
+    return target
+
+
+def test_every_link_leads_somewhere(site: Path) -> None:
+    pages = {page.name: Links(page) for page in site.glob("*.html")}
+    assert {f"{path.stem}.html" for path in DOCS.glob("*.rst")} <= set(pages)
+    broken = []
+    for name, page in pages.items():
+        for target in page.targets:
+            path, anchor = urldefrag(unquote(target))
+            if "://" in path or path.startswith(("mailto:", "_")):
+                continue
+            if (path and not (site / path).exists()) or (anchor and anchor not in pages[path or name].anchors):
+                broken.append(f"{name}: {target}")
+    assert not broken
+
+
+def test_every_public_name_is_in_the_reference(site: Path) -> None:
+    import managedconsumer
+
+    anchors = Links(site / "api.html").anchors
+    documented = {anchor.rpartition(".")[2] for anchor in anchors}
+    values = {"CompressionType", "OffsetAndMetadata", "OffsetResetStrategy", "OffsetType", "TopicPartition"}
+    protocols = {"RangeProtocol", "RoundRobinProtocol"}
+    assert set(managedconsumer.__all__) - values - protocols - {"__version__"} <= documented
