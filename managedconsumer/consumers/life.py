@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 # How long (ms) the coordinator may take to say what the group uses.
 _DESCRIBE_MS = 2000
-# How long (seconds) the membership worker goes without looking at the watchdog, at the end of its session while it cannot
-# join, and whether its consumer was forgotten.
+# How long (seconds) the membership worker goes without looking at the watchdog, at its session's end while nobody
+# answers, and whether its consumer was forgotten.
 _TICK = 0.5
 
 
