@@ -7,11 +7,14 @@ There are sixty of them, a sixth of the import; here each class takes a function
 
 from __future__ import annotations
 
+import sys
 from collections import _tuplegetter  # type: ignore[attr-defined]  # what namedtuple() gives its fields
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Iterable, Mapping
 
 _make = tuple.__new__
+#: What ``_replace`` of the standard library raises for an unknown name; it changed in Python 3.13.
+_NO_SUCH_FIELD = TypeError if sys.version_info >= (3, 13) else ValueError
 #: ``__new__`` of a class with so many fields; the names of the arguments are exchanged.
 _NEW = (
     lambda _cls: _make(_cls),
@@ -89,7 +92,7 @@ else:
         def _replace(self, /, **changed: Any) -> Any:
             made = type(self)(*map(changed.pop, self._fields, self))
             if changed:
-                raise ValueError(f"{type(self).__name__} has no field {', '.join(changed)}")
+                raise _NO_SUCH_FIELD(f"{type(self).__name__} has no field {', '.join(changed)}")
             return made
 
         def _asdict(self) -> Mapping[str, Any]:

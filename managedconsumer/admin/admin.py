@@ -170,20 +170,14 @@ class Admin:
             pass  # nobody is in it
         tps = self._partitions(topic, partitions)
         ends, committed = self._ends(tps), self.committed([group])[group]
-        targets = resets.shifted(committed, tps, shift) if shift is not None else self._targets(tps, ends, to)
+        if shift is not None:
+            targets = resets.shifted(committed, tps, shift)
+        else:
+            targets = self._offsets_at(moments.parse_moment(to, self._cluster.handler.wall_time()), ends)
         moves = resets.plan(targets, ends, committed)
         if execute:
             self._commit(group, {TopicPartition(m.topic, m.partition): OffsetAndMetadata(m.new) for m in moves})
         return Reset(group, moves, execute)
-
-    def _targets(
-        self, tps: Collection[TopicPartition], ends: Mapping[TopicPartition, tuple[int, int]], to: Any
-    ) -> Offsets:
-        moment = moments.parse_moment(to, self._cluster.handler.wall_time())
-        if moment.kind == "offset":
-            return dict.fromkeys(tps, moment.value)
-        found = self._look_up(dict.fromkeys(tps, moment.value))
-        return {tp: offset if offset >= 0 else ends[tp][1] for tp, (offset, _) in found.items()}
 
     def _commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         def read(answer: dict[str, Any], _node: int, _some: list[str]) -> dict[str, Any]:
@@ -224,11 +218,12 @@ class Admin:
 
     def offsets_at(self, topic: str, moment: moments.Moment, partitions: Collection[int] | None = None) -> Offsets:
         """Where ``moment`` is in the logs of ``topic``; a time after the last message is the end of the log."""
-        tps = self._partitions(topic, partitions)
-        ends = self._ends(tps)
+        return self._offsets_at(moment, self.ends(topic, partitions))
+
+    def _offsets_at(self, moment: moments.Moment, ends: Mapping[TopicPartition, tuple[int, int]]) -> Offsets:
         if moment.kind == "offset":
-            return {tp: max(ends[tp][0], min(moment.value, ends[tp][1])) for tp in tps}
-        found = self._look_up(dict.fromkeys(tps, moment.value))
+            return {tp: max(start, min(moment.value, end)) for tp, (start, end) in ends.items()}
+        found = self._look_up(dict.fromkeys(ends, moment.value))
         return {tp: offset if offset >= 0 else ends[tp][1] for tp, (offset, _) in found.items()}
 
     def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[TopicPartition, tuple[int, int]]:

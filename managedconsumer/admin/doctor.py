@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Iterator
+from typing import Iterator
 
 from managedconsumer import errors as err
 from managedconsumer.admin import judging
@@ -12,8 +12,6 @@ from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire import records
-
-Failed = Callable[[err.KafkaException], Finding]
 
 
 def installation() -> Iterator[Finding]:
@@ -35,7 +33,7 @@ def examine(cluster: Cluster, admin: Admin, topic: str | None, group: str | None
     """
     reachable = False
     for host, port in cluster.bootstrap:
-        finding = _connect(cluster, host, port, None)
+        finding = _connect(cluster, host, port)
         reachable = reachable or finding.level == "ok"
         yield finding
     if not reachable:
@@ -53,9 +51,9 @@ def examine(cluster: Cluster, admin: Admin, topic: str | None, group: str | None
         yield from _group(admin, group)
 
 
-def _connect(cluster: Cluster, host: str, port: int, node: int | None) -> Finding:
-    subject = f"address {host}:{port}" if node is None else f"broker {node}"
-    connection = Connection(host, port, cluster.handler, cluster.settings, node)
+def _connect(cluster: Cluster, host: str, port: int) -> Finding:
+    subject = f"address {host}:{port}"
+    connection = Connection(host, port, cluster.handler, cluster.settings)
     try:
         connection.connect()
     except err.KafkaException as error:

@@ -46,7 +46,7 @@ def parse_time(text: str, now: float) -> int:
     return max(0, int(moment.timestamp() * 1000))
 
 
-def parse_moment(given: str | int | datetime, now: float) -> Moment:
+def parse_moment(given: object, now: float) -> Moment:
     """What ``given`` says; ``now`` is the wall clock in seconds.
 
     A datetime without a zone counts as UTC. Raises ConfigurationError for what is not understood, or is negative.

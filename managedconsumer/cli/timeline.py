@@ -51,12 +51,9 @@ def _print(found: Timeline) -> None:
         for each in found.rounds
     ]
     _show.table(("BEGAN", "TOOK", "GENERATION", "WHY"), rows, (1, 2))
-    gaps: dict[str, list[float]] = {f"{span.partition.topic}-{span.partition.partition}": [] for span in found.spans}
-    for gap in found.gaps:
-        gaps[f"{gap.partition.topic}-{gap.partition.partition}"].append(gap.seconds)
     click.echo()
     shown = [
-        (name, len(each), drawing.duration(max(each, default=0.0)), drawing.duration(sum(each)))
-        for name, each in gaps.items()
+        (f"{tp.topic}-{tp.partition}", len(each), drawing.duration(max(each, default=0.0)), drawing.duration(sum(each)))
+        for tp, each in found.unread().items()
     ]
     _show.table(("NOBODY READ", "TIMES", "LONGEST", "IN ALL"), shown, (1, 2, 3))

@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 
 # How long (ms) the coordinator may take to say what the group uses.
 _DESCRIBE_MS = 2000
-# How long (seconds) the membership worker goes without looking at the watchdog, and, if there is none, without looking
-# whether its consumer was forgotten.
-_TICK, _LONG_TICK = 0.5, 2.0
+# How long (seconds) the membership worker goes without looking at the watchdog, at its session's end while nobody
+# answers, and whether its consumer was forgotten.
+_TICK = 0.5
 
 
 class GroupLife:
@@ -85,7 +85,7 @@ class GroupLife:
             engine.handler.sleep(_TICK / 5)
         else:
             member.poll(_TICK)
-            member.wait(_TICK if self._watchdog.watches else _LONG_TICK)
+            member.wait(_TICK)
         return True
 
     def refused(self, error: BaseException) -> bool:

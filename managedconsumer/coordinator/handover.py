@@ -370,13 +370,10 @@ class HandOver:
         and only a partition that is still held is committed there.
         """
         yield Hold(gone, generation)
-        if generation.joined:
-            if not self._holder.current(generation):
-                return
-            if gone:
-                yield Commit(gone)
-                if not self._holder.current(generation):
-                    return
+        if gone and generation.joined and self._holder.current(generation):
+            yield Commit(gone)
+        if generation.joined and not self._holder.current(generation):
+            return
         try:
             if generation.joined:
                 if told or not self._negotiation.cooperative:

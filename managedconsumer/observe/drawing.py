@@ -148,8 +148,7 @@ def _round_rows(timeline: Timeline) -> Iterator[str]:
 
 
 def _gap_rows(timeline: Timeline) -> Iterator[str]:
-    for tp in sorted({span.partition for span in timeline.spans}):
-        mine = [gap.seconds for gap in timeline.gaps if gap.partition == tp]
+    for tp, mine in timeline.unread().items():
         numbers = (len(mine), duration(max(mine, default=0.0)), duration(sum(mine)))
         cells = "".join(f"<td class='number'>{each}</td>" for each in numbers)
         yield f"<tr><td>{escape(tp.topic)}-{tp.partition}</td>{cells}</tr>"

@@ -67,6 +67,13 @@ class Timeline(NamedTuple):
     gaps: tuple[Gap, ...]
     rounds: tuple[Round, ...]
 
+    def unread(self) -> dict[TopicPartition, list[float]]:
+        """How long (seconds) nobody read, each time, by partition; an empty list where somebody always did."""
+        found: dict[TopicPartition, list[float]] = {tp: [] for tp in sorted({span.partition for span in self.spans})}
+        for gap in self.gaps:
+            found[gap.partition].append(gap.seconds)
+        return found
+
 
 def spans_of(events: Iterable[GroupEvent]) -> list[Span]:
     """Which member delivered which partition, from when to when. ``events`` in the order of time."""

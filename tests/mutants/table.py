@@ -268,8 +268,8 @@ FETCH = [
     Mutant(
         "what a stop finds half given up is dropped without a commit",
         "managedconsumer/coordinator/handover.py",
-        "yield Commit(gone)\n                if not self._holder.current(generation):\n                    return\n",
-        "yield Commit(gone)\n",
+        "        if generation.joined and not self._holder.current(generation):\n            return\n",
+        "",
         ("tests/coordinator/test_handover.py",),
         _SOME,
     ),

@@ -55,7 +55,7 @@ def listed() -> Table:
     """The table of docs/pykafka.rst: ``{(program, what): (pykafka's value, ours)}``."""
     page = core.publish_doctree((ROOT / "docs/pykafka.rst").read_text(encoding="utf-8"))
     (section,) = [s for s in page.findall(nodes.section) if s[0].astext() == SECTION]
-    (body,) = section.findall(nodes.tbody)
+    body = next(iter(section.findall(nodes.tbody)))  # the first table of the section
     table: Table = {}
     for row in body.findall(nodes.row):
         where, theirs, ours, why = [entry.astext() for entry in row.findall(nodes.entry)]

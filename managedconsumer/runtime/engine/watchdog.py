@@ -32,11 +32,6 @@ class ProcessingWatchdog:
         self._since = 0.0
         self.waiting = False
 
-    @property
-    def watches(self) -> bool:
-        """False: there is no limit."""
-        return self._limit is not None
-
     def _progress(self) -> tuple[int, int]:
         engine = self._engine
         return engine.visits, engine.collector.lane.count
