@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
+from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.runtime.engine import loans as lending
 from managedconsumer.runtime.net.transport import PeerClosedError, make_transport
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
@@ -36,6 +37,8 @@ class Reader:
         self.consumer = consumer
         self.seen: list[Any] = []
         self.error: BaseException | None = None
+        #: True: it keeps the message that it has got.
+        self.busy = False
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -43,6 +46,7 @@ class Reader:
         try:
             while (message := self.consumer.consume()) is not None:
                 self.seen.append(message.value)
+                until(lambda: not self.busy)
         except Exception as error:  # noqa: BLE001 (looked at by the test)
             self.error = error
 
@@ -151,6 +155,35 @@ def test_the_worker_goes_on_when_the_thread_stays_away(
     assert [consumer.consume().value for _ in range(3)] == [b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("far", [False, True], ids=["between two messages", "long after"])
+def test_a_seek_while_the_thread_works_is_followed_at_once(
+    broker: MemoryBroker, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, far: bool
+) -> None:
+    """The worker sleeps, and nobody looks after its connection."""
+    for name in ("_MISSED", "_LONGEST_NAP"):
+        monkeypatch.setattr(lending, name, 600.0 if name == "_LONGEST_NAP" or not far else 0.02)
+    consumer = make()
+    reader = Reader(consumer)
+    until(lambda: state(consumer).sitting)
+    for number in range(4):
+        broker.produce(TOPIC, [b"%d" % number], partition=0)
+        until(lambda number=number: len(reader.seen) == number + 1)  # type: ignore[misc]
+        until(lambda: watching(consumer))
+    lending_ = state(consumer).fetchers.lending
+    until(lambda: lending_._asleep or not far)
+    reader.busy = True
+    broker.produce(TOPIC, [b"4"], partition=0)
+    until(lambda: len(reader.seen) == 5)
+    if far:  # the thread has said that it left, and the worker fetches itself
+        broker.produce(TOPIC, [b"5"], partition=0)
+        until(lambda: state(consumer).buffer.records == 1)
+    consumer.seek(TopicPartition(TOPIC, 0), 2)
+    until(lambda: state(consumer).buffer.records == (4 if far else 3))
+    reader.busy = False
+    until(lambda: len(reader.seen) == (9 if far else 8))
+    assert reader.seen[5:8] == [b"2", b"3", b"4"]
+
+
 def test_two_threads_share_what_comes(broker: MemoryBroker, reader: Reader) -> None:
     other = Reader(reader.consumer)
     for number in range(30):
@@ -163,18 +196,25 @@ class Interrupted(Exception):
     """What a signal's handler raises."""
 
 
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("where", ["before", "in the middle", "after"])
 def test_nothing_is_lost_when_the_thread_is_interrupted(
-    broker: MemoryBroker, reader: Reader, monkeypatch: pytest.MonkeyPatch, before: bool
+    broker: MemoryBroker, reader: Reader, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     pool = state(reader.consumer).fetchers
-    take_all = pool.take_all
+    take_all, push = pool.take_all, PartitionQueue.push
+
+    def half(queue: PartitionQueue, chunk: Any) -> None:
+        monkeypatch.setattr(PartitionQueue, "push", push)
+        queue.fetch_offset = chunk.next_fetch_offset
+        raise Interrupted
 
     def interrupted(*args: Any) -> bool:
         if threading.current_thread() is not reader.thread:
             return bool(take_all(*args))
         monkeypatch.setattr(pool, "take_all", take_all)
-        if not before:
+        if where == "in the middle":
+            monkeypatch.setattr(PartitionQueue, "push", half)
+        if where != "before":
             take_all(*args)
         raise Interrupted
 
