@@ -10,7 +10,7 @@ import linecache
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,14 @@ import pytest
 from managedconsumer.runtime.net import sockets as net
 from managedconsumer.runtime.net import transport
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
+from managedconsumer.runtime.waiting.lookout import LookoutCondition
 from managedconsumer.testing.simulation import handler as simulate_handler
 from managedconsumer.testing.simulation.kernel import Task
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "managedconsumer"
 MADE_HERE = {"runtime/waiting/handlers.py", "runtime/waiting/greenlets.py"}  # the constructors themselves
+_ALSO = {"lookout": "lock"}  # the same condition, by its other name
 OTHER_ROOMS = {"testing", "cli"}  # their locks never meet a consumer's
 
 
@@ -85,7 +87,7 @@ def _name_of_the_maker() -> str:
     me = frame.f_locals.get("self")
     for cls in type(me).__mro__:
         if getattr(vars(cls).get(frame.f_code.co_name), "__code__", None) is frame.f_code and attribute:
-            return f"{cls.__name__}.{attribute[1]}"
+            return f"{cls.__name__}.{_ALSO.get(attribute[1], attribute[1])}"
     return ""
 
 
@@ -191,6 +193,22 @@ class WatchedCondition(threading.Condition):
         return super().wait(timeout)
 
 
+class WatchedLookout(LookoutCondition):
+    def __init__(self, watch: Watch, lock: WatchedLock) -> None:
+        super().__init__(lock)
+        self._told, self._of = watch, lock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._told.waits += 1
+        self._told.free_of_locks("while another condition is waited for", self._of)
+        return super().wait(timeout)
+
+    def watch(self, connections: Sequence[Any], timeout: float) -> list[int]:
+        self._told.waits += 1
+        self._told.free_of_locks("while connections are waited for", self._of)
+        return super().watch(connections, timeout)
+
+
 class WatchedEvent(threading.Event):
     watch: Watch
 
@@ -216,6 +234,10 @@ class WatchedHandler(ThreadingHandler):
         lock = lock or WatchedLock(self.watch, threading.RLock(), label)
         lock.label = lock.label or label
         return WatchedCondition(self.watch, lock)
+
+    def Lookout(self, lock: Any) -> Any:
+        lock.label = lock.label or _name_of_the_maker()
+        return WatchedLookout(self.watch, lock)
 
     def Event(self) -> Any:
         event = WatchedEvent()
@@ -258,6 +280,8 @@ def watch_network(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
 
     for kind in transport.Transport.__subclasses__():
         watched(kind, "send", "sends")
+        if kind.watchable:
+            watched(kind, "glance", "receives")
         watched(kind, "_receive_some", "receives")
     watched(net, "dial", "connects")
 

@@ -12,7 +12,7 @@ from managedconsumer import ConsumerRebalanceListener, ManagedBalancedConsumer, 
 from managedconsumer import errors as err
 from managedconsumer.consumers import owner as group_owner
 from managedconsumer.consumers import positioning
-from managedconsumer.runtime.engine import fetch_pool, positions
+from managedconsumer.runtime.engine import positions, taking
 from tests.spoiled import SpoiledBroker, partitions_of
 from tests.waiting import until
 
@@ -34,7 +34,7 @@ def broker() -> Iterator[SpoiledBroker]:
 @pytest.fixture(autouse=True)
 def short_rest(short_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was refused is tried again soon."""
-    monkeypatch.setattr(fetch_pool, "_ERROR_REST", 0.01)
+    monkeypatch.setattr(taking, "_ERROR_REST", 0.01)
 
 
 @pytest.fixture

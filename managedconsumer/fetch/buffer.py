@@ -5,7 +5,7 @@ Pure and not thread-safe: the consumer's lock is held around every call.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any, Iterable, Iterator
 
 from managedconsumer.errors import KafkaException
@@ -129,7 +129,7 @@ class FetchBuffer:
         self.max_messages = max_messages
         #: Who may fetch how much.
         self.room = Room(max_bytes)
-        self.queues: dict[TopicPartition, PartitionQueue] = {}
+        self.queues: OrderedDict[TopicPartition, PartitionQueue] = OrderedDict()
         self._turn: deque[PartitionQueue] = deque()
         #: Moves whenever a chunk was taken out or a partition became fetchable again: the fetchers may find work.
         self.pops = 0
@@ -184,8 +184,8 @@ class FetchBuffer:
         if queue not in self._turn:
             self._turn.append(queue)
         # Last in the next request: a broker sends a batch that is larger than the fetch size only for the first
-        # partition with data, and would never get to the others.
-        self.queues[queue.tp] = self.queues.pop(queue.tp)
+        # partition with data, and would never get to the others. One step, so that no signal comes in between.
+        self.queues.move_to_end(queue.tp)
         return True
 
     def give_back(self, queue: PartitionQueue, chunk: RecordChunk, *, last: bool = False) -> None:

@@ -75,37 +75,55 @@ class Repeat:
         None: it is not the one that is needed now, or has no room. ``who``: the worker that asks.
         """
         plan = self._plan
-        if plan is None or snapshot is not self._snapshot:
+        moved = self._look(buffer, snapshot, moves, now, False)
+        if plan is None or moved is None:
             return None
-        if buffer.members != self._members or moves != self._moves or buffer.room.waiting:
+        granted = self._granted
+        if not buffer.room.ask(who, granted, granted, buffer.nbytes):
+            return None
+        plan.granted = granted
+        for line in self._lines:
+            line.queue.in_flight = True
+        return plan, [_move(plan, line) for line in moved]
+
+    def go_on(self, buffer: FetchBuffer, snapshot: ClusterSnapshot, moves: int, now: float) -> Moved | None:
+        """Like :meth:`again` when the answer has been taken over and nothing was released: its room is used again."""
+        plan = self._plan
+        moved = self._look(buffer, snapshot, moves, now, True)
+        if plan is None or moved is None or not buffer.room.holds(buffer):
+            return None
+        return [_move(plan, line) for line in moved]
+
+    def _look(
+        self, buffer: FetchBuffer, snapshot: ClusterSnapshot, moves: int, now: float, in_flight: bool
+    ) -> list[_Line] | None:
+        """What has moved; None: another request is needed."""
+        if snapshot is not self._snapshot or buffer.members != self._members or moves != self._moves:
+            return None
+        if buffer.room.waiting:
             return None
         most = buffer.max_messages
+        moved = []
         for line in self._lines:  # what ``plan.wanted`` says, without a call for each
             queue = line.queue
+            offset = queue.fetch_offset
             if (
                 queue.version != line.version
-                or queue.in_flight
-                or queue.fetch_offset < 0
+                or queue.in_flight is not in_flight
+                or offset < 0
                 or now < queue.retry_at
                 or queue.alone
                 or queue.records >= most
                 or not queue.state.is_fetchable()
             ):
                 return None
-        granted = self._granted
-        if not buffer.room.ask(who, granted, granted, buffer.nbytes):
-            return None
-        plan.granted = granted
-        moved: Moved = []
-        for line in self._lines:
-            queue = line.queue
-            queue.in_flight = True
-            if queue.fetch_offset != line.offset or queue.last_epoch != line.last_epoch:
-                moved.append((line.key, _move(plan, line, queue)))
-        return plan, moved
+            if offset != line.offset or queue.last_epoch != line.last_epoch:
+                moved.append(line)
+        return moved
 
 
-def _move(plan: FetchPlan, line: _Line, queue: PartitionQueue) -> Mapping[str, Any]:
+def _move(plan: FetchPlan, line: _Line) -> tuple[Key, Mapping[str, Any]]:
+    queue = line.queue
     line.offset, line.last_epoch = queue.fetch_offset, queue.last_epoch
     # A new dict: the broker's session remembers the last one.
     entry = {**line.list[line.place], "fetch_offset": line.offset, "last_fetched_epoch": line.last_epoch}
@@ -114,4 +132,4 @@ def _move(plan: FetchPlan, line: _Line, queue: PartitionQueue) -> Mapping[str, A
     plan.tickets[name, number] = ticket = (queue, queue.version, line.offset)
     if plan.by_id:
         plan.tickets[topic_id, number] = ticket
-    return entry
+    return line.key, entry

@@ -27,6 +27,14 @@ class Memory(Protocol):
         """Bytes of the answers that somebody can still see."""
 
 
+class Queued(Protocol):
+    """What waits to be handed out."""
+
+    @property
+    def nbytes(self) -> int:
+        """How much that is."""
+
+
 class Room:
     """The bound, and what counts against it; all sizes in bytes."""
 
@@ -76,8 +84,7 @@ class Room:
         return granted
 
     def _grant(self, wanted: int, least: int, queued: int) -> int:
-        left = self.bound - self._unpacking - self.reserved - self._overhead
-        memory = self.memory
+        left, memory = self._left(), self.memory
         if memory is not None:
             memory.limit = self.bound - self._unpacking
             if max(queued, memory.at_most()) + wanted <= left:
@@ -88,6 +95,15 @@ class Room:
         if queued + least <= left:
             return left - queued
         return least if not self.reserved and (self.hungry or not queued) else 0
+
+    def holds(self, queued: Queued) -> bool:
+        """True while what is there and what the requests under way may bring is within the bound."""
+        # The memory holds all that is queued.
+        return (queued.nbytes if self.memory is None else self.memory.at_most()) <= self._left()
+
+    def _left(self) -> int:
+        """What chunks may take beside the requests that are under way."""
+        return self.bound - self._unpacking - self.reserved - self._overhead
 
     def give_back(self, granted: int) -> None:
         """The answer to a request for that many bytes is here, or will not come."""

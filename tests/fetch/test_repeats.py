@@ -190,3 +190,12 @@ def test_a_session_repeats_with_what_moved_and_knows_it_afterwards(asked: Asked)
     whole = session.shorten(found[0].body, 17)
     assert not whole["topics"]  # the broker knows everything
     assert not whole["forgotten_topics_data"]
+
+
+def test_a_request_goes_on_within_the_bound_on_memory(asked: Asked) -> None:
+    """Its answer has been taken over, and what it had reserved was not given back."""
+    buffer = asked.kit.buffer
+    assert asked.again() is not None
+    assert asked.repeat.go_on(buffer, asked.snapshot, asked.moves, 5.0) == []
+    buffer.room.bound = buffer.room.reserved
+    assert asked.repeat.go_on(buffer, asked.snapshot, asked.moves, 5.0) is None

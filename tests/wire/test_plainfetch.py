@@ -152,3 +152,69 @@ def test_a_frame_can_be_read_back(client_id: str | None, version: int) -> None:
     header, body = framing.parse_request_header(frame[4:])
     assert (header.version, header.correlation_id, header.client_id, bytes(body)) == (version, 9, client_id, b"body")
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+
+
+# -- the accelerator --------------------------------------------------------------------------------------------------
+
+quick = pytest.importorskip("managedconsumer.wire.records._records", exc_type=ImportError)
+
+
+@every_version
+@pytest.mark.parametrize("body", [request(), request(0, 0), request(1), request(60), request(3, 5)])
+def test_the_accelerator_writes_the_same(version: int, body: dict[str, Any]) -> None:
+    written = plainfetch.write_slowly(version, body)
+    assert written is not None
+    assert quick.write_plain_fetch(version, body) in (written, None)
+    if len(written) < 1000:
+        assert quick.write_plain_fetch(version, body) == written
+
+
+def test_the_accelerator_leaves_what_is_not_plain() -> None:
+    for change in (
+        *({"rack_id": "r"}, {"replica_id": 1}, {"cluster_id": "c"}, {"max_wait_ms": 2**31}, {"min_bytes": "1"}),
+        *({"topics": None}, {"isolation_level": 300}, {"rack_id": 7}),
+    ):
+        assert quick.write_plain_fetch(17, {**request(), **change}) is None, change
+    for entry in ({"fetch_offset": 2**63}, {"replica_directory_id": b""}, {"partition": None}):
+        body = request(1)
+        body["topics"][0]["partitions"][0].update(entry)
+        assert quick.write_plain_fetch(17, body) is None, entry
+    for identity in (b"short", None, "t" * 16):
+        body = request(1)
+        body["topics"][0]["topic_id"] = identity
+        assert quick.write_plain_fetch(17, body) is None, identity
+    for missing in request():
+        body = {name: value for name, value in request().items() if name != missing}
+        assert quick.write_plain_fetch(17, body) in (None, plainfetch.write_slowly(17, body)), missing
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        answer(),
+        answer(part(0)),
+        answer(part(0), part(1, b""), part(2, None)),
+        answer(part(3, b"x" * 40_000), code=70),
+        answer(part(0, error_code=3, preferred_read_replica=2)),
+        answer(part(0, aborted_transactions=[{"producer_id": 1, "first_offset": 2}])),
+        answer(part(0, diverging_epoch={"epoch": 1, "end_offset": 2})),
+    ],
+)
+def test_the_accelerator_reads_the_same(found: dict[str, Any]) -> None:
+    data = FETCH.encode_response(17, {**found, "node_endpoints": []})
+    assert quick.read_plain_fetch(memoryview(data)) == plainfetch.read_slowly(memoryview(data))
+    assert quick.read_plain_fetch(memoryview(data)) is None or plainfetch.read(memoryview(data)) is not None
+
+
+def test_the_accelerator_reads_damage_as_the_twin_does() -> None:
+    data = bytearray(FETCH.encode_response(17, {**answer(part(0), part(1, None)), "node_endpoints": []}))
+    for stop in range(len(data)):
+        cut = memoryview(bytes(data[:stop]))
+        assert quick.read_plain_fetch(cut) == plainfetch.read_slowly(cut), stop
+    for place in range(len(data)):
+        for byte in (0, 1, 2, 0x7F, 0x80, 0xFF):
+            damaged = bytearray(data)
+            damaged[place] = byte
+            view = memoryview(bytes(damaged))
+            found = quick.read_plain_fetch(view)
+            assert found is None or found == plainfetch.read_slowly(view), (place, byte)

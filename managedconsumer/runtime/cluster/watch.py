@@ -124,7 +124,9 @@ class Watch:
         short = None if watching.changed else session.repeat(body, ())
         if short is None:
             short = session.shorten(body, version)
-        answer = connection.request(schemas.FETCH, short, timeout, version, watching.sent)
+        request = connection.send(schemas.FETCH, short, version)
+        watching.sent()
+        answer = connection.receive(request, timeout)
         if not session.accept(answer):
             return {"responses": ()}  # the next request begins a new session
         if answer.get("error_code"):

@@ -6,6 +6,7 @@ from typing import Any, Callable, Sequence, TypeVar
 
 from managedconsumer.clock import Deadline
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
+from managedconsumer.runtime.engine.desk import Loan
 from managedconsumer.runtime.engine.state import Task
 from managedconsumer.runtime.waiting.patience import Patience
 from managedconsumer.structs import TopicPartition
@@ -77,11 +78,20 @@ class ConsumingPart(AssignmentPart):
     def _wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
         """Call ``take`` until it gives something; runs the consuming thread's callbacks first, outside the lock."""
         who = self.handler.ident()
+        try:
+            return self._wait_as(who, take, timeout)
+        finally:
+            if self.server == who:
+                self.server = 0  # before anything can interrupt this
+                self.fetchers.lending.nobody_serves(who)
+
+    def _wait_as(self, who: int, take: Callable[[int], T | None], timeout: float | None) -> T | None:
         deadline: Deadline | None = None
         while True:
             if self._patience is not None:
                 self._patience.give_turn()
             taken = task = None
+            ready: Sequence[Loan] = ()
             self.inside.add(who)
             try:
                 with self.mutex:
@@ -94,7 +104,11 @@ class ConsumingPart(AssignmentPart):
                         if deadline.expired(now):
                             return None
                         remaining = deadline.remaining(now)
-                        self.lock.wait(_LONGEST_NAP if remaining is None else min(remaining, _LONGEST_NAP))
+                        ready = self._rest(
+                            who, _LONGEST_NAP if remaining is None else min(remaining, _LONGEST_NAP), now
+                        )
+                for loan in ready:
+                    self.fetchers.lending.serve(loan, who)
             except BaseException:
                 if taken:
                     with self.lock:
@@ -103,9 +117,29 @@ class ConsumingPart(AssignmentPart):
             finally:
                 self.inside.discard(who)
             if task is not None:
+                if self.server == who:  # the user's code may take long
+                    self.fetchers.lending.nobody_serves(who)
                 self._run_task(task, who)
             else:
                 self.check_process()
+
+    def _rest(self, who: int, seconds: float, now: float) -> Sequence[Loan]:
+        """Wait for news. Gives the connections on loan over which something has come. The lock is held, once."""
+        lending = self.fetchers.lending
+        self.sitting += 1  # before it is looked whether somebody serves
+        try:
+            loans = [loan for loan in lending.loans if not loan.over and not loan.busy]
+            if self.lookout is None or not loans or self.server not in (0, who):
+                self.lock.wait(seconds)
+                return ()
+        finally:
+            self.sitting -= 1
+        self.server = who
+        seconds = min(seconds, min(loan.sent.until for loan in loans) - now)
+        places = self.lookout.watch([loan.sent.connection for loan in loans], seconds)
+        if not places:
+            lending.expire(self.handler.now())
+        return [loans[place] for place in places]
 
     def _run_task(self, task: Task, who: int) -> None:
         """A callback that calls ``stop()`` gets what a signal handler gets: the stop follows when it has come back."""

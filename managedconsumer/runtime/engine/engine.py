@@ -34,7 +34,7 @@ def _lane(handler: Handler) -> Lane:
 class Engine(ConsumingPart):
     """One consumer's machinery. Thread-safe; :meth:`close` may be called from anywhere, also from a signal handler."""
 
-    fetchers: FetchPool
+    fetchers: FetchPool  # type: ignore[assignment]
     positions: PositionWorker
 
     def __init__(
@@ -102,6 +102,7 @@ class Engine(ConsumingPart):
             self.wake_consumers()
             self.wake_fetchers()
             self.commits.notify_all()
+            self.loans.notify_all()
         if self.link is not None:
             self.link.close()
         self.cluster.close()

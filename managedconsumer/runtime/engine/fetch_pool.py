@@ -7,8 +7,7 @@ condition and costs nothing.
 from __future__ import annotations
 
 import logging
-from functools import partial
-from typing import Any, Mapping, cast
+from typing import Any, cast
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
@@ -16,24 +15,26 @@ from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.fetch.refused import refused_batch
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
-from managedconsumer.runtime.engine.desk import Desk
+from managedconsumer.runtime.engine.desk import Desk, Sent
+from managedconsumer.runtime.engine.loans import Loans
 from managedconsumer.runtime.engine.parking import Parking
+from managedconsumer.runtime.engine.taking import Taking
 from managedconsumer.runtime.engine.troubles import FETCH
 from managedconsumer.runtime.net.buffers import BufferPool
 from managedconsumer.runtime.net.connection import Connection
-from managedconsumer.structs import ClusterSnapshot, TopicPartition
+from managedconsumer.structs import ClusterSnapshot
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import RecordChunk
 
 log = logging.getLogger(__name__)
 
-# How long (seconds) a partition rests after an error before it is asked for again.
-_ERROR_REST = 0.1
 _LONGEST_NAP = 5.0
 # The pauses (seconds) between two attempts to reach a leader, before the jitter: a new leader is found within half a
 # second of being there.
 _FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 0.4
+# What is not more (bytes) comes in one piece, and costs a consuming thread next to nothing to receive.
+_SMALL_ANSWER = 12 * 1024
 # After so many seconds without a message a request may wait at the broker for so many ms: what Kafka's own consumers
 # do by default. The first message ends the wait, and so does whatever else there is to ask for (``_hurry``).
 _QUIET_AFTER = 1.0
@@ -46,12 +47,12 @@ def answer_timeout_ms(connection: Connection, max_wait_ms: int, now: float) -> f
     return max_wait_ms + connection.settings.request_timeout_ms + 1000 * throttled
 
 
-class FetchPool:
+class FetchPool(Taking):
     """Starts and stops the fetch workers of one consumer. ``engine.lock`` guards everything here."""
 
     def __init__(self, engine: AssignmentPart, limits: fp.FetchLimits, slots: int) -> None:
-        self._engine = engine
-        self._limits = limits
+        super().__init__(engine)
+        self.limits = limits
         self._slots = slots
         self._workers: dict[tuple[int, int], Any] = {}
         self._retired: list[Any] = []
@@ -60,8 +61,7 @@ class FetchPool:
         self._desks: dict[tuple[int, int], Desk] = {}
         self.parking = Parking(engine, limits, self.ensure_workers)
         self._may_be_patient = limits.min_bytes <= 1 and limits.max_wait_ms < QUIET_WAIT_MS
-        #: Offsets of answers that went past the high watermark which came with them, see :meth:`_past_watermark`.
-        self._refetched: dict[TopicPartition, int] = {}
+        self.lending = Loans(self, engine)
         #: How often a partition went to another broker without new metadata.
         self._moves = 0
 
@@ -121,7 +121,8 @@ class FetchPool:
                     self._not_answered(key, desk, plan, error)
                     continue
                 desk.backoff.succeed()
-                self._deliver(key, desk, plan, answer)
+                if answer is not None:
+                    self._deliver(key, desk, plan, answer)
                 del answer  # or its memory would be held until the next one comes
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             engine.fail(error)
@@ -151,9 +152,7 @@ class FetchPool:
                 again = desk.repeat.again(engine.buffer, snapshot, self._moves, now, key)
                 if again is not None:
                     plan, desk.moved = again
-                    quiet = not desk.moved and now - desk.quiet_since >= _QUIET_AFTER
-                    desk.patient = quiet and self._may_be_patient
-                    if self.parking.takes(key, desk, plan, now, quiet):
+                    if self.parking.takes(key, desk, plan, now, self._be_patient(desk, now)):
                         break
                     return plan
                 self.parking.take_back(desk)
@@ -168,7 +167,7 @@ class FetchPool:
                         engine.topic_recreated(queue, snapshot.topics[queue.tp.topic].topic_id)
                 found = self._ask_in_turn(key, mine, snapshot, now)
                 if found is not None:
-                    if not self._limits.rack and found.asks_leaders_for(mine):
+                    if not self.limits.rack and found.asks_leaders_for(mine):
                         desk.repeat.keep(found, engine.buffer, snapshot, self._moves)
                     return found
                 resting = [q.retry_at - now for q in mine if q.retry_at > now]
@@ -185,7 +184,7 @@ class FetchPool:
     ) -> fp.FetchPlan | None:
         room = self._engine.buffer.room
         waiting = room.waiting
-        plan = fp.plan_fetch(self._engine.buffer, mine, snapshot, self._limits, now, key)
+        plan = fp.plan_fetch(self._engine.buffer, mine, snapshot, self.limits, now, key)
         if room.waiting < waiting:  # it is another worker's turn
             self._engine.not_full.notify_all()
         elif room.waiting > waiting:
@@ -200,7 +199,10 @@ class FetchPool:
 
     def _hurry(self, desk: Desk) -> None:
         """Give up a request that may wait long at the broker if another is needed by now; the lock is held."""
-        if desk.patient and not desk.repeat.holds(self._engine.buffer, self._moves):
+        if not desk.repeat.holds(self._engine.buffer, self._moves):
+            self.lending.call_back(desk)
+            if not desk.patient:
+                return
             desk.patient, desk.hurried = False, True
             if desk.connection is not None:
                 desk.connection.close()
@@ -214,7 +216,7 @@ class FetchPool:
 
     def _ask_leaders_again(self, now: float) -> None:
         """Another replica may be the closest by now; only leaders know (KIP-392)."""
-        for queue in self._engine.buffer if self._limits.rack else ():
+        for queue in self._engine.buffer if self.limits.rack else ():
             if queue.read_replica >= 0 and now >= queue.replica_until and not queue.in_flight:
                 queue.read_replica = -1
                 self._sources_changed()
@@ -225,12 +227,41 @@ class FetchPool:
         self.ensure_workers()
         self._engine.not_full.notify_all()
 
-    def _ask(self, node: int, desk: Desk, plan: fp.FetchPlan) -> dict[str, Any]:
-        connection, session = desk.connection, desk.session
+    def _ask(self, node: int, desk: Desk, plan: fp.FetchPlan) -> dict[str, Any] | None:
+        """The answer; None: a consuming thread has taken it over, and perhaps some that came after it."""
+        sent = self._send(node, desk, plan)
+        loan = self.lending.lend(desk, plan, sent)
+        if loan is None:
+            # Consuming threads are woken when the request is on its way: this thread waits then, and they need not wait
+            # for the interpreter's lock.
+            self._tell(desk)
+            answer = sent.connection.receive(sent.request, sent.wait_ms)
+        elif loan.delivered:
+            with self._engine.mutex:
+                fp.answered(plan)
+                self._wake_waiting()
+            return None
+        else:
+            sent, answer = loan.sent, loan.answer or self._receive_late(loan.sent)
+        session = desk.session
+        if not session.accept(answer):
+            body = session.shorten(plan.body, sent.version)
+            answer = sent.connection.request(schemas.FETCH, body, sent.wait_ms, sent.version)
+            session.accept(answer)
+        if answer.get("error_code"):
+            raise err.error_for_code(answer["error_code"])
+        return answer
+
+    def _receive_late(self, sent: Sent) -> dict[str, Any]:
+        """The answer to a request that is under way for a while."""
+        return sent.connection.receive(sent.request, 1000 * (sent.until - self._engine.handler.now()))
+
+    def _send(self, node: int, desk: Desk, plan: fp.FetchPlan) -> Sent:
+        connection, session, engine = desk.connection, desk.session, self._engine
         if connection is None or not connection.connected:
             self._tell(desk)  # before what may take long
             desk.hang_up()
-            connection = desk.connection = self._engine.cluster.connect(node, self._buffers.take)
+            connection = desk.connection = engine.cluster.connect(node, self._buffers.take)
             session.reset()
             desk.hurried = False
         version = connection.version(schemas.FETCH)
@@ -238,24 +269,40 @@ class FetchPool:
             version = min(version, fp.TOPIC_ID_VERSION - 1)
         if version < fp.EPOCH_VERSION:
             fp.forget_epochs(plan)
-        timeout: float = self._limits.max_wait_ms + connection.settings.request_timeout_ms
+        now = engine.handler.now()
+        wait_ms: float = self.limits.max_wait_ms + connection.settings.request_timeout_ms
         if connection.throttled_until:
-            timeout = answer_timeout_ms(connection, self._limits.max_wait_ms, self._engine.handler.now())
-        body = None if desk.moved is None else session.repeat(plan.body, desk.moved)
+            wait_ms = answer_timeout_ms(connection, self.limits.max_wait_ms, now)
+        body = self._body(desk, plan, version)
+        if desk.patient:
+            wait_ms += QUIET_WAIT_MS
+        return Sent(connection, connection.send(schemas.FETCH, body, version), version, wait_ms, now + wait_ms / 1000)
+
+    def _body(self, desk: Desk, plan: fp.FetchPlan, version: int) -> dict[str, Any]:
+        """The request, which says what has changed since the last one where that is known."""
+        body = None if desk.moved is None else desk.session.repeat(plan.body, desk.moved)
         if body is None:
-            body = session.shorten(plan.body, version)
+            body = desk.session.shorten(plan.body, version)
         if desk.patient:
             body["max_wait_ms"] = QUIET_WAIT_MS
-            timeout += QUIET_WAIT_MS
-        # Consuming threads are woken when the request is on its way: this thread waits then, and they need not wait for
-        # the interpreter's lock.
-        answer = connection.request(schemas.FETCH, body, timeout, version, partial(self._tell, desk))
-        if not session.accept(answer):
-            answer = connection.request(schemas.FETCH, session.shorten(plan.body, version), timeout, version)
-            session.accept(answer)
-        if answer.get("error_code"):
-            raise err.error_for_code(answer["error_code"])
-        return answer
+        return body
+
+    def repeat(self, desk: Desk, plan: fp.FetchPlan, version: int, now: float) -> dict[str, Any] | None:
+        """The next request, where nothing but positions has moved; None: it is another one. The lock is held."""
+        engine = self._engine
+        desk.moved = desk.repeat.go_on(engine.buffer, engine.cluster.snapshot, self._moves, now)
+        if desk.moved is None:
+            return None
+        quiet = self._be_patient(desk, now)
+        if self.parking.wants(desk, now, quiet):  # only the worker can leave its partitions to the watch
+            return None
+        return self._body(desk, plan, version)
+
+    def _be_patient(self, desk: Desk, now: float) -> bool:
+        """True after a silence: the next request may wait long at the broker, or the watch asks it."""
+        quiet = not desk.moved and now - desk.quiet_since >= _QUIET_AFTER
+        desk.patient = quiet and self._may_be_patient
+        return quiet
 
     def _not_answered(self, key: tuple[int, int], desk: Desk, plan: fp.FetchPlan, error: err.KafkaException) -> None:
         self._tell(desk)
@@ -315,17 +362,13 @@ class FetchPool:
     def _deliver(self, key: tuple[int, int], desk: Desk, plan: fp.FetchPlan, answer: dict[str, Any]) -> None:
         """Walk the answer without the lock, then hand it over in one go."""
         engine = self._engine
-        results = fp.read_answer(plan, answer, self._limits)
-        stale = False
+        results = fp.read_answer(plan, answer, self.limits)
         with engine.mutex:
             fp.answered(plan)
             self._wake_waiting()
-            if results:
-                now = engine.handler.now()
-                for result in results:
-                    stale |= self._take(result, now + _ERROR_REST)
-                    if result.chunk is None or result.chunk.nbytes:  # an idle topic's answers wake nobody
-                        desk.news, desk.quiet_since = True, now
+            stale = self.take_all(desk, results, engine.handler.now())
+            size = sum(result.chunk.nbytes for result in results if result.chunk is not None)
+            desk.starved = engine.sitting > 0 and size <= _SMALL_ANSWER
         retried = [result for result in results if result.outcome is fp.Outcome.RETRY]
         if retried:
             tp = retried[0].queue.tp
@@ -335,64 +378,3 @@ class FetchPool:
         if stale:
             self._tell(desk)  # metadata may be long in coming
             engine.refresh_metadata()
-
-    def _take(self, result: fp.PartitionResult, rest: float) -> bool:
-        """One partition's part; True when the metadata is out of date."""
-        engine, queue = self._engine, result.queue
-        if queue.version != result.version or not queue.state.active:
-            return False
-        if result.chunk is not None:
-            if not self._take_data(queue, result.version, result.chunk, result.answer):
-                result.outcome = fp.Outcome.RETRY
-                result.error = err.KafkaException("offsets beyond the log's end")
-            return False
-        if result.outcome is fp.Outcome.TRUNCATED:
-            diverging = result.answer["diverging_epoch"]
-            engine.log_truncated(queue, diverging["end_offset"], diverging["epoch"])
-            return False
-        queue.retry_at = rest
-        follower = queue.read_replica
-        if follower >= 0:
-            fp.leave_replica(queue, engine.handler.now())
-            self._sources_changed()
-        problem = result.error or err.UnknownError()
-        if result.outcome is fp.Outcome.RESET and follower >= 0:
-            pass  # a follower may lag behind (KIP-392): the leader decides
-        elif result.outcome is fp.Outcome.RESET:
-            engine.offset_out_of_range(queue)
-        elif result.outcome is fp.Outcome.RAISE:
-            log.error("fetching %s-%d: %s", *queue.tp, problem)
-            engine.fail(problem)
-        return result.outcome is fp.Outcome.REFRESH
-
-    def _take_data(self, queue: PartitionQueue, version: int, chunk: RecordChunk, answer: Mapping[str, Any]) -> bool:
-        """False: the data is not accepted and must be fetched again."""
-        state = queue.state
-        state.highwater = answer["high_watermark"]
-        state.last_stable = answer.get("last_stable_offset", -1)
-        state.log_start = answer.get("log_start_offset", -1)
-        preferred = answer.get("preferred_read_replica", -1)
-        if preferred >= 0 and preferred != queue.read_replica:
-            cluster, now = self._engine.cluster, self._engine.handler.now()
-            fp.go_to_replica(queue, preferred, now + cluster.metadata_max_age, cluster.snapshot, now)
-            self._sources_changed()
-        if chunk.next_fetch_offset > state.highwater >= 0:
-            return self._past_watermark(queue, chunk.fetch_offset)
-        if self._refetched:
-            self._refetched.pop(queue.tp, None)
-        if chunk.record_count or chunk.corrupt or chunk.next_fetch_offset > chunk.fetch_offset:
-            self._engine.buffer.accept(queue, version, chunk)
-        return True
-
-    def _past_watermark(self, queue: PartitionQueue, offset: int) -> bool:
-        """Records above the reported high watermark. First time: fetch again at once (True). Again: back off (False).
-
-        Kafka's checksum does not cover a batch's base offset, and a wrong one would skip messages. But a broker reads
-        the high watermark before the log, so records that were written in between are above it and sound: the second
-        answer has them below it.
-        """
-        if self._refetched.get(queue.tp) == offset:
-            queue.retry_at = self._engine.handler.now() + _ERROR_REST
-            return False
-        self._refetched[queue.tp] = offset
-        return True

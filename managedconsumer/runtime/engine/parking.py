@@ -81,6 +81,13 @@ class Parking:
         release(plan, 0.0)
         return True
 
+    def wants(self, desk: Desk, now: float, quiet: bool) -> bool:
+        """True if the worker that has lent its connection should look whether the watch takes its partitions."""
+        shared = self._engine.cluster.shared
+        if not quiet or not self._allowed or shared is None or not shared.active:
+            return False
+        return now - desk.quiet_since >= shared.quiet_after
+
     def offer(self, node: int, desk: Desk) -> None:
         """Tell the watch what the worker would leave to it, once. The engine's lock is not held."""
         away, shared = desk.parked, self._engine.cluster.shared

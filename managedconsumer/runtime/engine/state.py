@@ -15,6 +15,7 @@ from managedconsumer.config import ConsumerOptions
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.collect import FetchCollector
 from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.engine.desk import Loan
 from managedconsumer.runtime.engine.troubles import METADATA, Troubles
 from managedconsumer.runtime.waiting import forks, owners
 from managedconsumer.structs import TopicPartition
@@ -33,8 +34,26 @@ class Task(Protocol):
         """Run it on an event loop."""
 
 
+class Loans(Protocol):
+    """What fetch workers have lent (:class:`managedconsumer.runtime.engine.loans.Loans`)."""
+
+    loans: tuple[Loan, ...]
+
+    def expire(self, now: float) -> None:
+        """Workers get back what has waited too long for its answer. The lock is held."""
+
+    def nobody_serves(self, who: int) -> None:
+        """The thread ``who``, which looked after the loans, has left. Without the lock."""
+
+    def serve(self, loan: Loan, who: int) -> None:
+        """Take what has come over the connection, and ask for more. Without the lock; ``who`` is the server."""
+
+
 class Fetchers(Protocol):
     """The workers that fetch (:class:`managedconsumer.runtime.engine.fetch_pool.FetchPool`)."""
+
+    #: Who waits for the answers.
+    lending: Loans
 
     @property
     def parking(self) -> Sized:
@@ -93,6 +112,8 @@ class EngineState(forks.OwnProcess):
         #: Ids of the threads that are inside ``consume()`` or a callback; a ``stop()`` called on one of them is put off
         #: until it has returned.
         self.inside: set[int] = set()
+        #: How many consuming threads wait, and which one (0: none) looks after the connections that are on loan.
+        self.sitting = self.server = 0
         self._draining = 0
         #: The partitions of which only the user can say where to go on, see :meth:`AssignmentPart.ask_user`.
         self._undecided: dict[TopicPartition, PartitionQueue] = {}
@@ -110,9 +131,12 @@ class EngineState(forks.OwnProcess):
 
     def _make_locks(self) -> None:
         shared = self.handler.RLock()
-        self.lock = self.handler.Condition(shared)  # the user waits here for messages
+        #: Where a consuming thread may wait for connections, too; None: not here. Otherwise it is :attr:`lock`.
+        self.lookout = self.handler.Lookout(shared)
+        self.lock = self.lookout or self.handler.Condition(shared)  # the user waits here for messages
         self.not_full = self.handler.Condition(shared)  # the fetchers wait here for room in the buffer
         self.commits = self.handler.Condition(shared)  # the commit worker and threads that commit wait here
+        self.loans = self.handler.Condition(shared)  # fetch workers wait here that have lent their connection
         #: The same lock, for what takes it very often and neither waits nor wakes: a condition makes two calls of it.
         self.mutex = shared
 

@@ -53,8 +53,21 @@ class Transport:
         self._start = 0
         self._end = 0
 
+    #: Whether :meth:`glance` can be called, and ``poll()`` on the socket says when something has come.
+    watchable = False
+
     def send(self, data: bytes, deadline: float) -> None:
         """Send everything; raises TimeoutError and OSError."""
+        raise NotImplementedError
+
+    def glance(self, frame_size: FrameSize) -> memoryview | bool:
+        """The next frame, if all of it has come; never waits.
+
+        Otherwise whether there is any use in looking again: False for a frame that is too long for this, and which
+        :meth:`receive_frame` gives.
+
+        :raises PeerClosedError: the stream ended
+        """
         raise NotImplementedError
 
     def _receive_some(self, view: memoryview, deadline: float) -> int:
@@ -76,17 +89,22 @@ class Transport:
         """
         while self._end - self._start < 4:
             self._fill_inbox(deadline)
-        start = self._start + 4
-        size = frame_size(bytes(self._inbox[self._start : start]))
+        size = frame_size(bytes(self._inbox[self._start : self._start + 4]))
+        frame, early = self._begin(size)
+        if early < size:
+            self._receive_all(frame[early:], deadline)
+        return frame
+
+    def _begin(self, size: int) -> tuple[memoryview, int]:
+        """A frame of ``size`` bytes, and how many of them have come."""
         frame = memoryview(self._buffer_factory(size))[:size]
+        start = self._start + 4
         early = min(size, self._end - start)
         frame[:early] = self._inbox[start : start + early]
         self._start = start + early
         if self._start == self._end:
             self._start = self._end = 0
-        if early < size:
-            self._receive_all(frame[early:], deadline)
-        return frame
+        return frame, early
 
     def beginning(self, count: int, deadline: float) -> bytes:
         """The first ``count`` bytes (16 KiB at most) of a frame whose size was refused. The stream ends with this.
@@ -100,11 +118,16 @@ class Transport:
         return bytes(self._inbox[self._start + 4 : self._start + stop])
 
     def _fill_inbox(self, deadline: float) -> None:
+        self._move_up()
+        self._note(self._receive_some(self._inbox[self._end :], deadline))
+
+    def _move_up(self) -> None:
         if self._start:
             held = bytes(self._inbox[self._start : self._end])
             self._inbox[: len(held)] = held
             self._start, self._end = 0, len(held)
-        count = self._receive_some(self._inbox[self._end :], deadline)
+
+    def _note(self, count: int) -> None:
         if not count:
             raise PeerClosedError(partial=self._end > self._start)
         self._end += count
@@ -112,6 +135,8 @@ class Transport:
 
 class _BlockingTransport(Transport):
     """A plain socket that blocks in the kernel; only its own thread waits."""
+
+    watchable = True
 
     def __init__(self, handler: Handler, sock: Any, buffer_factory: BufferFactory = bytearray) -> None:
         super().__init__(handler, sock, buffer_factory)
@@ -138,6 +163,21 @@ class _BlockingTransport(Transport):
                 return int(self._sock.recv_into(view, 0, flags))
             except BlockingIOError:
                 self._out_of_time(deadline)
+
+    def glance(self, frame_size: FrameSize) -> memoryview | bool:
+        self._move_up()
+        while True:
+            held = self._end
+            if held >= 4:
+                size = frame_size(bytes(self._inbox[:4]))
+                if held >= 4 + size:
+                    return self._begin(size)[0]
+                if 4 + size > len(self._inbox):
+                    return False
+            try:
+                self._note(self._sock.recv_into(self._inbox[held:], 0, socket.MSG_DONTWAIT))
+            except BlockingIOError:
+                return True
 
     def _receive_all(self, view: memoryview, deadline: float) -> None:
         # The kernel counts the time-out over the whole of a MSG_WAITALL read, so dripping bytes do not extend it;

@@ -253,12 +253,14 @@ class RdkafkaPool(FetchPool):
         with engine.lock:
             snapshot = engine.cluster.snapshot
             node = fp.source_node(queue, snapshot)
-            plan = fp.plan_fetch(engine.buffer, [queue], snapshot, self._limits, engine.handler.now())
+            plan = fp.plan_fetch(engine.buffer, [queue], snapshot, self.limits, engine.handler.now())
         if plan is None:
             return  # librdkafka will come to the same offset again
         key, desk = (node, 0), Desk(Backoff(_ERROR_REST, _ERROR_REST, engine.handler.random))
         try:
-            self._deliver(key, desk, plan, self._ask(node, desk, plan))
+            answer = self._ask(node, desk, plan)
+            if answer is not None:
+                self._deliver(key, desk, plan, answer)
         except err.FATAL_LOCAL_ERRORS:
             raise
         except err.KafkaException as error:

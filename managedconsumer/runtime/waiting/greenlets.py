@@ -1,8 +1,14 @@
-"""A worker and a condition made of greenlets: what gevent does not offer in the form that the handlers promise."""
+"""A worker and a condition made of greenlets, and what takes long in a native thread beside them.
+
+It is what gevent does not offer in the form that the handlers promise.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Protocol
+import sys
+from typing import Any, Callable, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class _Runnable(Protocol):
@@ -100,3 +106,43 @@ class GreenCondition:
     def notify_all(self) -> None:
         """Wake every waiter; call it with the lock held."""
         self.notify(len(self._waiters))
+
+
+def hub_threadpool() -> Any:
+    """The gevent hub's pool of native threads when this process is monkey-patched, else None."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is None or not monkey.is_module_patched("threading"):
+        return None
+    return sys.modules["gevent"].get_hub().threadpool
+
+
+def in_hub() -> bool:
+    import gevent
+
+    return gevent.getcurrent() is gevent.get_hub()
+
+
+def in_pool(pool: Any, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
+    """``fn(*args)`` in one of gevent's native threads.
+
+    An exception travels as a result: gevent prints the ones that leave a pool's function, with its arguments.
+    """
+
+    def quiet() -> tuple[T | None, Exception | None]:
+        try:
+            return fn(*args), None
+        except Exception as error:  # noqa: BLE001 (raised again below, in the caller)
+            return None, error
+
+    result, error = pool.apply(quiet)
+    if error is not None:
+        raise error
+    answer: T = result
+    return answer
+
+
+def in_hub_pool(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
+    """``fn(*args)`` in a native thread of this hub's pool, while other greenlets run."""
+    import gevent
+
+    return in_pool(gevent.get_hub().threadpool, fn, args)

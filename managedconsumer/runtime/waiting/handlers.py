@@ -19,7 +19,8 @@ import time
 from typing import Any, Callable, TypeVar
 
 from managedconsumer.errors import MissingPackageError
-from managedconsumer.runtime.waiting import owners, primitives
+from managedconsumer.runtime.waiting import greenlets as green
+from managedconsumer.runtime.waiting import lookout, owners, primitives
 from managedconsumer.runtime.waiting.greenlets import GreenCondition, GreenWorker
 
 __all__ = ["GEventHandler", "Handler", "ThreadingHandler", "default_handler"]
@@ -27,46 +28,6 @@ __all__ = ["GEventHandler", "Handler", "ThreadingHandler", "default_handler"]
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _PREFIX = "managedconsumer."
-
-
-def _hub_threadpool() -> Any:
-    """The gevent hub's pool of native threads when this process is monkey-patched, else None."""
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is None or not monkey.is_module_patched("threading"):
-        return None
-    return sys.modules["gevent"].get_hub().threadpool
-
-
-def _in_hub() -> bool:
-    import gevent
-
-    return gevent.getcurrent() is gevent.get_hub()
-
-
-def _in_pool(pool: Any, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
-    """``fn(*args)`` in one of gevent's native threads.
-
-    An exception travels as a result: gevent prints the ones that leave a pool's function, with its arguments.
-    """
-
-    def quiet() -> tuple[T | None, Exception | None]:
-        try:
-            return fn(*args), None
-        except Exception as error:  # noqa: BLE001 (raised again below, in the caller)
-            return None, error
-
-    result, error = pool.apply(quiet)
-    if error is not None:
-        raise error
-    answer: T = result
-    return answer
-
-
-def in_hub_pool(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
-    """``fn(*args)`` in a native thread of this hub's pool, while other greenlets run."""
-    import gevent
-
-    return _in_pool(gevent.get_hub().threadpool, fn, args)
 
 
 class Handler(abc.ABC):
@@ -95,6 +56,11 @@ class Handler(abc.ABC):
     @abc.abstractmethod
     def Condition(self, lock: Any = None) -> primitives.Condition:
         """A new condition, around ``lock`` (made by this handler) or around a new RLock."""
+
+    def Lookout(self, lock: Any) -> primitives.Lookout | None:
+        """A new condition around ``lock`` at which a thread may wait for connections, too; None: there is none here."""
+        del lock
+        return None
 
     @abc.abstractmethod
     def Semaphore(self, n: int = 1) -> primitives.Semaphore:
@@ -264,6 +230,9 @@ class ThreadingHandler(Handler):
     def Condition(self, lock: Any = None) -> primitives.Condition:
         return threading.Condition(lock)
 
+    def Lookout(self, lock: Any) -> primitives.Lookout | None:
+        return lookout.LookoutCondition(lock) if self.native and lookout.AVAILABLE else None
+
     def Semaphore(self, n: int = 1) -> primitives.Semaphore:
         return threading.Semaphore(n)
 
@@ -284,7 +253,7 @@ class ThreadingHandler(Handler):
         return owners.here if self.native else None
 
     def may_wait(self) -> bool:
-        return self.native or not _in_hub()
+        return self.native or not green.in_hub()
 
     @property
     def current(self) -> Callable[[], Any]:
@@ -294,8 +263,8 @@ class ThreadingHandler(Handler):
         return function
 
     def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
-        pool = _hub_threadpool()
-        return fn(*args) if pool is None else _in_pool(pool, fn, args)
+        pool = green.hub_threadpool()
+        return fn(*args) if pool is None else green.in_pool(pool, fn, args)
 
     def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
         import socket
@@ -369,7 +338,7 @@ class GEventHandler(Handler):
         return owners.of_greenlet()
 
     def may_wait(self) -> bool:
-        return not _in_hub()
+        return not green.in_hub()
 
     @property
     def current(self) -> Callable[[], Any]:
@@ -379,7 +348,7 @@ class GEventHandler(Handler):
         return function
 
     def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
-        return in_hub_pool(fn, args)
+        return green.in_hub_pool(fn, args)
 
     def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
         from gevent import socket

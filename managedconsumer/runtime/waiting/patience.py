@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, TypeVar
 
-from managedconsumer.runtime.waiting.handlers import Handler, in_hub_pool
+from managedconsumer.runtime.waiting.greenlets import in_hub_pool
+from managedconsumer.runtime.waiting.handlers import Handler
 
 T = TypeVar("T")
 

@@ -106,12 +106,15 @@ class Network:
 class Call:
     """A request on its way."""
 
-    __slots__ = ("answer", "api", "body", "broken", "task")
+    __slots__ = ("answer", "api", "body", "broken", "number", "task", "waiting")
 
-    def __init__(self, api: schemas.Api, body: Mapping[str, Any], task: Task) -> None:
+    def __init__(self, api: schemas.Api, body: Mapping[str, Any], task: Task, number: int) -> None:
         self.api = api
         self.body = body
         self.task = task
+        self.number = number
+        #: Who waits for the answer.
+        self.waiting: Task | None = None
         self.answer: dict[str, Any] | None = None
         self.broken = False
 
@@ -138,45 +141,82 @@ class SimulatedConnection:
         #: Nothing comes through any more, and neither side has been told.
         self.silent = False
         self._call: Call | None = None
+        self._calls = 0
 
     def version(self, api: schemas.Api) -> int:
         """The newest that we speak."""
         return api.max_version
 
     def request(
-        self,
-        api: schemas.Api,
-        body: Mapping[str, Any],
-        timeout_ms: int | None = None,
-        version: int | None = None,
-        sent: Callable[[], object] | None = None,
+        self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: float | None = None, version: int | None = None
     ) -> dict[str, Any]:
         """One request; raises as the real one does."""
+        return self.receive(self.send(api, body, version), timeout_ms)
+
+    def send(self, api: schemas.Api, body: Mapping[str, Any], version: int | None = None) -> int:
+        """Send a request."""
         del version
         task = self.process.kernel.current
         if not self.connected or task is None:
             raise err.SocketDisconnectedError(f"{self.address}: the connection is closed")
-        call = self._call = Call(api, body, task)
-        self.network.send(self, call)
-        if sent is not None:
-            sent()
-        if call.answer is None and not call.broken:  # it may have come meanwhile
-            task.park(_DEFAULT_TIMEOUT if timeout_ms is None else timeout_ms / 1000.0)
+        self._calls += 1
+        self._call = Call(api, body, task, self._calls)
+        self.network.send(self, self._call)
+        return self._calls
+
+    def receive(self, request: int, timeout_ms: float | None = None) -> dict[str, Any]:
+        """Wait for its answer."""
+        call, task = self._under_way(request), self.process.kernel.current
+        if call.answer is None and not call.broken and task is not None:  # it may have come meanwhile
+            call.waiting = task
+            task.park(_DEFAULT_TIMEOUT if timeout_ms is None else max(0.0, timeout_ms / 1000.0))
+        if call.answer is None and not call.broken:
+            self._call = None
+            self.close()
+            raise err.RequestTimedOut(f"{self.address} did not answer {call.api.name}")
+        return self._answer_to(call)
+
+    def receive_at_once(self, request: int) -> dict[str, Any] | bool:
+        """Its answer, if that is here. A large one is for :meth:`receive`."""
+        call = self._under_way(request)
+        if call.answer is None and not call.broken:
+            return True
+        return False if len((call.answer or {}).get("responses", ())) > 1 else self._answer_to(call)
+
+    def _under_way(self, request: int) -> Call:
+        call = self._call
+        if call is None or call.number != request:
+            raise err.IllegalStateError(f"{self.address}: request {request} is not under way")
+        return call
+
+    def _answer_to(self, call: Call) -> dict[str, Any]:
         self._call = None
         if call.answer is not None:
             return call.answer
-        broken = call.broken
         self.close()
-        if broken:
-            raise err.SocketDisconnectedError(f"{self.address}: the connection broke")
-        raise err.RequestTimedOut(f"{self.address} did not answer {api.name}")
+        raise err.SocketDisconnectedError(f"{self.address}: the connection broke")
+
+    def lend(self) -> bool:
+        """Another worker may look after the answer."""
+        return self.connected
+
+    def take_back(self) -> None:
+        """It does not any more."""
+
+    def watch(self, task: Task, begin: bool) -> bool:
+        """``task`` is woken (not any more) when there is something to receive; True: there is."""
+        call = self._call
+        if call is not None and (begin or call.waiting is task):
+            call.waiting = task if begin else None
+        return call is None or call.answer is not None or call.broken
 
     def deliver(self, call: Call, answer: dict[str, Any]) -> None:
         """An answer arrives."""
         if self.connected and call is self._call and not self.silent:
             call.answer = answer
             self.heard_at = self.process.kernel.now
-            call.task.wake()
+            if call.waiting is not None:
+                call.waiting.wake()
 
     def close(self) -> None:
         """Break off; a worker that waits learns of it at once."""
@@ -186,7 +226,8 @@ class SimulatedConnection:
                 self.network.connections.remove(self)
             if self._call is not None:
                 self._call.broken = True
-                self._call.task.wake()
+                if self._call.waiting is not None:
+                    self._call.waiting.wake()
 
 
 class SimulatedCluster(Cluster):

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from managedconsumer import errors as err
 from managedconsumer.structs import TopicPartition
-from managedconsumer.testing.simulation.steps import ANYWHERE, TAKING, Steps
+from managedconsumer.testing.simulation.steps import ANYWHERE, RECEIVING, TAKING, Steps
 
 if TYPE_CHECKING:
     from managedconsumer.testing.simulation.program import Program
 
 #: How long (ms) a reader waits for a message.
 PATIENCE_MS = 900
+#: How many of the interruptions come while the reader itself receives an answer, if it does.
+_WHILE_RECEIVING = 0.4
 _ARROW_COLUMNS = ("topic", "partition", "offset")
 
 Item = tuple[TopicPartition, int]
@@ -163,7 +165,8 @@ class Reader:
             return Steps(task, ANYWHERE, 1 + int(random.random() ** 2 * 150), self._look_around)
         if plan.interruptions and random.random() < plan.interruptions:
             kind = random.choice(_INTERRUPTIONS)
-            return Steps(task, TAKING, 1 + int(random.random() ** 2 * 60), lambda where: self._interrupt(kind, where))
+            modules = RECEIVING if random.random() < _WHILE_RECEIVING else TAKING
+            return Steps(task, modules, 1 + int(random.random() ** 2 * 60), lambda where: self._interrupt(kind, where))
         return nullcontext()
 
     def _interrupt(self, kind: type[BaseException], where: str) -> None:

@@ -24,6 +24,15 @@ TAKING = (
     "wire/records/_records_py.py",
     "wire/records/_recordparse_py.py",
 )
+#: Between a connection that a worker has lent and the consumer's buffer: the same thread receives the answer first.
+RECEIVING = (
+    "fetch/buffer.py",
+    "fetch/repeats.py",
+    "fetch/room.py",
+    "fetch/sessions.py",
+    "runtime/engine/loans.py",
+    "runtime/engine/taking.py",
+)
 #: Everything of the package but its simulation.
 ANYWHERE = ("managedconsumer/",)
 _NEVER = ("managedconsumer/testing/", "managedconsumer/errors.py")

@@ -1,0 +1,175 @@
+"""Who waits for an answer: the fetch worker, or a consuming thread that has nothing else to do (:class:`Loan`)."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from managedconsumer import errors as err
+from managedconsumer.fetch import plan as fp
+from managedconsumer.runtime.engine.desk import Desk, Loan, Sent
+from managedconsumer.runtime.engine.state import EngineState
+from managedconsumer.wire.protocol import schemas
+
+# A worker takes its connection back when no thread has looked after it for so long (seconds), or a little longer: until
+# then one answer waits in the kernel.
+_MISSED = 1.0
+# And at least so often it looks whether there is still a consumer.
+_LONGEST_NAP = 5.0
+
+
+class _Pool(Protocol):
+    """What a loan needs of the workers."""
+
+    limits: fp.FetchLimits
+
+    def take_all(self, desk: Desk, results: list[fp.PartitionResult], now: float) -> bool:
+        """Take over an answer. The lock is held."""
+
+    def repeat(self, desk: Desk, plan: fp.FetchPlan, version: int, now: float) -> dict[str, Any] | None:
+        """The next request, where nothing but positions has moved; None: it is another one. The lock is held."""
+
+
+class Loans:
+    """The loans of one consumer. ``engine.lock`` guards everything here."""
+
+    def __init__(self, pool: _Pool, engine: EngineState) -> None:
+        self._pool = pool
+        self._engine = engine
+        self.loans: tuple[Loan, ...] = ()
+        #: True: a worker sleeps for long, as a thread looks after its connection all the time.
+        self._asleep = False
+
+    # -- the worker ---------------------------------------------------------------------------------------------
+
+    def lend(self, desk: Desk, plan: fp.FetchPlan, sent: Sent) -> Loan | None:
+        """Lend the connection and wait until it is back; None: it was not lent. Without the lock.
+
+        Raises what has gone wrong with it.
+        """
+        engine, connection = self._engine, sent.connection
+        if engine.lookout is None or not desk.starved or desk.moved is None or connection.throttled_until:
+            return None
+        if desk.parked is not None:  # about to be left to the client's watch
+            return None
+        if not connection.lend():
+            return None
+        loan = Loan(desk, plan, sent)
+        try:
+            with engine.mutex:
+                desk.starved = desk.news = False
+                desk.loan = loan
+                self.loans += (loan,)
+                engine.lock.notify_all()
+                while not engine.closing and not self._is_over(loan):
+                    pass
+                loan.over = True
+                while loan.busy and loan.busy == engine.server:
+                    engine.loans.wait(_LONGEST_NAP)
+                desk.loan = None
+                self.loans = tuple(each for each in self.loans if each is not loan)
+        finally:
+            connection.take_back()
+        if loan.busy:
+            self._mend(loan)
+        if loan.error is not None:
+            raise loan.error
+        return loan
+
+    def _is_over(self, loan: Loan) -> bool:
+        """Wait a while. True when the worker has to go on."""
+        engine, rounds = self._engine, loan.rounds
+        if loan.over:
+            return True
+        if not engine.loans.wait(_MISSED) and rounds == loan.rounds:
+            self._asleep = True  # in this order, see :meth:`nobody_serves`
+            if not engine.server:
+                loan.over = True
+            elif not loan.over:
+                engine.loans.wait(_LONGEST_NAP)
+            self._asleep = False
+        return loan.over
+
+    def _mend(self, loan: Loan) -> None:
+        """A thread was interrupted in the middle: what was fetched and has not been handed out is fetched again."""
+        engine = self._engine
+        loan.sent.connection.close()
+        with engine.mutex:
+            loan.desk.repeat.forget()
+            engine.collector.shelve()
+            for queue, version, _ in loan.plan.tickets.values():
+                if queue.version == version:
+                    engine.buffer.fetch_again(queue)
+            engine.lock.notify_all()
+        loan.answer, loan.error, loan.delivered = None, None, True
+
+    def call_back(self, desk: Desk) -> None:
+        """The worker has something else to do with its connection. The lock is held."""
+        if desk.loan is not None:
+            desk.loan.over = True
+            self._engine.loans.notify_all()
+
+    # -- the consuming thread -------------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> None:
+        """Workers get back what has waited too long for its answer. The lock is held."""
+        for loan in self.loans:
+            if now >= loan.sent.until:
+                self.call_back(loan.desk)
+
+    def nobody_serves(self, who: int) -> None:
+        """The thread ``who``, which looked after the loans, has left. Without the lock."""
+        engine = self._engine
+        engine.server = 0  # before the others are looked at: they look at this after they have changed
+        if self._asleep or engine.sitting or any(loan.over or loan.busy for loan in self.loans):
+            with engine.mutex:
+                for loan in self.loans:
+                    loan.over = loan.over or loan.busy == who
+                engine.loans.notify_all()
+                engine.lock.notify_all()
+
+    def serve(self, loan: Loan, who: int) -> None:
+        """Take what has come over the connection, and ask for more. Without the lock; ``who`` is the server.
+
+        What is not as nearly always goes back to the worker. Raises nothing but what interrupts the calling thread.
+        """
+        if loan.over or loan.busy:
+            return
+        loan.busy = who
+        loan.rounds += 1
+        try:
+            more = not loan.over and self._go_on(loan)
+        except err.KafkaException as error:
+            loan.error, more = error, False
+        loan.busy = 0
+        if loan.over or not more:
+            with self._engine.mutex:
+                self.call_back(loan.desk)
+
+    def _go_on(self, loan: Loan) -> bool:
+        """False: the worker goes on."""
+        pool, engine, desk, sent = self._pool, self._engine, loan.desk, loan.sent
+        answer = sent.connection.receive_at_once(sent.request)
+        if isinstance(answer, bool):
+            return answer
+        results = fp.read_answer(loan.plan, answer, pool.limits)
+        plain = not answer.get("error_code") and not answer.get("throttle_time_ms")
+        if not plain or not all(result.outcome is fp.Outcome.DATA for result in results):
+            loan.answer = answer
+            return False
+        desk.session.accept(answer)
+        body: dict[str, Any] | None = None
+        with engine.mutex:
+            loan.delivered = True
+            now = engine.handler.now()
+            pool.take_all(desk, results, now)
+            if desk.news:
+                desk.news = False
+                engine.lock.notify_all()
+            if not loan.over:
+                body = pool.repeat(desk, loan.plan, sent.version, now)
+        if body is None:
+            return False
+        request = sent.connection.send(schemas.FETCH, body, sent.version)
+        loan.sent = sent._replace(request=request, until=now + sent.wait_ms / 1000)
+        loan.delivered = False
+        return True
