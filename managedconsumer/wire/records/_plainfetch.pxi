@@ -29,10 +29,12 @@ cdef inline Py_ssize_t compact_length(const uint8_t **at, const uint8_t *stop) n
     """-1: null; -2: damaged."""
     cdef uint64_t value = 0
     cdef int shift = 0
+    cdef uint8_t byte
     while at[0] < stop and shift < 35:
-        value |= <uint64_t>(at[0][0] & 0x7F) << shift
+        byte = at[0][0]
+        value |= <uint64_t>(byte & 0x7F) << shift
         at[0] += 1
-        if not at[0][-1] & 0x80:
+        if not byte & 0x80:
             return <Py_ssize_t>value - 1 if value <= 0x7FFFFFFF else -2
         shift += 7
     return -2
