@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.fuzz import protocol
+from tests.fuzz.fetches import Fetches
 from tests.fuzz.kit import Target
 from tests.fuzz.records import Records
 
@@ -21,6 +22,7 @@ class Entry:
 TARGETS = {
     "records": Entry(Records, 6),
     "schemas": Entry(protocol.Schemas, 2),
+    "fetches": Entry(Fetches, 1),
     "frames": Entry(protocol.Frames, 0.5),
     "sasl": Entry(protocol.Sasl, 0.5),
     "codecs": Entry(protocol.Codecs, 1),

@@ -127,6 +127,8 @@ def read_slowly(data: memoryview) -> dict[str, Any] | None:
             topic_id = bytes(data[pos : pos + 16])
             parts: list[dict[str, Any]] = []
             number, pos = read_compact_length(data, pos + 16)
+            if number < 0:  # no list: the table says what is wrong
+                return None
             for _ in range(number):
                 pos = _read_part(data, pos, parts)
             if data[pos]:

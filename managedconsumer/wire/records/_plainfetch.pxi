@@ -81,7 +81,7 @@ cdef object read_answer(data, const uint8_t *begin, const uint8_t *stop):
     for _ in range(topics):
         name = at
         at += 16
-        if stop - name < 17 or (parts := compact_length(&at, stop)) < -1:
+        if stop - name < 17 or (parts := compact_length(&at, stop)) < 0:
             return None
         entries = []
         for _ in range(parts):
