@@ -64,8 +64,8 @@ class QueryMember:
         self._committed: dict[TopicPartition, int] = {}
         self._unsaved: dict[TopicPartition, int] = {}
         self._subscribed: set[str] = set()
-        #: What goes with each commit: who made it.
-        self.metadata = ""
+        #: What goes with the commit of a partition: who made it.
+        self.metadata: Callable[[TopicPartition], str] = lambda _tp: ""
         self._others: set[str] | None = None
         self._sharing = SharingLog(self.config.group_id)
         how = How.of(view.options) if how is None else how
@@ -119,10 +119,19 @@ class QueryMember:
         """False if it is known that no other member of the group reads our topics."""
         return self._others is None or bool(self._others)
 
+    @property
+    def saved(self) -> bool:
+        """True if everything that is finished is committed."""
+        return all(self._committed.get(tp) == offset for tp, offset in self._unsaved.items())
+
+    def committed(self, tp: TopicPartition) -> int | None:
+        """What we know to be committed."""
+        return self._committed.get(tp)
+
     def commit(self) -> bool:
         """Commit what is finished and not committed yet; True when nothing is left. Never raises what may pass."""
         wanted = {
-            tp: OffsetAndMetadata(offset, self.metadata)
+            tp: OffsetAndMetadata(offset, self.metadata(tp))
             for tp, offset in self._unsaved.items()
             if tp in self.positions and self._committed.get(tp) != offset
         }

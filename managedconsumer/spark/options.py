@@ -14,21 +14,23 @@ from typing import Mapping
 
 from managedconsumer.config import ISOLATION_LEVELS
 from managedconsumer.coordinator.requests import MembershipConfig
-from managedconsumer.errors import ConfigurationError
+from managedconsumer.errors import ConfigurationError, MissingPackageError
 from managedconsumer.runtime.cluster.cluster import parse_bootstrap
 from managedconsumer.runtime.fetch_range import RangeLimits
 from managedconsumer.runtime.net.settings import ConnectionSettings
+from managedconsumer.spark.claims.objects import objects_at
+from managedconsumer.spark.claims.sql import SCHEMES, SqlClaims
+from managedconsumer.spark.columns import check_names
 from managedconsumer.spark.positions import AUTO, CONFLICTS
 from managedconsumer.spark.security import security_from
-from managedconsumer.spark.store import local_path
 from managedconsumer.spark.where import Where, ending, flag, json_object, number, starting
 from managedconsumer.structs import TopicPartition
-from managedconsumer.wire.records.arrow import COLUMNS, DEFAULT_COLUMNS, check_columns
+from managedconsumer.wire.records.arrow import COLUMNS, DEFAULT_COLUMNS
 
 log = logging.getLogger(__name__)
 
 _OWN = """
-    subscribe assign subscribePattern columns includeHeaders group.id group.mode offsetConflict store
+    subscribe assign subscribePattern columns includeHeaders group.id group.mode offsetConflict store claims
     startingOffsets startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy
     endingOffsets endingTimestamp endingOffsetsByTimestamp maxOffsetsPerTrigger minPartitions failOnDataLoss
     kafkaConsumer.pollTimeoutMs
@@ -93,6 +95,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     columns: tuple[str, ...]
     store: str | None
+    claims: str | None
     patience: float
     group_mode: str = MEMBER
     conflict: str = AUTO
@@ -124,6 +127,7 @@ class SourceOptions:
             fail_on_data_loss=flag(own, "failOnDataLoss", True),
             columns=_columns(own),
             store=own.get("store") or None,
+            claims=own.get("claims") or None,
             group_mode=_word(own, "group.mode", GROUP_MODES),
             conflict=_word(own, "offsetConflict", CONFLICTS),
             patience=_or(number(own, "kafkaConsumer.pollTimeoutMs", 1), 120_000) / 1000.0,
@@ -137,11 +141,10 @@ class SourceOptions:
         return found
 
     def _check_together(self, own: Mapping[str, str], streaming: bool) -> None:
-        for name in ("store", "group.mode", "offsetConflict"):
+        for name in ("store", "claims", "group.mode", "offsetConflict"):
             if own.get(name.lower()) and not streaming:
                 raise ConfigurationError(f"the option {name} is for streams: a batch read neither claims nor commits")
-        if self.store is not None:
-            local_path(self.store)
+        self._check_claims()
         if self.group_protocol == CONSUMER and self.assignor_chosen:
             raise ConfigurationError(
                 "kafka.group.protocol=consumer and kafka.partition.assignment.strategy exclude each other: the broker "
@@ -149,11 +152,33 @@ class SourceOptions:
             )
         if own.get("group.mode") and self.group_id is None:
             raise ConfigurationError("the option group.mode needs the option group.id")
-        if own.get("offsetconflict") and (not self.is_member or self.store is not None):
+        if own.get("offsetconflict") and (not self.is_member or self.store or self.claims):
             raise ConfigurationError(
-                "the option offsetConflict is for members of a group (group.id, group.mode=member) without a store: "
+                "the option offsetConflict is for members of a group (group.id, group.mode=member) without claims: "
                 "otherwise what the group has committed does not count"
             )
+
+    def _check_claims(self) -> None:
+        if self.claims is not None and self.store is not None:
+            raise ConfigurationError(
+                "store and claims exclude each other: the log of claims is elsewhere, or the group"
+            )
+        if self.claims is not None and not self.is_member:
+            raise ConfigurationError(
+                "the option claims needs group.id and group.mode=member, as the group's commits are the claims; "
+                "without a group, store names a place for them"
+            )
+        place = self.claims or self.store
+        if place is None:
+            return
+        try:
+            # Opens nothing, but knows what it needs.
+            if self.store is not None and place.split("://", 1)[0] in SCHEMES:
+                SqlClaims(place)
+            else:
+                objects_at(place)
+        except (ConfigurationError, MissingPackageError, ValueError) as error:
+            raise ConfigurationError(f"claims cannot be kept at {place!r}: {error}") from error
 
     @property
     def group_protocol(self) -> str:
@@ -272,9 +297,8 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     if "columns" not in options:
         return COLUMNS if headers else DEFAULT_COLUMNS
     names = [name.strip() for name in options["columns"].split(",") if name.strip()]
-    exact = {name.lower(): name for name in COLUMNS}
     try:
-        chosen = check_columns([exact.get(name.lower(), name) for name in names])
+        chosen = check_names(names)
     except ValueError as error:
         raise ConfigurationError(f"the option columns={options['columns']!r}: {error}") from None
     return (*chosen, "headers") if headers and "headers" not in chosen else chosen

@@ -36,6 +36,7 @@ except ImportError as error:
         "(what the extra 'managedconsumer[spark]' brings)"
     ) from error
 
+from managedconsumer.spark.columns import RANGE
 from managedconsumer.spark.driver import StreamDriver
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.ranges import OffsetRange, Ranges, StreamOffset
@@ -43,6 +44,7 @@ from managedconsumer.spark.read import Task, read_task
 from managedconsumer.spark.sizes import RecordSizes
 from managedconsumer.spark.tasks import share_out, split
 from managedconsumer.spark.topics import TopicView
+from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS
 
 
@@ -58,6 +60,13 @@ def _types() -> dict[str, T.DataType]:
         "timestamp": T.TimestampType(),
         "timestampType": T.IntegerType(),
         "headers": T.ArrayType(header),
+        RANGE: T.StructType(
+            [
+                T.StructField("data", T.StringType()),
+                T.StructField("start", T.LongType()),
+                T.StructField("stop", T.LongType()),
+            ]
+        ),
     }
 
 
@@ -198,7 +207,7 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             return []
         offset = StreamOffset.from_json(end)
         driver = self.driver
-        return _tasks(self.options, driver.to_read(offset), driver.sizes, offset.ids, driver.member_of(offset))
+        return _tasks(self.options, driver.to_read(offset), driver.sizes, offset.ids, driver.member_of(offset), offset)
 
     def read(self, partition: Any) -> Iterator[Any]:
         """On an executor: what the task reads, as Arrow batches."""
@@ -220,6 +229,7 @@ def _tasks(
     sizes: RecordSizes,
     ids: Mapping[str, str] | None = None,
     member: str | None = None,
+    batch: StreamOffset | None = None,
 ) -> Sequence[InputPartition]:
     """The tasks of a batch: not fewer than this machine has processors, or ``minPartitions``, if there is so much."""
     slots = options.min_partitions or os.cpu_count() or 1
@@ -230,7 +240,11 @@ def _tasks(
     tasks = []
     for parts in share_out(slices, slots, record_bytes):
         topics = {part.topic for part in parts}
-        tasks.append(KafkaTask(Task(tuple(parts), {name: known[name] for name in topics if name in known}, member)))
+        task = Task(tuple(parts), {name: known[name] for name in topics if name in known}, member)
+        if batch is not None and RANGE in options.columns:
+            tps = {TopicPartition(part.topic, part.partition) for part in parts}
+            task = task._replace(data=batch.data, ranges={tp: batch.ranges[tp] for tp in tps})
+        tasks.append(KafkaTask(task))
     return tasks
 
 

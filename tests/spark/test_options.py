@@ -86,7 +86,7 @@ def test_group_id_is_found_under_sparks_name_too() -> None:
         ({**BEARER, "kafka.sasl.oauthbearer.extensions": "tenant"}, "name=value"),
         ({"fetchOffset.numRetries": "5"}, "kafkaConsumer.pollTimeoutMs"),
         ({"fetchOffset.retryIntervalMs": "5"}, "kafkaConsumer.pollTimeoutMs"),
-        ({"store": "s3a://bucket/claims"}, "need a local (or NFS) directory"),
+        ({"store": "s3a://bucket/claims"}, "need fsspec"),
         ({"group.mode": "watch", "group.id": "g"}, "group.mode must be one of member, progress"),
         ({"kafka.group.protocol": "new"}, "kafka.group.protocol must be one of classic, consumer"),
         ({"kafka.group.protocol": "consumer", "kafka.partition.assignment.strategy": "range"}, "the broker assigns"),
