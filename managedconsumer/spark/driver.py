@@ -160,17 +160,22 @@ class StreamDriver:
 
     def _group_positions(self, start: StreamOffset, done: bool, patience: float) -> tuple[Offsets, bool]:
         if self.member is None:
-            self.member = QueryMember(self.view, self._find_positions, self._listener, self._how)
+            self.member = QueryMember(self.view, self._find_positions, self._listener, self._how, self._query)
         member = self.member
         self.view.partitions()
         author, claims = self._author(start), self.claims
         member.metadata = lambda tp: author._replace(data=claims.last(tp) if claims is not None else "").text()
-        finished = start.ends if done else {}
-        if claims is not None:
-            finished = claims.done(start, member.positions, here=done)
-        member.finished(finished)
         try:
+            member.finished(
+                claims.done(start, member.positions, here=done) if claims is not None else start.ends if done else {}
+            )
             settled = member.at_boundary(patience)
+        except err.FencedInstanceId as error:
+            raise err.FencedInstanceId(
+                f"group {self.options.group_id!r}: another query has taken the place of this one "
+                f"({member.config.group_instance_id!r}). Has it the same checkpoint, or a copy of it? A checkpoint "
+                "belongs to one query at a time"
+            ) from error
         except err.ProtocolClientError as error:
             self._fall_back(member, error)
             return {}, False

@@ -49,16 +49,18 @@ class QueryMember:
         find_positions: FindPositions,
         listener: Any = None,
         how: How | None = None,
+        query: str = "",
     ) -> None:
         """``find_positions``: where partitions that were just assigned are read from, and what is committed.
 
-        ``how``: the protocol and the assignors, if not those of the options.
+        ``how``: the protocol and the assignors, if not those of the options. ``query``: the name that the checkpoint
+        gives the query. It makes it a static member, unless the options say otherwise: the one that takes over from a
+        driver that was killed has its place at once.
         """
         if view.link is None:
             raise err.IllegalStateError("a member needs a group")
         self.view = view
         self.positions: dict[TopicPartition, int] = {}
-        self.config = view.options.membership()
         self._find_positions = find_positions
         self._listener = listener
         self._committed: dict[TopicPartition, int] = {}
@@ -67,8 +69,9 @@ class QueryMember:
         #: What goes with the commit of a partition: who made it.
         self.metadata: Callable[[TopicPartition], str] = lambda _tp: ""
         self._others: set[str] | None = None
-        self._sharing = SharingLog(self.config.group_id)
         how = How.of(view.options) if how is None else how
+        self.config = how.membership(view.options, query)
+        self._sharing = SharingLog(self.config.group_id)
         self._negotiation = how.negotiation(view.options)
         machine = how.machine(self.config, view.options, view.handler, self._protocols, self._topics)
         keeps = self._negotiation.cooperative

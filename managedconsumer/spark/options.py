@@ -230,13 +230,14 @@ class SourceOptions:
 
     def membership(self) -> MembershipConfig:
         """What the query tells the group's coordinator; the rebalance timeout must exceed batch plus trigger."""
+        instance = self.kafka.get("group.instance.id", "")
         session = _kafka_number(self.kafka, "session.timeout.ms", 1, 45_000)
         return MembershipConfig(
             group_id=self.group_id or "",
             session_timeout_ms=session,
             rebalance_timeout_ms=_kafka_number(self.kafka, "max.poll.interval.ms", 1, 300_000),
             heartbeat_interval_ms=_kafka_number(self.kafka, "heartbeat.interval.ms", 1, min(3000, session // 3)),
-            group_instance_id=self.kafka.get("group.instance.id") or None,
+            group_instance_id=None if instance in ("", "none") else instance,
         )
 
     def assignor_names(self) -> list[str]:

@@ -89,6 +89,8 @@ def test_rows_and_claims_are_written_together_or_not_at_all(tmp_path: Path) -> N
     with log.transaction() as connection:
         assert log.claim_in(connection, {T0: OffsetRange(0, 2)}, "b")
         connection.execute("INSERT INTO rows VALUES (1)")
+        assert log.claim_in(connection, {T0: OffsetRange(0, 2)}, "b") == {}, "a batch that runs again has its rows"
+    assert log.claim({T0: OffsetRange(0, 2)}, "b")
     assert (log.ends(), count()) == ({T0: 2}, 1)
     assert log.vacuum(-1) == 1
     assert (log.ends(), log.winners()) == ({T0: 2}, {})

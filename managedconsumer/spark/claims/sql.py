@@ -76,10 +76,17 @@ class SqlClaims:
     def claim(self, ranges: Ranges, data: str) -> Ranges:
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.claim`."""
         with self.transaction() as connection:
-            return self.claim_in(connection, ranges, data)
+            won = self.claim_in(connection, ranges, data)
+            cursor = connection.cursor()
+            again = {tp: entry for tp, entry in ranges.items() if tp not in won and self._has(cursor, tp, entry, data)}
+        return {**won, **again}
 
     def claim_in(self, connection: Any, ranges: Ranges, data: str) -> Ranges:
-        """Claim in a transaction of :meth:`transaction`: what was won is claimed when it is committed."""
+        """Claim in a transaction of :meth:`transaction`; what is claimed for the first time when it is committed.
+
+        The rows of these ranges are to be written in the same transaction, and no others. What ``data`` itself has
+        claimed before is not in the answer: its rows are there already.
+        """
         cursor = connection.cursor()
         # Always in the same order: two writers must not wait for each other.
         wanted = sorted((tp, entry) for tp, entry in ranges.items())
@@ -138,10 +145,13 @@ class SqlClaims:
         key = (self.name, *tp)
         cursor.execute(self._sql(_BEGIN), (*key, entry.start))
         cursor.execute(self._sql(_MOVE), (entry.stop, data, *key, entry.start))
-        if cursor.rowcount == 1:
-            cursor.execute(self._sql(_NOTE), (*key, *entry, data, int(time.time())))
-            return True
-        cursor.execute(self._sql(_AGAIN), (*key, *entry, data))
+        if cursor.rowcount != 1:
+            return False
+        cursor.execute(self._sql(_NOTE), (*key, *entry, data, int(time.time())))
+        return True
+
+    def _has(self, cursor: Any, tp: TopicPartition, entry: OffsetRange, data: str) -> bool:
+        cursor.execute(self._sql(_AGAIN), (self.name, *tp, *entry, data))
         return cursor.fetchone() is not None
 
     def _rows(self, query: str) -> list[Any]:
