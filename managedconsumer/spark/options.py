@@ -20,7 +20,8 @@ from managedconsumer.runtime.fetch_range import RangeLimits
 from managedconsumer.runtime.net.settings import ConnectionSettings
 from managedconsumer.spark.claims.objects import objects_at
 from managedconsumer.spark.claims.sql import SCHEMES, SqlClaims
-from managedconsumer.spark.columns import check_names
+from managedconsumer.spark.columns import ERRORS, check_names
+from managedconsumer.spark.decoding.formats import ValueFormat
 from managedconsumer.spark.positions import AUTO, CONFLICTS
 from managedconsumer.spark.security import security_from
 from managedconsumer.spark.where import Where, ending, flag, json_object, number, starting
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _OWN = """
     subscribe assign subscribePattern columns includeHeaders group.id group.mode offsetConflict store claims
+    value.format value.schema value.message value.registry value.subject
     startingOffsets startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy
     endingOffsets endingTimestamp endingOffsetsByTimestamp maxOffsetsPerTrigger minPartitions failOnDataLoss
     kafkaConsumer.pollTimeoutMs
@@ -96,6 +98,7 @@ class SourceOptions:
     columns: tuple[str, ...]
     store: str | None
     claims: str | None
+    value: ValueFormat | None
     patience: float
     group_mode: str = MEMBER
     conflict: str = AUTO
@@ -116,9 +119,10 @@ class SourceOptions:
             )
         parse_bootstrap(bootstrap)
         group = own.get("group.id") or kafka.get("group.id") or None
+        topics = _topics(own, group)
         found = cls(
             bootstrap=bootstrap,
-            topics=_topics(own, group),
+            topics=topics,
             starting=starting(own, streaming, group),
             ending=ending(own, streaming),
             group_id=group,
@@ -128,6 +132,7 @@ class SourceOptions:
             columns=_columns(own),
             store=own.get("store") or None,
             claims=own.get("claims") or None,
+            value=ValueFormat.parse(own, topics.names),
             group_mode=_word(own, "group.mode", GROUP_MODES),
             conflict=_word(own, "offsetConflict", CONFLICTS),
             patience=_or(number(own, "kafkaConsumer.pollTimeoutMs", 1), 120_000) / 1000.0,
@@ -296,12 +301,14 @@ def _kafka_number(kafka: Mapping[str, str], name: str, minimum: int, default: in
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     headers = flag(options, "includeHeaders", False)
     if "columns" not in options:
-        return COLUMNS if headers else DEFAULT_COLUMNS
+        return (*(COLUMNS if headers else DEFAULT_COLUMNS), *([ERRORS] if options.get("value.format") else []))
     names = [name.strip() for name in options["columns"].split(",") if name.strip()]
     try:
         chosen = check_names(names)
     except ValueError as error:
         raise ConfigurationError(f"the option columns={options['columns']!r}: {error}") from None
+    if ERRORS in chosen and not options.get("value.format"):
+        raise ConfigurationError(f"the column {ERRORS} needs the option value.format")
     return (*chosen, "headers") if headers and "headers" not in chosen else chosen
 
 

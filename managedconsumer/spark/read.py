@@ -12,7 +12,9 @@ from managedconsumer.runtime.cluster.connection_pool import ConnectionPool, shar
 from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.fetch_ranges import Range, fetch_ranges
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
-from managedconsumer.spark.columns import RANGE, of_kafka, range_column
+from managedconsumer.spark.columns import ERRORS, RANGE, of_kafka, range_column
+from managedconsumer.spark.decoding.columns import decode
+from managedconsumer.spark.decoding.formats import decoder_of
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.ranges import OffsetRange
 from managedconsumer.spark.sharing import group_members
@@ -67,9 +69,10 @@ def _read(options: SourceOptions, pool: ConnectionPool, task: Task) -> Iterator[
     ids = {topic: bytes.fromhex(known) for topic, known in task.ids.items()}
     wanted = [Range(*part, ids.get(part.topic)) for part in task.parts]
     strict, plain = options.fail_on_data_loss, of_kafka(options.columns)
+    bare = plain == options.columns and (options.value is None or "value" not in plain)
     for part, chunk in fetch_ranges(pool, wanted, options.limits(), lambda part: None if strict else _Lost(part)):
         while (batch := chunk_to_columns(chunk, part.stop, plain, _BATCH_BYTES)).num_rows:
-            yield batch if plain == options.columns else _whole(options, task, part, batch)
+            yield batch if bare else _whole(options, task, part, batch)
 
 
 def _whole(options: SourceOptions, task: Task, part: Range, batch: Any) -> Any:
@@ -80,6 +83,8 @@ def _whole(options: SourceOptions, task: Task, part: Range, batch: Any) -> Any:
     if RANGE in options.columns:
         entry = task.ranges.get(TopicPartition(part.topic, part.partition))
         made[RANGE] = range_column(task.data, entry, batch.num_rows)
+    if options.value is not None and "value" in made:
+        made["value"], made[ERRORS] = decode(decoder_of(options.value), made["value"])
     return pa.record_batch([made[name] for name in options.columns], names=list(options.columns))
 
 

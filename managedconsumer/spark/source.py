@@ -24,6 +24,7 @@ try:
     import pyarrow as pa  # noqa: F401 (read() needs it; better to hear of it here)
     from pyspark.sql import types as T  # noqa: N812 (as in Spark's documentation)
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+    from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
@@ -36,7 +37,8 @@ except ImportError as error:
         "(what the extra 'managedconsumer[spark]' brings)"
     ) from error
 
-from managedconsumer.spark.columns import RANGE
+from managedconsumer.spark.columns import ERRORS, RANGE
+from managedconsumer.spark.decoding.formats import decoder_of
 from managedconsumer.spark.driver import StreamDriver
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.ranges import OffsetRange, Ranges, StreamOffset
@@ -48,12 +50,14 @@ from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS
 
 
-def _types() -> dict[str, T.DataType]:
-    """Spark's Kafka schema; everything nullable, as there."""
+def _types(options: SourceOptions) -> dict[str, T.DataType]:
+    """Spark's Kafka schema, with what is ours; everything nullable, as there."""
     header = T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
+    errors = T.StructType([T.StructField("error", T.StringType()), T.StructField("value", T.BinaryType())])
     return {
         "key": T.BinaryType(),
-        "value": T.BinaryType(),
+        "value": T.BinaryType() if options.value is None else from_arrow_type(decoder_of(options.value).type()),
+        ERRORS: errors,
         "topic": T.StringType(),
         "partition": T.IntegerType(),
         "offset": T.LongType(),
@@ -94,8 +98,9 @@ class ManagedKafkaSource(DataSource):
 
     def schema(self) -> T.StructType:
         """Spark's Kafka schema, or those columns of it that the options ask for."""
-        types = _types()
-        return T.StructType([T.StructField(name, types[name]) for name in _parse(self.options).columns])
+        options = _parse(self.options)
+        types = _types(options)
+        return T.StructType([T.StructField(name, types[name]) for name in options.columns])
 
     def reader(self, schema: Any) -> ManagedKafkaReader:
         """For ``spark.read``."""
@@ -119,7 +124,7 @@ def _parse(options: Mapping[str, str]) -> SourceOptions:
 
 def _for_schema(options: dict[str, str], schema: Any) -> dict[str, str]:
     """The user's own schema chooses columns, too."""
-    known = _types()
+    known = _types(_parse(options))
     for field in schema.fields:
         if known.get(field.name) != field.dataType:
             raise ConfigurationError(

@@ -1,7 +1,7 @@
 """Two queries of a group are killed, frozen and robbed of their checkpoints, and each row counts once all the same.
 
 By hand, for many runs: ``python -m tests.spark.killing --runs 20 group files sql``. The queries are the reader objects
-that Spark calls, in processes of their own, with a checkpoint as Spark keeps it; no JVM. Rows go to files or to a database.
+that Spark calls, in processes of their own, with a checkpoint as Spark keeps it; no JVM. The rows are in files or SQL.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ def run(kind: str, path: Path, broker: DevBroker, topic: str, rows: int, harms: 
                 frozen = lives[name]
                 frozen.send_signal(signal.SIGSTOP)
                 lives[name] = start(kind, path, broker.bootstrap, topic, name)
-                until(lambda before=total(log): total(log) >= min(rows, before + 2 * _BATCH), lives)
+                share = min(rows, total(log) + 2 * _BATCH)
+                until(lambda share=share: total(log) >= share, lives)
                 frozen.send_signal(signal.SIGCONT)
                 assert frozen.wait(60) != 0, "the group does not have it any more"
             else:
