@@ -8,11 +8,13 @@ from typing import Any, Collection, Mapping
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.coordinator.committing import Committing, Patience, without_group
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark import positions as pos
 from managedconsumer.spark import ranges
 from managedconsumer.spark.claiming import claiming_of
 from managedconsumer.spark.member import QueryMember
 from managedconsumer.spark.options import SourceOptions
+from managedconsumer.spark.pace import Pace
 from managedconsumer.spark.positions import Author
 from managedconsumer.spark.protocols import How
 from managedconsumer.spark.ranges import OffsetRange, StreamOffset
@@ -38,14 +40,16 @@ class StreamDriver:
     Where a partition is read from is decided in :mod:`managedconsumer.spark.positions`.
     """
 
-    def __init__(self, options: SourceOptions, listener: Any = None) -> None:
-        self.options = options
+    def __init__(self, options: SourceOptions, listener: Any = None, query: str = "") -> None:
+        """``query``: the name that the query has given itself, if it has a checkpoint already."""
+        self._query = query or ThreadingHandler().new_id().replace("-", "")[:16]
+        self.options = options = options.in_own_group(self._query)
         self.view = TopicView(options)
         self.member: QueryMember | None = None
         self.claims = claiming_of(self.view, self._claim)
         self.watch = LogWatch(self.view)
         self.sizes = RecordSizes(self.view)
-        self._query = self.view.handler.new_id().replace("-", "")[:16]
+        self._pace = Pace(options.min_offsets, options.max_delay)
         self._positions: Offsets | None = None
         self._listener = listener
         self._start = StreamOffset({})
@@ -279,12 +283,15 @@ class StreamDriver:
 
     def _plan(self, positions: Offsets, max_rows: int | None) -> StreamOffset | None:
         ends = ranges.cap(self.view.ends(positions), self._limit)
-        if not any(end > positions[tp] for tp, end in ends.items()):
+        available = sum(max(0, end - positions[tp]) for tp, end in ends.items())
+        if not available or (self._limit is None and not self._pace.wants(available, self.view.handler.now())):
             return None
         planned = ranges.plan(positions, ends, max_rows)
         topics = {tp.topic for tp in planned}
+        now = self.member.generation if self.member is not None else None
         return StreamOffset(
             planned,
+            group=(now.id, now.member_id) if now is not None else None,
             query=self._query,
             batch=self._start.batch + 1,
             ids={topic: known for topic, known in self.watch.ids.items() if topic in topics},

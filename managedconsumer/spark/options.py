@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Mapping
 
 from managedconsumer.config import ISOLATION_LEVELS
@@ -22,6 +22,7 @@ from managedconsumer.spark.claims.objects import objects_at
 from managedconsumer.spark.claims.sql import SCHEMES, SqlClaims
 from managedconsumer.spark.columns import ERRORS, check_names
 from managedconsumer.spark.decoding.formats import ValueFormat
+from managedconsumer.spark.pace import LONGEST_DELAY, seconds
 from managedconsumer.spark.positions import AUTO, CONFLICTS
 from managedconsumer.spark.security import security_from
 from managedconsumer.spark.where import Where, ending, flag, json_object, number, starting
@@ -34,15 +35,12 @@ _OWN = """
     subscribe assign subscribePattern columns includeHeaders group.id group.mode offsetConflict store claims
     value.format value.schema value.message value.registry value.subject
     startingOffsets startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy
-    endingOffsets endingTimestamp endingOffsetsByTimestamp maxOffsetsPerTrigger minPartitions failOnDataLoss
+    endingOffsets endingTimestamp endingOffsetsByTimestamp maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay
+    minPartitions maxRecordsPerPartition groupIdPrefix failOnDataLoss
     kafkaConsumer.pollTimeoutMs
 """.split()  # noqa: SIM905 (three lines instead of twenty)
 # Spark's, and not to be had here: better said than silently without effect.
 _NOT_HERE = {
-    "minoffsetspertrigger": "use a processing-time trigger",
-    "maxtriggerdelay": "use a processing-time trigger",
-    "maxrecordsperpartition": "use minPartitions",
-    "groupidprefix": "use group.id: the query is a member of that group",
     "fetchoffset.numretries": "offsets are asked for again for as long as kafkaConsumer.pollTimeoutMs says",
     "fetchoffset.retryintervalms": "offsets are asked for again for as long as kafkaConsumer.pollTimeoutMs says",
 }
@@ -100,6 +98,10 @@ class SourceOptions:
     claims: str | None
     value: ValueFormat | None
     patience: float
+    min_offsets: int | None = None
+    max_delay: float = LONGEST_DELAY
+    max_records: int | None = None
+    group_prefix: str | None = None
     group_mode: str = MEMBER
     conflict: str = AUTO
     kafka: Mapping[str, str] = field(repr=False, default_factory=dict)
@@ -133,6 +135,10 @@ class SourceOptions:
             store=own.get("store") or None,
             claims=own.get("claims") or None,
             value=ValueFormat.parse(own, topics.names),
+            min_offsets=number(own, "minOffsetsPerTrigger", 1),
+            max_delay=seconds("maxTriggerDelay", own.get("maxtriggerdelay") or "15m"),
+            max_records=number(own, "maxRecordsPerPartition", 1),
+            group_prefix=own.get("groupidprefix") or None,
             group_mode=_word(own, "group.mode", GROUP_MODES),
             conflict=_word(own, "offsetConflict", CONFLICTS),
             patience=_or(number(own, "kafkaConsumer.pollTimeoutMs", 1), 120_000) / 1000.0,
@@ -150,6 +156,11 @@ class SourceOptions:
             if own.get(name.lower()) and not streaming:
                 raise ConfigurationError(f"the option {name} is for streams: a batch read neither claims nor commits")
         self._check_claims()
+        for name in ("minOffsetsPerTrigger", "maxTriggerDelay"):
+            if own.get(name.lower()) and not streaming:
+                raise ConfigurationError(f"the option {name} is for streams")
+        if (self.min_offsets or 0) > (self.max_offsets or self.min_offsets or 0):
+            raise ConfigurationError("minOffsetsPerTrigger must not be larger than maxOffsetsPerTrigger")
         if self.group_protocol == CONSUMER and self.assignor_chosen:
             raise ConfigurationError(
                 "kafka.group.protocol=consumer and kafka.partition.assignment.strategy exclude each other: the broker "
@@ -194,6 +205,12 @@ class SourceOptions:
     def assignor_chosen(self) -> bool:
         """True if the user has said which assignors to offer."""
         return bool(self.kafka.get("partition.assignment.strategy"))
+
+    def in_own_group(self, query: str) -> SourceOptions:
+        """With ``groupIdPrefix``, and no ``group.id``: the query commits its progress to a group of its own."""
+        if self.group_prefix is None or self.group_id is not None:
+            return self
+        return replace(self, group_id=f"{self.group_prefix}-{query}", group_mode=PROGRESS)
 
     @property
     def is_member(self) -> bool:

@@ -42,7 +42,7 @@ class StreamOffset:
 
     ``query`` and ``batch``: who planned it, and how many batches it had planned with it. ``ids``: topic ids (hex) by
     name. ``epochs``: the leader's epoch in which each range's end was seen. ``data``: the batch's name, which
-    no other has.
+    no other has. ``group``: the generation and the member id when it was planned, for those who watch the query.
     """
 
     ranges: Ranges
@@ -52,6 +52,7 @@ class StreamOffset:
     ids: Mapping[str, str] = field(default_factory=dict)
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     data: str = ""
+    group: tuple[int, str] | None = None
 
     @property
     def ends(self) -> dict[TopicPartition, int]:
@@ -73,6 +74,8 @@ class StreamOffset:
             made["initial"] = True
         if self.data:
             made["data"] = self.data
+        if self.group is not None:
+            made["group"] = {"generation": self.group[0], "member": self.group[1]}
         return made
 
     @classmethod
@@ -96,6 +99,7 @@ class StreamOffset:
     @classmethod
     def _read(cls, value: Mapping[str, Any]) -> StreamOffset:
         ranges: Ranges = {}
+        group = value.get("group")
         epochs: dict[TopicPartition, int] = {}
         for topic, partitions in value["ranges"].items():
             for number, (start, stop, *epoch) in partitions.items():
@@ -111,6 +115,7 @@ class StreamOffset:
             {str(topic): str(known) for topic, known in value.get("ids", {}).items()},
             epochs,
             str(value.get("data", "")),
+            (int(group["generation"]), str(group["member"])) if group else None,
         )
 
 

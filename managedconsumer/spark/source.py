@@ -40,7 +40,10 @@ except ImportError as error:
 from managedconsumer.spark.columns import ERRORS, RANGE
 from managedconsumer.spark.decoding.formats import decoder_of
 from managedconsumer.spark.driver import StreamDriver
+from managedconsumer.spark.migration import batch_between
+from managedconsumer.spark.migration import read as read_offset
 from managedconsumer.spark.options import SourceOptions
+from managedconsumer.spark.pace import at_most
 from managedconsumer.spark.ranges import OffsetRange, Ranges, StreamOffset
 from managedconsumer.spark.read import Task, read_task
 from managedconsumer.spark.sizes import RecordSizes
@@ -179,9 +182,12 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     @property
     def driver(self) -> StreamDriver:
         """The part that talks to the brokers, made when first needed."""
+        return self._driver_of("")
+
+    def _driver_of(self, query: str) -> StreamDriver:
         if self._driver is None:
             _on_sigterm_stop()
-            self._driver = StreamDriver(self.options, self._listener)
+            self._driver = StreamDriver(self.options, self._listener, query)
         return self._driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -194,8 +200,8 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The next batch; proof that ``start`` is done: here offsets are committed, and rebalances happen."""
-        before = StreamOffset.from_json(start)
-        planned = self.driver.next(before, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        before = read_offset(start)
+        planned = self._driver_of(before.query).next(before, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         return start if planned is before else planned.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -210,8 +216,8 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """Slices of the ranges that ``end`` names: the same after a crash, whatever the group looks like by then."""
         if start == end:
             return []
-        offset = StreamOffset.from_json(end)
-        driver = self.driver
+        offset = batch_between(start, end)
+        driver = self._driver_of(offset.query)
         return _tasks(self.options, driver.to_read(offset), driver.sizes, offset.ids, driver.member_of(offset), offset)
 
     def read(self, partition: Any) -> Iterator[Any]:
@@ -243,7 +249,11 @@ def _tasks(
     record_bytes = sizes.of(wanted) if len(slices) > slots else {}
     known = ids or {}
     tasks = []
-    for parts in share_out(slices, slots, record_bytes):
+    if options.max_records is not None:
+        shares = [[part] for part in at_most(slices, options.max_records)]
+    else:
+        shares = share_out(slices, slots, record_bytes)
+    for parts in shares:
         topics = {part.topic for part in parts}
         task = Task(tuple(parts), {name: known[name] for name in topics if name in known}, member)
         if batch is not None and RANGE in options.columns:

@@ -130,6 +130,7 @@ def run(kind: str, path: Path, broker: DevBroker, topic: str, rows: int, harms: 
             producer.produce(topic, [Record(b"v", b"k", 1000)] * (rows // _PARTITIONS), partition=partition)
     log = log_of(kind, path, broker.bootstrap, topic)
     lives = {name: start(kind, path, broker.bootstrap, topic, name) for name in ("a", "b")}
+    ended: list[subprocess.Popen[bytes]] = []
     try:
         for number, what in enumerate(harms, 1):
             share = rows * number // (len(harms) + 1)
@@ -141,7 +142,10 @@ def run(kind: str, path: Path, broker: DevBroker, topic: str, rows: int, harms: 
                 time.sleep(_FROZEN)
                 lives[name].send_signal(signal.SIGCONT)  # it wakes up with a batch in hand
             elif what == "freeze and start a second one":
+                # The one that is started must find the checkpoint, or it would be another query.
+                until((path / f"checkpoint-{name}.json").exists, lives)
                 frozen = lives[name]
+                ended.append(frozen)
                 frozen.send_signal(signal.SIGSTOP)
                 lives[name] = start(kind, path, broker.bootstrap, topic, name)
                 share = min(rows, total(log) + 2 * _BATCH)
@@ -157,7 +161,7 @@ def run(kind: str, path: Path, broker: DevBroker, topic: str, rows: int, harms: 
             harm.done[what] += 1
         until(lambda: total(log) == rows, lives, 120)
     finally:
-        for process in lives.values():
+        for process in [*lives.values(), *ended]:
             process.kill()
             process.wait()
     found = counted(kind, path, log)
