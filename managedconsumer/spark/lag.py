@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -58,20 +57,18 @@ class LagListener(StreamingQueryListener):
     """``spark.streams.addListener(LagListener())``: the lag of every query with a ``managedkafka`` source.
 
     ``on_progress`` is called with the :class:`SourceLag` of each source, in Spark's thread; what it raises goes to the
-    log. :attr:`sources` holds the last of each. Thread-safe.
+    log. :attr:`sources` holds the last of each. Spark's one thread for listeners writes them; any thread may read them.
     """
 
     def __init__(self, on_progress: Callable[[SourceLag], None] | None = None) -> None:
         self._on_progress = on_progress
-        self._lock = threading.Lock()
         self._sources: dict[tuple[str, int], SourceLag] = {}
         self._seen: dict[tuple[str, int], deque[tuple[float, dict[TopicPartition, int]]]] = {}
 
     @property
     def sources(self) -> list[SourceLag]:
         """The last report of each source of the queries that run."""
-        with self._lock:
-            return list(self._sources.values())
+        return list(self._sources.values())
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (Spark's names)
         """Nothing is known yet."""
@@ -92,10 +89,9 @@ class LagListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Forget the query."""
-        with self._lock:
-            for known in (self._sources, self._seen):
-                for key in [key for key in known if key[0] == str(event.id)]:
-                    del known[key]
+        query = str(event.id)
+        self._sources = {key: found for key, found in self._sources.items() if key[0] != query}
+        self._seen = {key: seen for key, seen in self._seen.items() if key[0] != query}
 
     def _look(self, query: str, number: int, progress: Any, source: Any) -> SourceLag | None:
         try:
@@ -106,19 +102,18 @@ class LagListener(StreamingQueryListener):
         logs = {TopicPartition(t, int(p)): int(end) for t, tps in latest.items() for p, end in tps.items()}
         ends = {tp: max(logs.get(tp, at), at) for tp, at in offset.ends.items()}
         now = datetime.fromisoformat(progress.timestamp.replace("Z", "+00:00")).timestamp()
-        with self._lock:
-            seen = self._seen.setdefault((query, number), deque(maxlen=_KEPT))
-            seen.append((now, ends))
-            found = SourceLag(
-                query,
-                progress.name,
-                progress.batchId,
-                {tp: ends[tp] - at for tp, at in offset.ends.items()},
-                {tp: _since(tp, at, seen, now) for tp, at in offset.ends.items()},
-                offset.group[0] if offset.group else None,
-                offset.group[1] if offset.group else "",
-            )
-            self._sources[query, number] = found
+        seen = self._seen.setdefault((query, number), deque(maxlen=_KEPT))
+        seen.append((now, ends))
+        found = SourceLag(
+            query,
+            progress.name,
+            progress.batchId,
+            {tp: ends[tp] - at for tp, at in offset.ends.items()},
+            {tp: _since(tp, at, seen, now) for tp, at in offset.ends.items()},
+            offset.group[0] if offset.group else None,
+            offset.group[1] if offset.group else "",
+        )
+        self._sources = {**self._sources, (query, number): found}
         return found
 
 

@@ -21,6 +21,7 @@ from managedconsumer.runtime.net.settings import ConnectionSettings
 from managedconsumer.spark.claims.objects import objects_at
 from managedconsumer.spark.claims.sql import SCHEMES, SqlClaims
 from managedconsumer.spark.columns import ERRORS, check_names
+from managedconsumer.spark.decoding.decoders import parse_format
 from managedconsumer.spark.decoding.formats import ValueFormat
 from managedconsumer.spark.pace import LONGEST_DELAY, seconds
 from managedconsumer.spark.positions import AUTO, CONFLICTS
@@ -134,7 +135,7 @@ class SourceOptions:
             columns=_columns(own),
             store=own.get("store") or None,
             claims=own.get("claims") or None,
-            value=ValueFormat.parse(own, topics.names),
+            value=parse_format(own, topics.names),
             min_offsets=number(own, "minOffsetsPerTrigger", 1),
             max_delay=seconds("maxTriggerDelay", own.get("maxtriggerdelay") or "15m"),
             max_records=number(own, "maxRecordsPerPartition", 1),

@@ -14,7 +14,7 @@ from managedconsumer.runtime.fetch_ranges import Range, fetch_ranges
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark.columns import ERRORS, RANGE, of_kafka, range_column
 from managedconsumer.spark.decoding.columns import decode
-from managedconsumer.spark.decoding.formats import decoder_of
+from managedconsumer.spark.decoding.decoders import decoder_of
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.ranges import OffsetRange
 from managedconsumer.spark.sharing import group_members

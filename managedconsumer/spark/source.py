@@ -38,7 +38,7 @@ except ImportError as error:
     ) from error
 
 from managedconsumer.spark.columns import ERRORS, RANGE
-from managedconsumer.spark.decoding.formats import decoder_of
+from managedconsumer.spark.decoding.decoders import decoder_of
 from managedconsumer.spark.driver import StreamDriver
 from managedconsumer.spark.migration import batch_between
 from managedconsumer.spark.migration import read as read_offset

@@ -34,6 +34,8 @@ HARMS = ("kill", "freeze", "kill and lose the checkpoint", "freeze and start a s
 # How long (seconds) a frozen query is left alone: its session is over then, and the other one has its partitions.
 _FROZEN = 8.0
 _PARTITIONS, _BATCH = 4, 200
+# A batch takes so long (seconds) that harm comes to it rather than to what is between two.
+_BATCH_SECONDS = 0.2
 
 
 def claims_of(kind: str, path: Path) -> dict[str, str]:
@@ -82,6 +84,7 @@ def write(kind: str, path: Path, query: Query) -> None:
     """The sink."""
     batch = StreamOffset.from_json(query.planned)
     rows = query.execute()
+    time.sleep(_BATCH_SECONDS)
     if kind != "sql":
         LocalObjects(path).create(f"data/{batch.data}.json", json.dumps(rows).encode())
         return
@@ -143,7 +146,10 @@ def run(kind: str, path: Path, broker: DevBroker, topic: str, rows: int, harms: 
                 lives[name].send_signal(signal.SIGCONT)  # it wakes up with a batch in hand
             elif what == "freeze and start a second one":
                 # The one that is started must find the checkpoint, or it would be another query.
-                until((path / f"checkpoint-{name}.json").exists, lives)
+                checkpoint = path / f"checkpoint-{name}.json"
+                until(lambda found=checkpoint.exists: found() or total(log) == rows, lives)
+                if not checkpoint.exists():
+                    continue  # it came too late to have anything to do
                 frozen = lives[name]
                 ended.append(frozen)
                 frozen.send_signal(signal.SIGSTOP)

@@ -20,7 +20,8 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
 from managedconsumer.spark.decoding.columns import decode
-from managedconsumer.spark.decoding.formats import ValueFormat, decoder_of
+from managedconsumer.spark.decoding.decoders import decoder_of, parse_format
+from managedconsumer.spark.decoding.formats import ValueFormat
 from managedconsumer.testing import MemoryBroker
 from tests.spark.queries import Query
 
@@ -204,7 +205,7 @@ def test_a_registry_knows_what_each_value_was_written_with(registry: Registry, m
     old = {"type": "record", "name": "V", "fields": [{"name": "page", "type": "string"}]}
     new = {**old, "fields": [*old["fields"], {"name": "ms", "type": "long", "default": -1}]}  # type: ignore[misc]
     registry.schemas = [old, new]
-    value_format = ValueFormat.parse({"value.format": "avro", "value.registry": registry.url}, ("views",))
+    value_format = parse_format({"value.format": "avro", "value.registry": registry.url}, ("views",))
     assert value_format is not None
     assert registry.url not in repr(value_format)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.formats import ValueFormat, need
+from managedconsumer.spark.decoding.formats import ValueFormat, missing
 from managedconsumer.spark.decoding.registry import schema_of, take_id
 
 _KEPT = ("date", "timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros", "decimal")
@@ -21,7 +22,10 @@ class AvroDecoder:
         import pyarrow as pa
 
         self._pa = pa
-        self._fastavro = need("fastavro", "fastavro>=1.9")
+        try:
+            self._fastavro: Any = import_module("fastavro")
+        except ImportError as error:
+            raise missing("fastavro>=1.9", error) from None
         self._registry = value_format.registry
         self._schema = self._parsed(value_format.schema.decode())
         self._type = _Types(pa).of(self._schema, ())
@@ -56,11 +60,6 @@ class AvroDecoder:
             raise ConfigurationError(f"the Avro schema is no JSON: {error}") from None
         except self._fastavro.schema.SchemaParseException as error:
             raise ConfigurationError(f"the Avro schema is wrong: {error}") from None
-
-
-def make(value_format: ValueFormat) -> AvroDecoder:
-    """The decoder for a format."""
-    return AvroDecoder(value_format)
 
 
 def _without_logical(schema: Any) -> Any:

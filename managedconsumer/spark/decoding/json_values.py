@@ -15,13 +15,13 @@ _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)\Z")
 class JsonDecoder:
     """See :class:`~managedconsumer.spark.decoding.formats.Decoder`."""
 
-    def __init__(self, schema: bytes) -> None:
+    def __init__(self, value_format: ValueFormat) -> None:
         import pyarrow as pa
         import pyarrow.json as pa_json
 
         self._pa, self._json = pa, pa_json
         try:
-            given = json.loads(schema)
+            given = json.loads(value_format.schema)
         except ValueError as error:
             raise ConfigurationError(f"value.schema is no JSON: {error}") from None
         made = _of_spark(pa, given) if _is_sparks(given) else _of_json_schema(pa, given, "value")
@@ -51,11 +51,6 @@ class JsonDecoder:
         if None in values:
             mask = self._pa.array([value is None for value in values])
         return self._pa.StructArray.from_arrays(columns, fields=list(self._type), mask=mask)
-
-
-def make(value_format: ValueFormat) -> JsonDecoder:
-    """The decoder for a format."""
-    return JsonDecoder(value_format.schema)
 
 
 def _is_sparks(given: Any) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, Callable
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.formats import ValueFormat, need
+from managedconsumer.spark.decoding.formats import ValueFormat, missing
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 
@@ -16,12 +17,14 @@ class ProtobufDecoder:
     def __init__(self, value_format: ValueFormat) -> None:
         import pyarrow as pa
 
-        package = "protobuf>=5"
         self._pa = pa
-        pools = need("google.protobuf.descriptor_pool", package)
-        files = need("google.protobuf.descriptor_pb2", package)
-        factory = need("google.protobuf.message_factory", package)
-        errors = need("google.protobuf.message", package)
+        try:
+            pools: Any = import_module("google.protobuf.descriptor_pool")
+            files: Any = import_module("google.protobuf.descriptor_pb2")
+            factory: Any = import_module("google.protobuf.message_factory")
+            errors: Any = import_module("google.protobuf.message")
+        except ImportError as error:
+            raise missing("protobuf>=5", error) from None
         pool = pools.DescriptorPool()
         try:
             for each in files.FileDescriptorSet.FromString(value_format.schema).file:
@@ -44,11 +47,6 @@ class ProtobufDecoder:
         """See :meth:`Decoder.array`."""
         parse, row = self._class.FromString, self._row
         return self._pa.array([None if value is None else row(parse(value)) for value in values], self._type)
-
-
-def make(value_format: ValueFormat) -> ProtobufDecoder:
-    """The decoder for a format."""
-    return ProtobufDecoder(value_format)
 
 
 Convert = Callable[[Any], Any]
