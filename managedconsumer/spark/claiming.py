@@ -25,6 +25,9 @@ _PATIENCE = 30.0
 class Claiming(ABC):
     """What the query asks. Used by one thread."""
 
+    #: The group's commits are the claims, so a query that ends must wait for them.
+    by_group = False
+
     @abstractmethod
     def done(self, start: StreamOffset, positions: Mapping[TopicPartition, int], *, here: bool) -> Offsets:
         """The batch ``start`` is done: claim it; where the partitions go on. ``here``: it was planned in this life."""
@@ -69,6 +72,8 @@ class LogClaiming(Claiming):
 
 class GroupClaiming(Claiming):
     """The group's commits are the claims."""
+
+    by_group = True
 
     def __init__(self, claims: GroupClaims) -> None:
         self.log = claims

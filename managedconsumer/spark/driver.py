@@ -184,8 +184,8 @@ class StreamDriver:
             self._fall_back(member, error)
             return {}, False
         member.finished(self.watch.moved(member.positions))
-        # With claims a query does not end before the last of them is made.
-        return member.positions, settled and (claims is None or member.saved)
+        # Where the commits are the claims, a query does not end before the last of them is made.
+        return member.positions, settled and (claims is None or not claims.by_group or member.saved)
 
     def _fall_back(self, member: QueryMember, error: err.ProtocolClientError) -> None:
         """The group does not speak as we do, and the user has not asked for it: do as it does."""

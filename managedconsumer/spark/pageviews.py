@@ -140,7 +140,7 @@ class PageViewCounts:
         # One file a batch: thousands of small ones would make the directory slow to read.
         counts.coalesce(1).write.parquet(str(attempt))
         data = _name_in(attempt)
-        if data is not None:
+        if data:
             self._objects.settle(str(attempt.relative_to(self.path)))
             _give_name(attempt, self.path / _DATA / data)
             self._objects.settle(f"{_DATA}/{data}")

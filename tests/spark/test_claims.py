@@ -14,6 +14,7 @@ from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
 from managedconsumer.spark.claiming import group_claims, log_at
 from managedconsumer.spark.claims.chains import ObjectClaims
+from managedconsumer.spark.claims.group import GroupClaims
 from managedconsumer.spark.claims.log import ClaimLog, claimed
 from managedconsumer.spark.claims.objects import FsspecObjects, LocalObjects
 from managedconsumer.spark.claims.sql import SqlClaims
@@ -313,3 +314,14 @@ def test_each_row_says_its_batch_and_range(broker: MemoryBroker, make: Make) -> 
             assert batch.schema.names == ["offset", "range"]
             seen |= {tuple(row.values()) for row in batch.column("range").to_pylist()}
     assert seen == {(named.data, *entry) for entry in named.ranges.values()}
+
+
+def test_a_snapshot_that_fails_disturbs_no_query(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = GroupClaims(LocalObjects(tmp_path), lambda _tps: {}, every=2)
+    monkeypatch.setattr(log, "snapshot", lambda: open(tmp_path / "gone" / "x"))  # noqa: SIM115
+    log.announce({T0: OffsetRange(0, 1)}, "a")
+    assert not caplog.records
+    log.announce({T0: OffsetRange(1, 2)}, "b")
+    assert "another is tried later" in caplog.text

@@ -17,7 +17,7 @@ import json
 import logging
 from typing import Any, Callable, Collection, Iterator, Mapping, NamedTuple
 
-from managedconsumer.errors import ConfigurationError
+from managedconsumer.errors import ConfigurationError, KafkaException
 from managedconsumer.spark.claims.chains import EVERY
 from managedconsumer.spark.claims.log import Winners
 from managedconsumer.spark.claims.objects import Objects
@@ -111,7 +111,10 @@ class GroupClaims:
         self.objects.create(f"{_TOP}/{data}.json", json.dumps(nested).encode())
         self._planned += 1
         if self._planned % self._every == 0:
-            self.snapshot()
+            try:
+                self.snapshot()
+            except (KafkaException, OSError) as error:
+                log.warning("no snapshot of the claims was made, another is tried later: %s", error)
 
     def found(
         self, tps: Collection[TopicPartition], commits: Commits, done: Ranges, data: str
