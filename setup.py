@@ -53,6 +53,10 @@ SPARK = ["pyspark>=4.2", "pyarrow>=18"]
 GEVENT = ["gevent>=22.10"]
 RDKAFKA = ["confluent-kafka>=2.3"]
 FAST = ["isal>=1.5"]
+# Claims of Spark queries in object stores (each store needs its own package, s3fs for example).
+OBJECTS = ["fsspec>=2024.10"]
+# Typed values in Spark: Avro and Protobuf.
+TYPED = ["fastavro>=1.9", "protobuf>=5"]
 # pykafka 2.8 imports pkg_resources, which setuptools 81 removed.
 PYKAFKA = ["pykafka>=2.8", "setuptools<81"]
 CLI = ["click>=8.2", "rich>=13"]
@@ -94,7 +98,7 @@ FASTTEST = [
     "trustme>=1.1",
     "wheel>=0.43",
 ]
-TEST = [*FASTTEST, *SPARK, "mypy>=1.13", "ruff>=0.8"]
+TEST = [*FASTTEST, *SPARK, *OBJECTS, *TYPED, "mypy>=1.13", "ruff>=0.8"]
 
 setup(
     name="managedconsumer",
@@ -117,6 +121,8 @@ setup(
     extras_require={
         "arrow": ["pyarrow>=18"],
         "spark": SPARK,
+        "objects": OBJECTS,
+        "typed": TYPED,
         "gevent": GEVENT,
         "rdkafka": RDKAFKA,
         "fast": FAST,

@@ -203,7 +203,7 @@ class Demo:
         now, ends, starts = time.monotonic(), topic.ends(), self._starts(topic)
         there = sum(ends.values()) - sum(starts.values())
         target = max(self.plan.records, there) or 1
-        claimed = query.counts.store.ends()
+        claimed = query.counts.claims.ends()
         done = sum(claimed.get(tp, starts[tp]) - starts[tp] for tp in starts)
         written, spark, plain = self._gauges.values()
         written.update(there, None, now)
@@ -225,7 +225,7 @@ class Demo:
         assert query is not None and counting is not None  # noqa: S101
         if writer is not None and not writer.finished:
             return False
-        ends, claimed = topic.ends(), query.counts.store.ends()
+        ends, claimed = topic.ends(), query.counts.claims.ends()
         starts = self._starts(topic)
         return query.spark is not None and all(
             claimed.get(tp, starts[tp]) >= end and counting.positions.get(tp.partition, starts[tp]) >= end
@@ -243,7 +243,7 @@ class Demo:
         others: dict[str, Tally] = {}
         if self._writer is not None:
             others["generated"] = self._writer.tally
-        claimed = query.counts.store.ends()
+        claimed = query.counts.claims.ends()
         starts = self._starts(topic)
         if all(plain.next.get(tp.partition, starts[tp]) == claimed.get(tp, starts[tp]) for tp in topic.all()):
             others["plain consumer"] = plain.tally

@@ -206,14 +206,14 @@ class Membership(Machine):
         if self.state not in (_S.LEAVING, _S.LEFT, _S.FAILED):
             self._void_in_flight()
             self._leave_reason = reason
-            known = self.generation.member_id and self.config.group_instance_id is None and self.state is not _S.LOSING
+            known = self.generation.member_id and not self.config.keeps_place and self.state is not _S.LOSING
             self._move(_S.LEAVING if known else _S.LEFT, reason)
         self.rejoin_reason = None
         return self._drain()
 
     def leave_request(self, reason: str) -> Request | None:
         """A LeaveGroup to go with a :meth:`fence` of our own making; static members just fall silent."""
-        if not self.generation.member_id or self.config.group_instance_id is not None:
+        if not self.generation.member_id or self.config.keeps_place:
             return None
         return self._request(*requests.leave(self.config, self.generation, reason))
 

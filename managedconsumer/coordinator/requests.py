@@ -19,7 +19,10 @@ _REASON_LENGTH = 255
 
 
 class MembershipConfig(NamedTuple):
-    """What a member tells the coordinator about itself; times in milliseconds."""
+    """What a member tells the coordinator about itself; times in milliseconds.
+
+    ``static_leaves``: a static member that ends sends a LeaveGroup, too, instead of keeping its place for its return.
+    """
 
     group_id: str
     protocol_type: str = "consumer"
@@ -30,6 +33,12 @@ class MembershipConfig(NamedTuple):
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 2000
     group_instance_id: str | None = None
+    static_leaves: bool = False
+
+    @property
+    def keeps_place(self) -> bool:
+        """True if the group keeps the member's place when it ends (KIP-345)."""
+        return self.group_instance_id is not None and not self.static_leaves
 
 
 def _identity(config: MembershipConfig, generation: Generation) -> dict[str, Any]:
@@ -103,7 +112,11 @@ def heartbeat(config: MembershipConfig, generation: Generation) -> RequestParts:
 
 
 def leave(config: MembershipConfig, generation: Generation, reason: str) -> RequestParts:
-    """LeaveGroup of a dynamic member, with the reason for the broker's log (KIP-800)."""
-    member = {"member_id": generation.member_id, "group_instance_id": None, "reason": reason[:_REASON_LENGTH]}
+    """LeaveGroup with the reason for the broker's log (KIP-800)."""
+    member = {
+        "member_id": generation.member_id,
+        "group_instance_id": config.group_instance_id,
+        "reason": reason[:_REASON_LENGTH],
+    }
     body = {"group_id": config.group_id, "member_id": generation.member_id, "members": [member]}
     return schemas.LEAVE_GROUP, body, min(config.request_timeout_ms, _LEAVE_TIMEOUT_MS) / 1000.0

@@ -9,7 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from managedconsumer.spark.claiming import group_claims as group_claims
+    from managedconsumer.spark.claims.chains import ObjectClaims as ObjectClaims
+    from managedconsumer.spark.claims.group import GroupClaims as GroupClaims
+    from managedconsumer.spark.claims.log import ClaimLog as ClaimLog
+    from managedconsumer.spark.claims.sql import SqlClaims as SqlClaims
     from managedconsumer.spark.events import PageViews as PageViews
+    from managedconsumer.spark.lag import LagListener as LagListener
+    from managedconsumer.spark.lag import SourceLag as SourceLag
     from managedconsumer.spark.pageviews import PageViewCounts as PageViewCounts
     from managedconsumer.spark.progress import ProgressListener as ProgressListener
     from managedconsumer.spark.session import make_session as make_session
@@ -19,13 +26,20 @@ if TYPE_CHECKING:
     from managedconsumer.spark.store import ClaimStore as ClaimStore
 
 _HOMES = {
+    "ClaimLog": "claims.log",
     "ClaimStore": "store",
+    "GroupClaims": "claims.group",
+    "LagListener": "lag",
     "ManagedKafkaReader": "source",
     "ManagedKafkaSource": "source",
     "ManagedKafkaStreamReader": "source",
+    "ObjectClaims": "claims.chains",
     "PageViewCounts": "pageviews",
     "PageViews": "events",
     "ProgressListener": "progress",
+    "SourceLag": "lag",
+    "SqlClaims": "claims.sql",
+    "group_claims": "claiming",
     "make_session": "session",
 }
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Collection
+from typing import Any, Collection, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.coordinator.committing import Committing, Patience, without_group
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark import positions as pos
 from managedconsumer.spark import ranges
+from managedconsumer.spark.claiming import claiming_of
 from managedconsumer.spark.member import QueryMember
 from managedconsumer.spark.options import SourceOptions
+from managedconsumer.spark.pace import Pace
 from managedconsumer.spark.positions import Author
 from managedconsumer.spark.protocols import How
 from managedconsumer.spark.ranges import OffsetRange, StreamOffset
 from managedconsumer.spark.sizes import RecordSizes
-from managedconsumer.spark.store import ClaimStore
 from managedconsumer.spark.topics import LOOK_EVERY, Offsets, TopicView
 from managedconsumer.spark.watch import LogWatch
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
@@ -38,14 +40,16 @@ class StreamDriver:
     Where a partition is read from is decided in :mod:`managedconsumer.spark.positions`.
     """
 
-    def __init__(self, options: SourceOptions, listener: Any = None) -> None:
-        self.options = options
+    def __init__(self, options: SourceOptions, listener: Any = None, query: str = "") -> None:
+        """``query``: the name that the query has given itself, if it has a checkpoint already."""
+        self._query = query or ThreadingHandler().new_id().replace("-", "")[:16]
+        self.options = options = options.in_own_group(self._query)
         self.view = TopicView(options)
-        self.store = ClaimStore(options.store) if options.store is not None else None
         self.member: QueryMember | None = None
+        self.claims = claiming_of(self.view, self._claim)
         self.watch = LogWatch(self.view)
         self.sizes = RecordSizes(self.view)
-        self._query = self.view.handler.new_id().replace("-", "")[:16]
+        self._pace = Pace(options.min_offsets, options.max_delay)
         self._positions: Offsets | None = None
         self._listener = listener
         self._start = StreamOffset({})
@@ -86,8 +90,10 @@ class StreamDriver:
         while True:
             planned = self._planned = self._plan(positions, max_rows)
             if planned is not None:
-                # With a store the claims decide what counts.
-                known = self.member is not None and self.store is None
+                if self.claims is not None:
+                    self.claims.planned(planned)
+                # With claims they decide what counts.
+                known = self.member is not None and self.claims is None
                 self._planned_as = self.member.generation.member_id if self.member is not None and known else None
                 return planned
             if self._limit is None or settled:
@@ -122,7 +128,7 @@ class StreamDriver:
         If it was planned in an earlier life of this query, without what other members of the group have done since.
         """
         follows = self.options.conflict in (pos.AUTO, pos.GROUP)
-        if end == self._planned or not self.options.is_member or self.store is not None or not follows:
+        if end == self._planned or not self.options.is_member or self.claims is not None or not follows:
             return end.ranges
         commits = self.view.commits(list(end.ranges), _POSITIONS_PATIENCE)
         left = pos.left_to_read(end.ranges, commits, end.query)
@@ -158,21 +164,28 @@ class StreamDriver:
 
     def _group_positions(self, start: StreamOffset, done: bool, patience: float) -> tuple[Offsets, bool]:
         if self.member is None:
-            self.member = QueryMember(self.view, self._find_positions, self._listener, self._how)
+            self.member = QueryMember(self.view, self._find_positions, self._listener, self._how, self._query)
         member = self.member
         self.view.partitions()
-        finished = start.ends if done else {}
-        if self.store is not None:
-            finished = {tp: end for tp in member.positions if (end := self.store.end(tp)) is not None}
-        member.metadata = self._author(start).text()
-        member.finished(finished)
+        author, claims = self._author(start), self.claims
+        member.metadata = lambda tp: author._replace(data=claims.last(tp) if claims is not None else "").text()
         try:
+            member.finished(
+                claims.done(start, member.positions, here=done) if claims is not None else start.ends if done else {}
+            )
             settled = member.at_boundary(patience)
+        except err.FencedInstanceId as error:
+            raise err.FencedInstanceId(
+                f"group {self.options.group_id!r}: another query has taken the place of this one "
+                f"({member.config.group_instance_id!r}). Has it the same checkpoint, or a copy of it? A checkpoint "
+                "belongs to one query at a time"
+            ) from error
         except err.ProtocolClientError as error:
             self._fall_back(member, error)
             return {}, False
         member.finished(self.watch.moved(member.positions))
-        return member.positions, settled
+        # Where the commits are the claims, a query does not end before the last of them is made.
+        return member.positions, settled and (claims is None or not claims.by_group or member.saved)
 
     def _fall_back(self, member: QueryMember, error: err.ProtocolClientError) -> None:
         """The group does not speak as we do, and the user has not asked for it: do as it does."""
@@ -183,6 +196,14 @@ class StreamDriver:
         log.warning("group %s: %s. (%s)", self.options.group_id, why, error)
         self.member = None
         member.stop()
+
+    def _claim(self, ends: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        """Commit as a member of the group; what is committed."""
+        if self.member is None:
+            return set()
+        self.member.finished(ends)
+        self.member.commit()
+        return {tp for tp, end in ends.items() if self.member.committed(tp) == end}
 
     def _author(self, start: StreamOffset) -> Author:
         return Author(self._query, start.batch, pos.start_word(self.options.starting.said))
@@ -196,13 +217,15 @@ class StreamDriver:
         query = pos.Query(self._author(start), start.initial, explicit, shared, self.options.conflict)
         ends = start.ends
         choices = {}
+        claimed = self.claims.found(tps, commits, start) if self.claims is not None else {}
         for tp in tps:
-            claimed = self.store.end(tp) if self.store is not None else None
             own = ends.get(tp)
-            known = pos.Known(claimed, None if start.initial else own, own if start.initial else None, commits.get(tp))
+            known = pos.Known(
+                claimed.get(tp), None if start.initial else own, own if start.initial else None, commits.get(tp)
+            )
             # What is committed since we had the partition first is no history: others have read on, or we have.
             told = explicit and self._history.setdefault(tp, known.committed) == known.committed
-            choices[tp] = pos.choose(known, query._replace(explicit=told), has_store=self.store is not None)
+            choices[tp] = pos.choose(known, query._replace(explicit=told), has_store=self.claims is not None)
         found = {tp: choice.offset for tp, choice in choices.items() if choice.offset is not None}
         found.update(self.view.starts([tp for tp in tps if tp not in found]))
         found = self.watch.inside(found)
@@ -214,7 +237,7 @@ class StreamDriver:
     def _own_positions(self, start: StreamOffset, done: bool) -> Offsets:
         """All partitions are ours."""
         tps = self.view.partitions()
-        if self._positions is not None and not done and tps is self._read and self.store is None:
+        if self._positions is not None and not done and tps is self._read and self.claims is None:
             self._positions.update(self.watch.moved(self._positions))
             return self._positions
         positions, read, first = self._positions, set(tps), self._positions is None
@@ -231,8 +254,8 @@ class StreamDriver:
         if new:
             log.info("new partitions are read from their start: %s", _names(new))
             positions = {**positions, **self.view.starts(new)}
-        if self.store is not None:
-            positions = {**positions, **{tp: end for tp in tps if (end := self.store.end(tp)) is not None}}
+        if self.claims is not None:
+            positions = {**positions, **self.claims.done(start, positions, here=done)}
         self._positions = {**positions, **self.watch.moved(positions)}
         return self._positions
 
@@ -260,16 +283,20 @@ class StreamDriver:
 
     def _plan(self, positions: Offsets, max_rows: int | None) -> StreamOffset | None:
         ends = ranges.cap(self.view.ends(positions), self._limit)
-        if not any(end > positions[tp] for tp, end in ends.items()):
+        available = sum(max(0, end - positions[tp]) for tp, end in ends.items())
+        if not available or (self._limit is None and not self._pace.wants(available, self.view.handler.now())):
             return None
         planned = ranges.plan(positions, ends, max_rows)
         topics = {tp.topic for tp in planned}
+        now = self.member.generation if self.member is not None else None
         return StreamOffset(
             planned,
+            group=(now.id, now.member_id) if now is not None else None,
             query=self._query,
             batch=self._start.batch + 1,
             ids={topic: known for topic, known in self.watch.ids.items() if topic in topics},
             epochs={tp: epoch for tp in planned if (epoch := self.view.epochs.get(tp, -1)) >= 0},
+            data=f"{self._start.batch + 1:06d}-{self.view.handler.new_id().replace('-', '')[:12]}",
         )
 
     def _nap(self) -> None:

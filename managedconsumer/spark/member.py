@@ -49,26 +49,29 @@ class QueryMember:
         find_positions: FindPositions,
         listener: Any = None,
         how: How | None = None,
+        query: str = "",
     ) -> None:
         """``find_positions``: where partitions that were just assigned are read from, and what is committed.
 
-        ``how``: the protocol and the assignors, if not those of the options.
+        ``how``: the protocol and the assignors, if not those of the options. ``query``: the name that the checkpoint
+        gives the query. It makes it a static member, unless the options say otherwise: the one that takes over from a
+        driver that was killed has its place at once.
         """
         if view.link is None:
             raise err.IllegalStateError("a member needs a group")
         self.view = view
         self.positions: dict[TopicPartition, int] = {}
-        self.config = view.options.membership()
         self._find_positions = find_positions
         self._listener = listener
         self._committed: dict[TopicPartition, int] = {}
         self._unsaved: dict[TopicPartition, int] = {}
         self._subscribed: set[str] = set()
-        #: What goes with each commit: who made it.
-        self.metadata = ""
+        #: What goes with the commit of a partition: who made it.
+        self.metadata: Callable[[TopicPartition], str] = lambda _tp: ""
         self._others: set[str] | None = None
-        self._sharing = SharingLog(self.config.group_id)
         how = How.of(view.options) if how is None else how
+        self.config = how.membership(view.options, query)
+        self._sharing = SharingLog(self.config.group_id)
         self._negotiation = how.negotiation(view.options)
         machine = how.machine(self.config, view.options, view.handler, self._protocols, self._topics)
         keeps = self._negotiation.cooperative
@@ -119,10 +122,19 @@ class QueryMember:
         """False if it is known that no other member of the group reads our topics."""
         return self._others is None or bool(self._others)
 
+    @property
+    def saved(self) -> bool:
+        """True if everything that is finished is committed."""
+        return all(self._committed.get(tp) == offset for tp, offset in self._unsaved.items())
+
+    def committed(self, tp: TopicPartition) -> int | None:
+        """What we know to be committed."""
+        return self._committed.get(tp)
+
     def commit(self) -> bool:
         """Commit what is finished and not committed yet; True when nothing is left. Never raises what may pass."""
         wanted = {
-            tp: OffsetAndMetadata(offset, self.metadata)
+            tp: OffsetAndMetadata(offset, self.metadata(tp))
             for tp, offset in self._unsaved.items()
             if tp in self.positions and self._committed.get(tp) != offset
         }

@@ -9,36 +9,39 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Mapping
 
 from managedconsumer.config import ISOLATION_LEVELS
 from managedconsumer.coordinator.requests import MembershipConfig
-from managedconsumer.errors import ConfigurationError
+from managedconsumer.errors import ConfigurationError, MissingPackageError
 from managedconsumer.runtime.cluster.cluster import parse_bootstrap
 from managedconsumer.runtime.fetch_range import RangeLimits
 from managedconsumer.runtime.net.settings import ConnectionSettings
+from managedconsumer.spark.claims.objects import objects_at
+from managedconsumer.spark.claims.sql import SCHEMES, SqlClaims
+from managedconsumer.spark.columns import ERRORS, check_names
+from managedconsumer.spark.decoding.decoders import parse_format
+from managedconsumer.spark.decoding.formats import ValueFormat
+from managedconsumer.spark.pace import LONGEST_DELAY, seconds
 from managedconsumer.spark.positions import AUTO, CONFLICTS
 from managedconsumer.spark.security import security_from
-from managedconsumer.spark.store import local_path
 from managedconsumer.spark.where import Where, ending, flag, json_object, number, starting
 from managedconsumer.structs import TopicPartition
-from managedconsumer.wire.records.arrow import COLUMNS, DEFAULT_COLUMNS, check_columns
+from managedconsumer.wire.records.arrow import COLUMNS, DEFAULT_COLUMNS
 
 log = logging.getLogger(__name__)
 
 _OWN = """
-    subscribe assign subscribePattern columns includeHeaders group.id group.mode offsetConflict store
+    subscribe assign subscribePattern columns includeHeaders group.id group.mode offsetConflict store claims
+    value.format value.schema value.message value.registry value.subject
     startingOffsets startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy
-    endingOffsets endingTimestamp endingOffsetsByTimestamp maxOffsetsPerTrigger minPartitions failOnDataLoss
+    endingOffsets endingTimestamp endingOffsetsByTimestamp maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay
+    minPartitions maxRecordsPerPartition groupIdPrefix failOnDataLoss
     kafkaConsumer.pollTimeoutMs
 """.split()  # noqa: SIM905 (three lines instead of twenty)
 # Spark's, and not to be had here: better said than silently without effect.
 _NOT_HERE = {
-    "minoffsetspertrigger": "use a processing-time trigger",
-    "maxtriggerdelay": "use a processing-time trigger",
-    "maxrecordsperpartition": "use minPartitions",
-    "groupidprefix": "use group.id: the query is a member of that group",
     "fetchoffset.numretries": "offsets are asked for again for as long as kafkaConsumer.pollTimeoutMs says",
     "fetchoffset.retryintervalms": "offsets are asked for again for as long as kafkaConsumer.pollTimeoutMs says",
 }
@@ -93,7 +96,13 @@ class SourceOptions:
     fail_on_data_loss: bool
     columns: tuple[str, ...]
     store: str | None
+    claims: str | None
+    value: ValueFormat | None
     patience: float
+    min_offsets: int | None = None
+    max_delay: float = LONGEST_DELAY
+    max_records: int | None = None
+    group_prefix: str | None = None
     group_mode: str = MEMBER
     conflict: str = AUTO
     kafka: Mapping[str, str] = field(repr=False, default_factory=dict)
@@ -113,9 +122,10 @@ class SourceOptions:
             )
         parse_bootstrap(bootstrap)
         group = own.get("group.id") or kafka.get("group.id") or None
+        topics = _topics(own, group)
         found = cls(
             bootstrap=bootstrap,
-            topics=_topics(own, group),
+            topics=topics,
             starting=starting(own, streaming, group),
             ending=ending(own, streaming),
             group_id=group,
@@ -124,6 +134,12 @@ class SourceOptions:
             fail_on_data_loss=flag(own, "failOnDataLoss", True),
             columns=_columns(own),
             store=own.get("store") or None,
+            claims=own.get("claims") or None,
+            value=parse_format(own, topics.names),
+            min_offsets=number(own, "minOffsetsPerTrigger", 1),
+            max_delay=seconds("maxTriggerDelay", own.get("maxtriggerdelay") or "15m"),
+            max_records=number(own, "maxRecordsPerPartition", 1),
+            group_prefix=own.get("groupidprefix") or None,
             group_mode=_word(own, "group.mode", GROUP_MODES),
             conflict=_word(own, "offsetConflict", CONFLICTS),
             patience=_or(number(own, "kafkaConsumer.pollTimeoutMs", 1), 120_000) / 1000.0,
@@ -137,11 +153,15 @@ class SourceOptions:
         return found
 
     def _check_together(self, own: Mapping[str, str], streaming: bool) -> None:
-        for name in ("store", "group.mode", "offsetConflict"):
+        for name in ("store", "claims", "group.mode", "offsetConflict"):
             if own.get(name.lower()) and not streaming:
                 raise ConfigurationError(f"the option {name} is for streams: a batch read neither claims nor commits")
-        if self.store is not None:
-            local_path(self.store)
+        self._check_claims()
+        for name in ("minOffsetsPerTrigger", "maxTriggerDelay"):
+            if own.get(name.lower()) and not streaming:
+                raise ConfigurationError(f"the option {name} is for streams")
+        if (self.min_offsets or 0) > (self.max_offsets or self.min_offsets or 0):
+            raise ConfigurationError("minOffsetsPerTrigger must not be larger than maxOffsetsPerTrigger")
         if self.group_protocol == CONSUMER and self.assignor_chosen:
             raise ConfigurationError(
                 "kafka.group.protocol=consumer and kafka.partition.assignment.strategy exclude each other: the broker "
@@ -149,11 +169,33 @@ class SourceOptions:
             )
         if own.get("group.mode") and self.group_id is None:
             raise ConfigurationError("the option group.mode needs the option group.id")
-        if own.get("offsetconflict") and (not self.is_member or self.store is not None):
+        if own.get("offsetconflict") and (not self.is_member or self.store or self.claims):
             raise ConfigurationError(
-                "the option offsetConflict is for members of a group (group.id, group.mode=member) without a store: "
+                "the option offsetConflict is for members of a group (group.id, group.mode=member) without claims: "
                 "otherwise what the group has committed does not count"
             )
+
+    def _check_claims(self) -> None:
+        if self.claims is not None and self.store is not None:
+            raise ConfigurationError(
+                "store and claims exclude each other: the log of claims is elsewhere, or the group"
+            )
+        if self.claims is not None and not self.is_member:
+            raise ConfigurationError(
+                "the option claims needs group.id and group.mode=member, as the group's commits are the claims; "
+                "without a group, store names a place for them"
+            )
+        place = self.claims or self.store
+        if place is None:
+            return
+        try:
+            # Opens nothing, but knows what it needs.
+            if self.store is not None and place.split("://", 1)[0] in SCHEMES:
+                SqlClaims(place)
+            else:
+                objects_at(place)
+        except (ConfigurationError, MissingPackageError, ValueError) as error:
+            raise ConfigurationError(f"claims cannot be kept at {place!r}: {error}") from error
 
     @property
     def group_protocol(self) -> str:
@@ -164,6 +206,12 @@ class SourceOptions:
     def assignor_chosen(self) -> bool:
         """True if the user has said which assignors to offer."""
         return bool(self.kafka.get("partition.assignment.strategy"))
+
+    def in_own_group(self, query: str) -> SourceOptions:
+        """With ``groupIdPrefix``, and no ``group.id``: the query commits its progress to a group of its own."""
+        if self.group_prefix is None or self.group_id is not None:
+            return self
+        return replace(self, group_id=f"{self.group_prefix}-{query}", group_mode=PROGRESS)
 
     @property
     def is_member(self) -> bool:
@@ -205,13 +253,14 @@ class SourceOptions:
 
     def membership(self) -> MembershipConfig:
         """What the query tells the group's coordinator; the rebalance timeout must exceed batch plus trigger."""
+        instance = self.kafka.get("group.instance.id", "")
         session = _kafka_number(self.kafka, "session.timeout.ms", 1, 45_000)
         return MembershipConfig(
             group_id=self.group_id or "",
             session_timeout_ms=session,
             rebalance_timeout_ms=_kafka_number(self.kafka, "max.poll.interval.ms", 1, 300_000),
             heartbeat_interval_ms=_kafka_number(self.kafka, "heartbeat.interval.ms", 1, min(3000, session // 3)),
-            group_instance_id=self.kafka.get("group.instance.id") or None,
+            group_instance_id=None if instance in ("", "none") else instance,
         )
 
     def assignor_names(self) -> list[str]:
@@ -270,13 +319,14 @@ def _kafka_number(kafka: Mapping[str, str], name: str, minimum: int, default: in
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     headers = flag(options, "includeHeaders", False)
     if "columns" not in options:
-        return COLUMNS if headers else DEFAULT_COLUMNS
+        return (*(COLUMNS if headers else DEFAULT_COLUMNS), *([ERRORS] if options.get("value.format") else []))
     names = [name.strip() for name in options["columns"].split(",") if name.strip()]
-    exact = {name.lower(): name for name in COLUMNS}
     try:
-        chosen = check_columns([exact.get(name.lower(), name) for name in names])
+        chosen = check_names(names)
     except ValueError as error:
         raise ConfigurationError(f"the option columns={options['columns']!r}: {error}") from None
+    if ERRORS in chosen and not options.get("value.format"):
+        raise ConfigurationError(f"the column {ERRORS} needs the option value.format")
     return (*chosen, "headers") if headers and "headers" not in chosen else chosen
 
 

@@ -1,38 +1,48 @@
 """Page views per user and five minutes, from Kafka to Parquet, each view counted exactly once.
 
-There is no state in Spark: counts add up, so every micro-batch writes the counts of its own records as a partial result
-and claims the ranges that it read (:mod:`managedconsumer.spark.store`). Partitions may move between queries of the same
-group at every batch boundary, and nothing is held back by a watermark.
+There is no state in Spark: counts add up, so every micro-batch writes the counts of its own records under the batch's
+name, and the source claims the ranges when the batch is done (:mod:`managedconsumer.spark.claims.log`). Partitions may
+move between queries of the same group at every batch boundary, and nothing is held back by a watermark.
 
 ::
 
     <path>/data/<batch>     partial counts, Parquet: data, partition, user, start, end, views
-    <path>/_claims          which of them count
+    <path>/_manifests       what each batch reads; the group's commits say which of them count
+    <path>/_claims          instead of _manifests, where the claims are kept here
     <path>/_checkpoint      Spark's own
     <path>/counts           the sums, Parquet: user, start, end, views (made by ``write_totals``)
 """
 
 from __future__ import annotations
 
-import json
-import logging
+import errno
 import os
+import shutil
+import time
 import uuid
 from pathlib import Path
 from typing import Any, Mapping
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.ranges import StreamOffset
-from managedconsumer.spark.store import ClaimStore, local_path
+from managedconsumer.spark.claiming import group_claims
+from managedconsumer.spark.claims.chains import ObjectClaims
+from managedconsumer.spark.claims.group import GroupClaims
+from managedconsumer.spark.claims.log import claimed
+from managedconsumer.spark.claims.objects import LocalObjects, local_path
+from managedconsumer.structs import TopicPartition
 
-log = logging.getLogger(__name__)
+_DATA = "data"
+# Where a batch is written before it gets its name.
+_ATTEMPTS = "data/_attempts"
 
 
 class PageViewCounts:
     """The pipeline of one output directory. Several queries, also on several machines, may share directory and group.
 
     ``path`` is a local (or NFS) directory. ``group_id`` None: one query, no group. ``name`` tells the checkpoints of
-    queries that share ``path`` apart. ``options`` are further options of the source.
+    queries that share ``path`` apart. ``options`` are further options of the source. The claims are the group's
+    commits; without a group, or with ``claims="directory"``, they are kept in ``path`` (as in earlier releases: a
+    directory that has claims stays with them).
     """
 
     def __init__(
@@ -46,29 +56,46 @@ class PageViewCounts:
         starting: str = "earliest",
         name: str = "",
         options: Mapping[str, str] | None = None,
+        claims: str = "group",
     ) -> None:
+        if claims not in ("group", "directory"):
+            raise ConfigurationError(f"claims must be group or directory, not {claims!r}")
         if os.sep in name:
             raise ConfigurationError(f"name {name!r} becomes a part of a directory's name: it must not hold {os.sep!r}")
         self.path = local_path(path)
         self.checkpoint = self.path / (f"_checkpoint-{name}" if name else "_checkpoint")
-        self.store = ClaimStore(self.path)
         self.bootstrap, self.topic, self.group_id = bootstrap, topic, group_id
         self.window, self.starting = window, starting
         self.options = dict(options or {})
+        self._objects = LocalObjects(self.path)
+        self._in_group = claims == "group" and group_id is not None and not (self.path / "_claims").exists()
+        if not self._in_group and (self.path / "_manifests").exists():
+            raise ConfigurationError(f"what counts in {self.path} is in the commits of a group: give its group_id")
+
+    @property
+    def claims(self) -> ObjectClaims | GroupClaims:
+        """Which batches count; asks the brokers if the group's commits are the claims."""
+        if self._in_group:
+            return group_claims(self._source(), str(self.path))
+        return ObjectClaims(self._objects)
+
+    def claimed(self) -> dict[TopicPartition, int]:
+        """How many offsets of each partition count."""
+        return claimed(self.claims)
+
+    def _source(self) -> dict[str, str]:
+        found = {
+            "kafka.bootstrap.servers": self.bootstrap,
+            "subscribe": self.topic,
+            "startingOffsets": self.starting,
+            "columns": "key,partition,timestamp,range",
+            "claims" if self._in_group else "store": str(self.path),
+        }
+        return {**found, **({} if self.group_id is None else {"group.id": self.group_id}), **self.options}
 
     def views(self, spark: Any) -> Any:
-        """The stream of page views as a DataFrame: key (the user), partition, timestamp."""
-        reader = (
-            spark.readStream.format("managedkafka")
-            .option("kafka.bootstrap.servers", self.bootstrap)
-            .option("subscribe", self.topic)
-            .option("startingOffsets", self.starting)
-            .option("columns", "key,partition,timestamp")
-            .option("store", str(self.path))
-        )
-        if self.group_id is not None:
-            reader = reader.option("group.id", self.group_id)
-        return reader.options(**self.options).load()
+        """The stream of page views as a DataFrame: key (the user), partition, timestamp, range."""
+        return spark.readStream.format("managedkafka").options(**self._source()).load()
 
     def start(self, spark: Any, *, available_now: bool = False, trigger: str | None = None) -> Any:
         """Start the query; it resumes where the directory's claims end. Returns Spark's StreamingQuery."""
@@ -84,19 +111,25 @@ class PageViewCounts:
             writer = writer.trigger(processingTime=trigger)
         return writer.start()
 
-    def write_batch(self, views: Any, batch_id: int) -> None:
-        """Count one micro-batch, write the partial counts, then claim what was read."""
+    def write_batch(self, views: Any, _batch: int) -> None:
+        """Count one micro-batch and write the partial counts; the source claims them when the batch is done.
+
+        An attempt gets the batch's name when it is whole and on the disk. If there is one of that name already, the
+        batch was run before, with the same counts.
+        """
         from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
-        ranges = offset_of_batch(self.checkpoint, batch_id).ranges
-        data = f"data/{batch_id:06d}-{uuid.uuid4().hex[:12]}"
+        attempt = self.path / _ATTEMPTS / uuid.uuid4().hex
         counts = (
             views.groupBy(
-                "partition", F.col("key").cast("string").alias("user"), F.window("timestamp", self.window).alias("w")
+                F.col("range.data").alias("data"),
+                "partition",
+                F.col("key").cast("string").alias("user"),
+                F.window("timestamp", self.window).alias("w"),
             )
             .agg(F.count("*").alias("views"))
             .select(
-                F.lit(data).alias("data"),
+                "data",
                 "partition",
                 "user",
                 F.col("w.start").alias("start"),
@@ -105,28 +138,46 @@ class PageViewCounts:
             )
         )
         # One file a batch: thousands of small ones would make the directory slow to read.
-        counts.coalesce(1).write.parquet(str(self.path / data))
-        for tp, entry in ranges.items():
-            if not self.store.claim(tp, entry, data):
-                log.warning(
-                    "%s-%d: offsets %d to %d were counted by another query first; ours are dropped",
-                    *tp,
-                    entry.start,
-                    entry.stop - 1,
-                )
+        counts.coalesce(1).write.parquet(str(attempt))
+        data = _name_in(attempt)
+        if data:
+            self._objects.settle(str(attempt.relative_to(self.path)))
+            _give_name(attempt, self.path / _DATA / data)
+            self._objects.settle(f"{_DATA}/{data}")
+        shutil.rmtree(attempt, ignore_errors=True)
 
     def totals(self, spark: Any) -> Any:
         """Views per user and window of everything claimed so far: a DataFrame of user, start, end, views."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        winners = self.store.winners()
-        claimed = sorted((data, tp.partition) for data, tps in winners.items() for tp in tps)
-        if not claimed:
+        # A batch that had only markers of transactions in it has no rows, and no directory.
+        winners = {data: tps for data, tps in self.claims.winners().items() if self._home(data).exists()}
+        which = sorted((data, tp.partition) for data, tps in winners.items() for tp in tps)
+        if not which:
             return spark.createDataFrame([], "user STRING, start TIMESTAMP, end TIMESTAMP, views BIGINT")
-        partials = spark.read.schema(_PARTIALS).parquet(*[str(self.path / data) for data in sorted(winners)])
-        which = spark.createDataFrame(claimed, "data STRING, partition INT")
+        partials = spark.read.schema(_PARTIALS).parquet(*[str(self._home(data)) for data in sorted(winners)])
+        which = spark.createDataFrame(which, "data STRING, partition INT")
         counted = partials.join(F.broadcast(which), ["data", "partition"], "left_semi")
         return counted.groupBy("user", "start", "end").agg(F.sum("views").alias("views"))
+
+    def vacuum(self, older_than: float) -> int:
+        """Delete what does not count and is older than ``older_than`` seconds, and claims that are in snapshots.
+
+        Returns how many things were deleted.
+        ``older_than`` must be longer than any batch may take, that of a driver that hangs included.
+        """
+        counting = {self._home(data) for data in self.claims.winners()}
+        deleted = self.claims.vacuum(older_than)
+        for home in (self.path / _DATA, self.path / _ATTEMPTS):
+            for each in sorted(home.glob("*")):
+                if each not in counting and each != self.path / _ATTEMPTS and _age(each) > older_than:
+                    shutil.rmtree(each, ignore_errors=True)
+                    deleted += 1
+        return deleted
+
+    def _home(self, data: str) -> Path:
+        """Where the rows of a batch are."""
+        return self.path / (data if data.startswith(f"{_DATA}/") else f"{_DATA}/{data}")
 
     def write_totals(self, spark: Any) -> Path:
         """:meth:`totals` as one Parquet table, ``<path>/counts``, replacing an earlier one."""
@@ -138,13 +189,27 @@ class PageViewCounts:
 _PARTIALS = "data STRING, partition INT, user STRING, start TIMESTAMP, end TIMESTAMP, views BIGINT"
 
 
-def offset_of_batch(checkpoint: str | os.PathLike[str], batch_id: int) -> StreamOffset:
-    """What a micro-batch reads, from the checkpoint, where Spark has written it before the batch runs.
+def _name_in(attempt: Path) -> str | None:
+    """The name of the batch in a directory that was just written; None if it has no rows."""
+    import pyarrow.parquet as pq
 
-    For ``foreachBatch`` of a query with one source: the offset is the last line of ``offsets/<batch id>``.
-    """
-    path = local_path(checkpoint) / "offsets" / str(batch_id)
+    for part in sorted(attempt.glob("*.parquet")):
+        for batch in pq.ParquetFile(part).iter_batches(batch_size=1, columns=["data"]):
+            return str(batch.column(0)[0].as_py())
+    return None
+
+
+def _give_name(attempt: Path, target: Path) -> None:
+    """Rename a directory, unless there is one of that name."""
     try:
-        return StreamOffset.from_json(json.loads(path.read_text(encoding="utf-8").rstrip().rsplit("\n", 1)[-1]))
-    except (FileNotFoundError, ValueError) as error:
-        raise ConfigurationError(f"{path} does not say what batch {batch_id} reads: {error}") from error
+        attempt.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -19,28 +19,33 @@ from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 #: What the option ``offsetConflict`` may be; ``auto`` is its default.
 AUTO, FAIL, CHECKPOINT, GROUP = CONFLICTS = ("auto", "fail", "checkpoint", "group")
 
-_METADATA = re.compile(r"managedconsumer query=(\w+) batch=(\d+)(?: start=([\w-]+))?\Z")
+_METADATA = re.compile(r"managedconsumer query=(\w+) batch=(\d+)(?: start=([\w-]+))?(?: data=([\w-]+))?\Z")
 # How many partitions one line of the log names.
 _SHOWN = 12
 
 
 class Author(NamedTuple):
-    """Who made a commit: the query, how many batches it had done, and where it had been told to begin."""
+    """Who made a commit: the query, how many batches it had done, and where it had been told to begin.
+
+    ``data``: the batch that the commit claims, where the group is the claim log.
+    """
 
     query: str
     batch: int
     start: str = ""
+    data: str = ""
 
     def text(self) -> str:
         """As the metadata of a commit."""
         begun = f" start={self.start}" if self.batch == 0 and self.start else ""
-        return f"managedconsumer query={self.query} batch={self.batch}{begun}"
+        claims = f" data={self.data}" if self.data else ""
+        return f"managedconsumer query={self.query} batch={self.batch}{begun}{claims}"
 
     @classmethod
     def of(cls, metadata: str | None) -> Author | None:
         """What :meth:`text` made; None for the commit of anybody else."""
         found = _METADATA.match(metadata or "")
-        return None if found is None else cls(found[1], int(found[2]), found[3] or "")
+        return None if found is None else cls(found[1], int(found[2]), found[3] or "", found[4] or "")
 
 
 def start_word(text: str) -> str:

@@ -46,6 +46,16 @@ class How(NamedTuple):
         offered = [getattr(assignors, name)() for name in self.assignor_names]
         return Negotiation(offered, options.kafka.get("client.rack") or None, incremental=self.protocol == CONSUMER)
 
+    def membership(self, options: SourceOptions, query: str) -> MembershipConfig:
+        """What the query tells the group about itself; a classic member is static, by the name of its checkpoint.
+
+        (KIP-848 does not let a member take the place of one that has died before the session of that one is over.)
+        """
+        config = options.membership()
+        if not query or self.protocol == CONSUMER or "group.instance.id" in options.kafka:
+            return config
+        return config._replace(group_instance_id=f"managedconsumer-spark-{query}", static_leaves=True)
+
     def machine(
         self,
         config: MembershipConfig,

@@ -6,7 +6,7 @@ that is run again after a crash reads exactly what it read before, whatever the 
 partitions may differ from batch to batch. (Spark stores the JSON before it runs the batch.) The third number is the
 leader's epoch when the log's end was looked at, ``ids`` are the topics' ids: by them a log that was truncated and a
 topic that was made anew are noticed. ``query`` is a name that the query has given itself, see
-:mod:`managedconsumer.spark.positions`.
+:mod:`managedconsumer.spark.positions`; ``data`` names the batch in claims, see :mod:`managedconsumer.spark.claims.log`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class StreamOffset:
     """What one offset in Spark's log says; ``initial``: nothing has been read yet, the ranges are where to begin.
 
     ``query`` and ``batch``: who planned it, and how many batches it had planned with it. ``ids``: topic ids (hex) by
-    name. ``epochs``: the leader's epoch in which each range's end was seen.
+    name. ``epochs``: the leader's epoch in which each range's end was seen. ``data``: the batch's name, which
+    no other has. ``group``: the generation and the member id when it was planned, for those who watch the query.
     """
 
     ranges: Ranges
@@ -50,6 +51,8 @@ class StreamOffset:
     batch: int = 0
     ids: Mapping[str, str] = field(default_factory=dict)
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    data: str = ""
+    group: tuple[int, str] | None = None
 
     @property
     def ends(self) -> dict[TopicPartition, int]:
@@ -69,6 +72,10 @@ class StreamOffset:
             made["ids"] = dict(sorted(self.ids.items()))
         if self.initial:
             made["initial"] = True
+        if self.data:
+            made["data"] = self.data
+        if self.group is not None:
+            made["group"] = {"generation": self.group[0], "member": self.group[1]}
         return made
 
     @classmethod
@@ -92,6 +99,7 @@ class StreamOffset:
     @classmethod
     def _read(cls, value: Mapping[str, Any]) -> StreamOffset:
         ranges: Ranges = {}
+        group = value.get("group")
         epochs: dict[TopicPartition, int] = {}
         for topic, partitions in value["ranges"].items():
             for number, (start, stop, *epoch) in partitions.items():
@@ -106,6 +114,8 @@ class StreamOffset:
             int(value.get("batch", 0)),
             {str(topic): str(known) for topic, known in value.get("ids", {}).items()},
             epochs,
+            str(value.get("data", "")),
+            (int(group["generation"]), str(group["member"])) if group else None,
         )
 
 

@@ -12,9 +12,14 @@ from managedconsumer.runtime.cluster.connection_pool import ConnectionPool, shar
 from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.fetch_ranges import Range, fetch_ranges
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
+from managedconsumer.spark.columns import ERRORS, RANGE, of_kafka, range_column
+from managedconsumer.spark.decoding.columns import decode
+from managedconsumer.spark.decoding.decoders import decoder_of
 from managedconsumer.spark.options import SourceOptions
+from managedconsumer.spark.ranges import OffsetRange
 from managedconsumer.spark.sharing import group_members
 from managedconsumer.spark.tasks import Slice
+from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.protocol.schemas import Api
 from managedconsumer.wire.records.arrow import chunk_to_columns
 
@@ -36,12 +41,14 @@ class Task(NamedTuple):
     """What one task reads.
 
     ``ids``: the topics' ids (hex) when the batch was planned. ``member``: the query's id in its group, which must be in
-    the group when the task ends; None: that does not matter.
+    the group when the task ends; None: that does not matter. ``data`` and ``ranges``: what the column ``range`` says.
     """
 
     parts: tuple[Slice, ...]
     ids: Mapping[str, str] = {}
     member: str | None = None
+    data: str = ""
+    ranges: Mapping[TopicPartition, OffsetRange] = {}
 
 
 def read_task(options: SourceOptions, task: Task) -> Iterator[Any]:
@@ -61,10 +68,24 @@ def read_task(options: SourceOptions, task: Task) -> Iterator[Any]:
 def _read(options: SourceOptions, pool: ConnectionPool, task: Task) -> Iterator[Any]:
     ids = {topic: bytes.fromhex(known) for topic, known in task.ids.items()}
     wanted = [Range(*part, ids.get(part.topic)) for part in task.parts]
-    strict = options.fail_on_data_loss
+    strict, plain = options.fail_on_data_loss, of_kafka(options.columns)
+    bare = plain == options.columns and (options.value is None or "value" not in plain)
     for part, chunk in fetch_ranges(pool, wanted, options.limits(), lambda part: None if strict else _Lost(part)):
-        while (batch := chunk_to_columns(chunk, part.stop, options.columns, _BATCH_BYTES)).num_rows:
-            yield batch
+        while (batch := chunk_to_columns(chunk, part.stop, plain, _BATCH_BYTES)).num_rows:
+            yield batch if bare else _whole(options, task, part, batch)
+
+
+def _whole(options: SourceOptions, task: Task, part: Range, batch: Any) -> Any:
+    """A batch of records with the columns that are ours."""
+    import pyarrow as pa
+
+    made = {name: batch.column(name) for name in of_kafka(options.columns)}
+    if RANGE in options.columns:
+        entry = task.ranges.get(TopicPartition(part.topic, part.partition))
+        made[RANGE] = range_column(task.data, entry, batch.num_rows)
+    if options.value is not None and "value" in made:
+        made["value"], made[ERRORS] = decode(decoder_of(options.value), made["value"])
+    return pa.record_batch([made[name] for name in options.columns], names=list(options.columns))
 
 
 def _merged(batches: Iterator[Any]) -> Iterator[Any]:

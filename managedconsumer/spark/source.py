@@ -24,6 +24,7 @@ try:
     import pyarrow as pa  # noqa: F401 (read() needs it; better to hear of it here)
     from pyspark.sql import types as T  # noqa: N812 (as in Spark's documentation)
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+    from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
@@ -36,28 +37,43 @@ except ImportError as error:
         "(what the extra 'managedconsumer[spark]' brings)"
     ) from error
 
+from managedconsumer.spark.columns import ERRORS, RANGE
+from managedconsumer.spark.decoding.decoders import decoder_of
 from managedconsumer.spark.driver import StreamDriver
+from managedconsumer.spark.migration import batch_between
+from managedconsumer.spark.migration import read as read_offset
 from managedconsumer.spark.options import SourceOptions
+from managedconsumer.spark.pace import at_most
 from managedconsumer.spark.ranges import OffsetRange, Ranges, StreamOffset
 from managedconsumer.spark.read import Task, read_task
 from managedconsumer.spark.sizes import RecordSizes
 from managedconsumer.spark.tasks import share_out, split
 from managedconsumer.spark.topics import TopicView
+from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS
 
 
-def _types() -> dict[str, T.DataType]:
-    """Spark's Kafka schema; everything nullable, as there."""
+def _types(options: SourceOptions) -> dict[str, T.DataType]:
+    """Spark's Kafka schema, with what is ours; everything nullable, as there."""
     header = T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
+    errors = T.StructType([T.StructField("error", T.StringType()), T.StructField("value", T.BinaryType())])
     return {
         "key": T.BinaryType(),
-        "value": T.BinaryType(),
+        "value": T.BinaryType() if options.value is None else from_arrow_type(decoder_of(options.value).type()),
+        ERRORS: errors,
         "topic": T.StringType(),
         "partition": T.IntegerType(),
         "offset": T.LongType(),
         "timestamp": T.TimestampType(),
         "timestampType": T.IntegerType(),
         "headers": T.ArrayType(header),
+        RANGE: T.StructType(
+            [
+                T.StructField("data", T.StringType()),
+                T.StructField("start", T.LongType()),
+                T.StructField("stop", T.LongType()),
+            ]
+        ),
     }
 
 
@@ -85,8 +101,9 @@ class ManagedKafkaSource(DataSource):
 
     def schema(self) -> T.StructType:
         """Spark's Kafka schema, or those columns of it that the options ask for."""
-        types = _types()
-        return T.StructType([T.StructField(name, types[name]) for name in _parse(self.options).columns])
+        options = _parse(self.options)
+        types = _types(options)
+        return T.StructType([T.StructField(name, types[name]) for name in options.columns])
 
     def reader(self, schema: Any) -> ManagedKafkaReader:
         """For ``spark.read``."""
@@ -110,7 +127,7 @@ def _parse(options: Mapping[str, str]) -> SourceOptions:
 
 def _for_schema(options: dict[str, str], schema: Any) -> dict[str, str]:
     """The user's own schema chooses columns, too."""
-    known = _types()
+    known = _types(_parse(options))
     for field in schema.fields:
         if known.get(field.name) != field.dataType:
             raise ConfigurationError(
@@ -165,9 +182,12 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     @property
     def driver(self) -> StreamDriver:
         """The part that talks to the brokers, made when first needed."""
+        return self._driver_of("")
+
+    def _driver_of(self, query: str) -> StreamDriver:
         if self._driver is None:
             _on_sigterm_stop()
-            self._driver = StreamDriver(self.options, self._listener)
+            self._driver = StreamDriver(self.options, self._listener, query)
         return self._driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -180,8 +200,8 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The next batch; proof that ``start`` is done: here offsets are committed, and rebalances happen."""
-        before = StreamOffset.from_json(start)
-        planned = self.driver.next(before, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        before = read_offset(start)
+        planned = self._driver_of(before.query).next(before, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         return start if planned is before else planned.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -196,9 +216,9 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """Slices of the ranges that ``end`` names: the same after a crash, whatever the group looks like by then."""
         if start == end:
             return []
-        offset = StreamOffset.from_json(end)
-        driver = self.driver
-        return _tasks(self.options, driver.to_read(offset), driver.sizes, offset.ids, driver.member_of(offset))
+        offset = batch_between(start, end)
+        driver = self._driver_of(offset.query)
+        return _tasks(self.options, driver.to_read(offset), driver.sizes, offset.ids, driver.member_of(offset), offset)
 
     def read(self, partition: Any) -> Iterator[Any]:
         """On an executor: what the task reads, as Arrow batches."""
@@ -220,6 +240,7 @@ def _tasks(
     sizes: RecordSizes,
     ids: Mapping[str, str] | None = None,
     member: str | None = None,
+    batch: StreamOffset | None = None,
 ) -> Sequence[InputPartition]:
     """The tasks of a batch: not fewer than this machine has processors, or ``minPartitions``, if there is so much."""
     slots = options.min_partitions or os.cpu_count() or 1
@@ -228,9 +249,17 @@ def _tasks(
     record_bytes = sizes.of(wanted) if len(slices) > slots else {}
     known = ids or {}
     tasks = []
-    for parts in share_out(slices, slots, record_bytes):
+    if options.max_records is not None:
+        shares = [[part] for part in at_most(slices, options.max_records)]
+    else:
+        shares = share_out(slices, slots, record_bytes)
+    for parts in shares:
         topics = {part.topic for part in parts}
-        tasks.append(KafkaTask(Task(tuple(parts), {name: known[name] for name in topics if name in known}, member)))
+        task = Task(tuple(parts), {name: known[name] for name in topics if name in known}, member)
+        if batch is not None and RANGE in options.columns:
+            tps = {TopicPartition(part.topic, part.partition) for part in parts}
+            task = task._replace(data=batch.data, ranges={tp: batch.ranges[tp] for tp in tps})
+        tasks.append(KafkaTask(task))
     return tasks
 
 

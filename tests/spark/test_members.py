@@ -331,7 +331,7 @@ import json, sys, time
 from pathlib import Path
 from tests.spark.queries import Query
 bootstrap, topic, group, path, mode = sys.argv[1:]
-q = Query(bootstrap, topic, group__id=group, maxOffsetsPerTrigger="40")
+q = Query(bootstrap, topic, group__id=group, maxOffsetsPerTrigger="40", kafka__session__timeout__ms="300000")
 q.batch()
 q.plan()
 Path(path).write_text(json.dumps({"start": q.start, "planned": q.planned, "rows": q.rows}))
@@ -364,7 +364,8 @@ def test_a_killed_query_is_replaced_and_its_batch_replayed(
     process.kill()
     process.wait(10)
     left = wait_for(lambda: json.loads(state.read_text() or "null"))
-    q = query(kafka43, name, group__id=group, start=left["start"])
+    # Five minutes: the one that was killed is not waited for.
+    q = query(kafka43, name, group__id=group, start=left["start"], kafka__session__timeout__ms="300000")
     rows = [tuple(row) for row in left["rows"]] + q.execute(left["planned"])
     q.start = left["planned"]
     wait_for(lambda: q.batch() is not None and len(set(rows + q.rows)) == 400)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from managedconsumer import errors as err
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment
 from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
@@ -178,3 +179,50 @@ def test_a_topic_that_matches_is_ours_before_the_metadata_has_it(make: Make) -> 
     assert view.wants("orders-of-tomorrow")
     assert not view.wants("stranger")
     assert TopicPartition("orders-of-tomorrow", 0) not in view.partitions()
+
+
+LONG = {"kafka__session__timeout__ms": "300000"}
+
+
+def test_the_successor_of_a_killed_driver_has_its_place_at_once(broker: MemoryBroker, make: Make) -> None:
+    """The checkpoint names the query, and the query its place in the group: nobody waits for the session to end."""
+    killed = make(**LONG)
+    killed.batch()
+    other = make(**LONG)
+    wait_for(lambda: [killed.batch(), other.batch()] and (killed.owned, other.owned) in (({0}, {1}), ({1}, {0})))
+    before = killed.owned
+    members = broker.members("g")
+    again = make(start=killed.start, **LONG)
+    wait_for(lambda: again.batch() is not None and again.owned == before)
+    assert len(broker.members("g")) == 2
+    assert len(set(broker.members("g")) - set(members)) == 1, "only the killed one was replaced"
+    assert other.batch() == []
+    assert len(other.owned) == 1, "the other one kept what it had"
+
+
+def test_two_at_once_with_one_checkpoint_are_told(make: Make) -> None:
+    first = make()
+    first.batch()
+    second = make(start=first.start)
+    second.batch()
+    with pytest.raises(err.FencedInstanceId, match="A checkpoint belongs to one query at a time"):
+        wait_for(lambda: first.batch() is None)
+    assert second.owned == {0, 1}
+
+
+def test_two_queries_never_share_a_place_and_a_stopped_one_leaves_it(broker: MemoryBroker, make: Make) -> None:
+    first, second = make(**LONG), make(**LONG)
+    wait_for(lambda: [first.batch(), second.batch()] and len(first.owned) == len(second.owned) == 1)
+    first.stop()
+    wait_for(lambda: second.batch() is not None and second.owned == {0, 1})
+    second.stop()
+    assert broker.members("g") == []
+
+
+@pytest.mark.parametrize(("name", "instance"), [("mine", "mine"), ("none", None)])
+def test_the_user_says_what_the_place_is(make: Make, name: str, instance: str | None) -> None:
+    query = make(kafka__group__instance__id=name)
+    query.batch()
+    member = query.reader.driver.member
+    assert member is not None
+    assert member.config.group_instance_id == instance

@@ -149,9 +149,9 @@ def test_page_views_are_counted_exactly_through_stops_and_restarts(
         tmp_path, kafka43.bootstrap, name, unique("group"), options={"maxOffsetsPerTrigger": "8000"}
     )
     query = counts.start(spark)
-    wait_for(lambda: sum(counts.store.claimed().values()) >= 8000, 90)
+    wait_for(lambda: sum(counts.claimed().values()) >= 8000, 90)
     query.stop()  # in the middle of whatever it was doing
-    assert sum(counts.store.claimed().values()) < 40_000
+    assert sum(counts.claimed().values()) < 40_000
     query = counts.start(spark, available_now=True)
     assert query.awaitTermination(90)
     assert query.exception() is None

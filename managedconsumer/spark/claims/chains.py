@@ -1,0 +1,227 @@
+"""Claims as objects of a directory or an object store: one object for each range, created only if it is not there.
+
+The claims of a partition form a chain: each says where it stops, and there the next one starts. Only what the chain
+reaches counts. From time to time a segment says in one object what a thousand claims say::
+
+    _claims/<topic>/<partition>/root.json             where the chain begins
+    _claims/<topic>/<partition>/<start>.json          {"stop": ..., "data": ...}
+    _claims/<topic>/<partition>/segments/<start>.json [[start, stop, data], ...]
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Collection, Iterator
+
+from managedconsumer.compat.naming import is_legal
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.spark.claims.log import Winners
+from managedconsumer.spark.claims.objects import Objects
+from managedconsumer.spark.ranges import OffsetRange, Ranges
+from managedconsumer.structs import TopicPartition
+
+_TOP = "_claims"
+#: So many claims make a segment.
+EVERY = 1000
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Offsets ``start`` <= offset < ``stop`` of a partition are in the batch named ``data``."""
+
+    start: int
+    stop: int
+    data: str
+
+
+class ObjectClaims:
+    """A :class:`~managedconsumer.spark.claims.log.ClaimLog` of small objects. Used by one thread at a time."""
+
+    def __init__(self, objects: Objects, every: int = EVERY) -> None:
+        self.objects = objects
+        self._every = every
+        self._ends: dict[TopicPartition, int] = {}
+        # How many claims were seen since the last segment, and where that one ends.
+        self._loose: dict[TopicPartition, int] = {}
+        self._floor: dict[TopicPartition, int] = {}
+        self._settled = ""
+
+    def __repr__(self) -> str:
+        return f"ObjectClaims({self.objects!r})"
+
+    # -- the log ----------------------------------------------------------------------------------------
+
+    def claim(self, ranges: Ranges, data: str) -> Ranges:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.claim`.
+
+        What ``data`` names (a file or directory in the same place, if there is one) is written through to the disk
+        before: a claim that outlived a power failure without its data would be a hole that nobody reads again. Raises
+        ConfigurationError for a topic name that Kafka does not allow, OSError when nothing can be written.
+        """
+        return {tp: entry for tp, entry in ranges.items() if entry.size <= 0 or self._claim(tp, entry, data)}
+
+    def ends(self, tps: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.ends`. Cheap when asked again."""
+        asked = self.partitions() if tps is None else tps
+        return {tp: end for tp in asked if (end := self.end(tp)) is not None}
+
+    def winners(self) -> Winners:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.winners`."""
+        found: Winners = {}
+        for tp in self.partitions():
+            for claim in self.chain(tp):
+                ranges = found.setdefault(claim.data, {})
+                before = ranges.get(tp)
+                ranges[tp] = OffsetRange(claim.start if before is None else before.start, claim.stop)
+        return found
+
+    def partitions(self) -> list[TopicPartition]:
+        """Every partition of which something was claimed."""
+        names = self.objects.names
+        return sorted(
+            TopicPartition(topic, int(number))
+            for topic in names(_TOP)
+            for number in names(f"{_TOP}/{topic}")
+            if number.isdecimal()
+        )
+
+    # -- chains -----------------------------------------------------------------------------------------
+
+    def root(self, tp: TopicPartition) -> int | None:
+        """Where the partition's chain begins; None before its first claim."""
+        found = self.objects.read(f"{_home(tp)}/root.json")
+        return None if found is None else int(json.loads(found)["start"])
+
+    def end(self, tp: TopicPartition) -> int | None:
+        """The first offset that nobody has claimed; None before the first claim."""
+        position = self._ends.get(tp)
+        if position is None:
+            position = self._begin(tp)
+        if position is None:
+            return None
+        while (claim := self._read(tp, position)) is not None:
+            position = claim.stop
+            self._loose[tp] = self._loose.get(tp, 0) + 1
+        self._ends[tp] = position
+        if self._loose.get(tp, 0) >= self._every:
+            self.snapshot(tp)
+        return position
+
+    def chain(self, tp: TopicPartition) -> Iterator[Claim]:
+        """The claims that count, in order."""
+        position = self.root(tp)
+        if position is None:
+            return
+        for _, claims in self._segments(tp, position):
+            yield from claims
+            position = claims[-1].stop
+        while (claim := self._read(tp, position)) is not None:
+            yield claim
+            position = claim.stop
+
+    def snapshot(self, tp: TopicPartition) -> None:
+        """Put what was claimed since the last segment into a segment. Two at once do no harm: one of them counts."""
+        begin = self._begin(tp)
+        claims: list[Claim] = []
+        position = begin
+        while position is not None and (claim := self._read(tp, position)) is not None:
+            claims.append(claim)
+            position = claim.stop
+        if claims:
+            content = json.dumps([[claim.start, claim.stop, claim.data] for claim in claims])
+            self.objects.create(_segment(tp, claims[0].start), content.encode())
+            self._begin(tp)
+        self._loose[tp] = 0
+
+    def vacuum(self, older_than: float) -> int:
+        """Delete the claims that a segment repeats and that are older than ``older_than`` seconds; how many.
+
+        ``older_than`` must be longer than any batch may take, that of a driver that hangs included.
+        """
+        deleted = 0
+        for tp in self.partitions():
+            self.snapshot(tp)
+            floor = self._floor.get(tp, -1)
+            for name in self.objects.names(_home(tp)):
+                start = name.removesuffix(".json")
+                if start.isdecimal() and int(start) < floor and self.objects.age(f"{_home(tp)}/{name}") > older_than:
+                    self.objects.delete(f"{_home(tp)}/{name}")
+                    deleted += 1
+        return deleted
+
+    # -- objects ----------------------------------------------------------------------------------------
+
+    def _claim(self, tp: TopicPartition, entry: OffsetRange, data: str) -> bool:
+        home = _home(tp)
+        if entry.start < self._floor.get(tp, 0):
+            # The claim of these offsets may have been put into a segment and deleted.
+            return Claim(*entry, data) in self.chain(tp)
+        if self._settled != data:  # a batch claims partition by partition
+            self.objects.settle(data)
+            self._settled = data
+        # The first claim of a partition decides where its chain begins.
+        if tp not in self._ends:
+            self.objects.create(f"{home}/root.json", _dump({"start": entry.start}))
+        if self.objects.create(_name(tp, entry.start), _dump({"stop": entry.stop, "data": data})):
+            return True
+        return self._read(tp, entry.start) == Claim(*entry, data)
+
+    def _begin(self, tp: TopicPartition) -> int | None:
+        """Where to look for claims from: behind the last segment, or at the root."""
+        position = self.root(tp)
+        if position is not None:
+            for _, claims in self._segments(tp, position, last=True):
+                position = self._floor[tp] = claims[-1].stop
+        self._loose[tp] = 0
+        return position
+
+    def _segments(self, tp: TopicPartition, root: int, *, last: bool = False) -> Iterator[tuple[int, list[Claim]]]:
+        """The segments of the chain in order, or only the last of them."""
+        starts = [int(name.removesuffix(".json")) for name in self.objects.names(f"{_home(tp)}/segments")]
+        for start in starts[-1:] if last else starts:
+            content = self.objects.read(_segment(tp, start))
+            if content is None:
+                raise ConfigurationError(
+                    f"{self.objects!r}: the segment of {tp.topic}-{tp.partition} at {start} is gone"
+                )
+            claims = [Claim(int(begin), int(stop), str(data)) for begin, stop, data in json.loads(content)]
+            if not last and claims[0].start != root:
+                raise ConfigurationError(
+                    f"{self.objects!r}: the claims of {tp.topic}-{tp.partition} from {root} to {start} are gone"
+                )
+            root = claims[-1].stop
+            yield start, claims
+
+    def _read(self, tp: TopicPartition, start: int) -> Claim | None:
+        content = self.objects.read(_name(tp, start))
+        if content is None:
+            return None
+        found = json.loads(content)
+        if int(found["stop"]) <= start:
+            raise ConfigurationError(
+                f"{self.objects!r}: the claim of {tp.topic}-{tp.partition} at {start} goes nowhere"
+            )
+        return Claim(start, int(found["stop"]), str(found["data"]))
+
+
+def _home(tp: TopicPartition) -> str:
+    # Kafka's own rule makes safe file names. The name may come from a broker that does not keep to it.
+    if not is_legal(tp.topic):
+        raise ConfigurationError(
+            f"{tp.topic!r} is no legal topic name (1 to 249 of a-z A-Z 0-9 . _ -), so nothing is claimed for it: "
+            "claims are files in a directory of the topic's name"
+        )
+    return f"{_TOP}/{tp.topic}/{tp.partition}"
+
+
+def _name(tp: TopicPartition, start: int) -> str:
+    return f"{_home(tp)}/{start:019d}.json"
+
+
+def _segment(tp: TopicPartition, start: int) -> str:
+    return f"{_home(tp)}/segments/{start:019d}.json"
+
+
+def _dump(content: object) -> bytes:
+    return json.dumps(content).encode()

@@ -1,0 +1,235 @@
+"""Kafka as the claim log: the group's own commit is the claim, and its metadata names the batch.
+
+The broker refuses the commit of a member that was thrown out, so a query that has lost its partitions cannot claim.
+There is no second truth beside the group's offsets, and nothing to run. A commit says only what was claimed last; so
+each batch has a *manifest*, written before the batch runs, which names its ranges and for each partition the batch
+before. From the commit the manifests lead back to the beginning, or to the last snapshot::
+
+    _manifests/<batch>.json                {"topic": {"0": [start, stop, "the batch before"]}}
+    _manifests/snapshots/<number>.json     what counts up to there, made every thousand batches
+
+Manifests may be kept anywhere where a new object can be created, also in an object store without conditions.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, Callable, Collection, Iterator, Mapping, NamedTuple
+
+from managedconsumer.errors import ConfigurationError, KafkaException
+from managedconsumer.spark.claims.chains import EVERY
+from managedconsumer.spark.claims.log import Winners
+from managedconsumer.spark.claims.objects import Objects
+from managedconsumer.spark.positions import Author
+from managedconsumer.spark.ranges import OffsetRange, Ranges
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_TOP = "_manifests"
+_SNAPSHOTS = f"{_TOP}/snapshots"
+
+Commits = Mapping[TopicPartition, OffsetAndMetadata]
+#: The group's commits; of all partitions for None.
+Fetch = Callable[["Collection[TopicPartition] | None"], Commits]
+#: Commits as the member; which of the partitions are committed now.
+Commit = Callable[[Mapping[TopicPartition, int]], Collection[TopicPartition]]
+
+
+class Link(NamedTuple):
+    """A partition's part of a batch: its range, and the batch that counts before it ("": there is none)."""
+
+    range: OffsetRange
+    before: str
+
+
+class Place(NamedTuple):
+    """Where a partition is, and by which batch."""
+
+    offset: int
+    data: str
+
+
+class GroupClaims:
+    """A :class:`~managedconsumer.spark.claims.log.ClaimLog` in the commits of a group. Used by one thread.
+
+    ``fetch``: asks for the group's commits. ``commit``: commits as the group's member; None: this can only be read.
+    """
+
+    def __init__(self, objects: Objects, fetch: Fetch, commit: Commit | None = None, every: int = EVERY) -> None:
+        self.objects = objects
+        self._fetch = fetch
+        self._commit = commit
+        self._every = every
+        self._planned = 0
+        self._last: dict[TopicPartition, str] = {}
+        self._manifests: dict[str, dict[TopicPartition, Link]] = {}
+
+    # -- the log ----------------------------------------------------------------------------------------
+
+    def claim(self, ranges: Ranges, data: str) -> Ranges:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.claim`. ConfigurationError: it can only be read."""
+        if self._commit is None:
+            raise ConfigurationError("only the query that is a member of the group claims for it")
+        self._last.update({tp: data for tp, entry in ranges.items() if entry.size > 0})
+        done = self._commit({tp: entry.stop for tp, entry in ranges.items()})
+        return {tp: entry for tp, entry in ranges.items() if tp in done}
+
+    def ends(self, tps: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.ends`."""
+        tips, _ = self._snapshot()
+        commits = self._fetch(tps)
+        found = {tp: place.offset for tp, place in tips.items() if tps is None or tp in tps}
+        return {**found, **{tp: commit.offset for tp, commit in commits.items()}}
+
+    def winners(self) -> Winners:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.winners`.
+
+        Raises ConfigurationError if a manifest is gone, or if others have moved the group's offsets.
+        """
+        before, names = self._snapshot()
+        found: Winners = {}
+        for name in names:
+            content = self.objects.read(f"{_SNAPSHOTS}/{name}")
+            for data, topics in json.loads(content or b"{}").get("winners", {}).items():
+                for topic, partitions in topics.items():
+                    for number, entry in partitions.items():
+                        found.setdefault(data, {})[TopicPartition(topic, int(number))] = OffsetRange(*entry)
+        for tp, data, entry in self._since(before, self._now()):
+            found.setdefault(data, {})[tp] = entry
+        return found
+
+    # -- what the query tells ---------------------------------------------------------------------------
+
+    def announce(self, ranges: Ranges, data: str) -> None:
+        """A batch was planned: write its manifest, before it runs."""
+        nested: dict[str, dict[str, list[Any]]] = {}
+        links = {tp: Link(entry, self._last.get(tp, "")) for tp, entry in ranges.items()}
+        for tp, link in links.items():
+            nested.setdefault(tp.topic, {})[str(tp.partition)] = [*link.range, link.before]
+        self.objects.create(f"{_TOP}/{data}.json", json.dumps(nested).encode())
+        self._planned += 1
+        if self._planned % self._every == 0:
+            try:
+                self.snapshot()
+            except (KafkaException, OSError) as error:
+                log.warning("no snapshot of the claims was made, another is tried later: %s", error)
+
+    def found(
+        self, tps: Collection[TopicPartition], commits: Commits, done: Ranges, data: str
+    ) -> dict[TopicPartition, int]:
+        """Where ``tps`` go on that the group has just given us; those of which nothing is known are left out.
+
+        ``done``: the ranges of the batch ``data``, which is done and perhaps not claimed yet. It is claimed by the next
+        commit where the group is still where the batch began, and by the batch that its manifest names.
+        """
+        tips, _ = self._snapshot()
+        links = self._manifest(data) if data else None
+        at: dict[TopicPartition, int] = {}
+        for tp in tps:
+            commit, entry = commits.get(tp), done.get(tp)
+            place = tips.get(tp) if commit is None else Place(commit.offset, batch_of(commit))
+            link = None if links is None else links.get(tp)
+            goes_on = (
+                link is not None and place is not None and (place.offset, place.data) == (link.range.start, link.before)
+            )
+            if entry is not None and link is not None and link.range == entry and (goes_on or commit is None):
+                place = Place(entry.stop, data if entry.size else link.before)
+            if place is not None:
+                at[tp] = place.offset
+            self._last[tp] = "" if place is None else place.data
+        return at
+
+    def last(self, tp: TopicPartition) -> str:
+        """The batch that the next commit of a partition claims, or has claimed."""
+        return self._last.get(tp, "")
+
+    # -- snapshots --------------------------------------------------------------------------------------
+
+    def snapshot(self) -> None:
+        """Write down what counts, so that nobody has to go back further. Two at once do no harm: one of them counts."""
+        before, known = self._snapshot()
+        now = self._now()
+        new: dict[str, dict[str, dict[str, list[int]]]] = {}
+        for tp, data, entry in self._since(before, now):
+            new.setdefault(data, {}).setdefault(tp.topic, {})[str(tp.partition)] = list(entry)
+        if not new:
+            return
+        places = [[*tp, *place] for tp, place in sorted({**before, **now}.items())]
+        content = json.dumps({"tips": places, "winners": new}).encode()
+        self.objects.create(f"{_SNAPSHOTS}/{len(known):09d}.json", content)
+        self._manifests.clear()
+
+    def vacuum(self, older_than: float) -> int:
+        """Delete the manifests that are older than ``older_than`` seconds, after a snapshot; how many.
+
+        ``older_than`` must be longer than any batch may take, that of a driver that hangs included.
+        """
+        self.snapshot()
+        deleted = 0
+        for each in self.objects.names(_TOP):
+            name = f"{_TOP}/{each}"
+            if each.endswith(".json") and self.objects.age(name) > older_than:
+                self.objects.delete(name)
+                deleted += 1
+        return deleted
+
+    def _snapshot(self) -> tuple[dict[TopicPartition, Place], list[str]]:
+        """Where the last snapshot ends, and the names of all."""
+        names = [name for name in self.objects.names(_SNAPSHOTS) if name.endswith(".json")]
+        content = self.objects.read(f"{_SNAPSHOTS}/{names[-1]}") if names else None
+        if content is None:
+            return {}, names
+        tips = json.loads(content)["tips"]
+        return {TopicPartition(topic, number): Place(offset, data) for topic, number, offset, data in tips}, names
+
+    # -- the way back -----------------------------------------------------------------------------------
+
+    def _now(self) -> dict[TopicPartition, Place]:
+        return {tp: Place(commit.offset, batch_of(commit)) for tp, commit in self._fetch(None).items()}
+
+    def _since(
+        self, before: Mapping[TopicPartition, Place], now: Mapping[TopicPartition, Place]
+    ) -> Iterator[tuple[TopicPartition, str, OffsetRange]]:
+        """What was claimed between the two, newest first. Commits that name a batch are ours, so they are believed."""
+        for tp, place in now.items():
+            until = before[tp].data if tp in before else ""
+            data = place.data
+            while data != until:
+                links = self._manifest(data) if data else {}
+                if links is None:
+                    raise ConfigurationError(f"{self.objects!r}: the manifest of batch {data} is gone, which counts")
+                link = links.get(tp)
+                if link is None:
+                    raise _moved(tp, place.offset)
+                if link.range.size > 0:
+                    yield tp, data, link.range
+                data = link.before
+
+    def _manifest(self, data: str) -> dict[TopicPartition, Link] | None:
+        links = self._manifests.get(data)
+        if links is None:
+            content = self.objects.read(f"{_TOP}/{data}.json")
+            if content is None:
+                return None
+            links = self._manifests[data] = {
+                TopicPartition(topic, int(number)): Link(OffsetRange(start, stop), before)
+                for topic, partitions in json.loads(content).items()
+                for number, (start, stop, before) in partitions.items()
+            }
+        return links
+
+
+def batch_of(commit: OffsetAndMetadata) -> str:
+    """The batch that a commit claims; "" if it claims none."""
+    author = Author.of(commit.metadata)
+    return "" if author is None else author.data
+
+
+def _moved(tp: TopicPartition, offset: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"the group's commit of {tp.topic}-{tp.partition} at {offset} does not follow from its claims: somebody else "
+        "has committed for the group, or reset its offsets. What counts is not known any more: read the topic into a "
+        "new place, or put the group's offsets back"
+    )

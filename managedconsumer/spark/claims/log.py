@@ -1,0 +1,42 @@
+"""What a claim log is: the one place that says which batches count, and where a partition goes on.
+
+A micro-batch has a name that no other batch has. Its rows are written first, with the name. When the batch is done, its
+ranges are *claimed* for the name. Of several batches with the same offsets one gets the claim, and the rows of the
+others are not looked at: it does not matter who was slow, thrown out of the group, killed or run again. A crash between
+rows and claim loses nothing, because what is not claimed is read again, or claimed by the query when it is back.
+"""
+
+from __future__ import annotations
+
+from typing import Collection, Protocol
+
+from managedconsumer.spark.ranges import Ranges
+from managedconsumer.structs import TopicPartition
+
+Winners = dict[str, Ranges]
+
+
+class ClaimLog(Protocol):
+    """Claims of one group of queries. Any number of processes may use the same log at once."""
+
+    def claim(self, ranges: Ranges, data: str) -> Ranges:
+        """Claim ``ranges`` for the batch named ``data``; what was won. Durable when it returns.
+
+        A range that this very ``data`` has claimed before is won again: a batch may be run again after its claims. What
+        is not in the answer was claimed by another batch, or is not claimed yet and may be tried again.
+        """
+
+    def ends(self, tps: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """The first offset that nobody has claimed, of ``tps`` or of all; partitions without a claim are left out."""
+
+    def winners(self) -> Winners:
+        """Which batches count, and for which ranges: ``{data: {partition: range}}``."""
+
+
+def claimed(log: ClaimLog) -> dict[TopicPartition, int]:
+    """How many offsets of each partition are claimed."""
+    found: dict[TopicPartition, int] = {}
+    for ranges in log.winners().values():
+        for tp, entry in ranges.items():
+            found[tp] = found.get(tp, 0) + entry.size
+    return found

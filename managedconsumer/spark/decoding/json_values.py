@@ -1,0 +1,105 @@
+"""JSON values by Arrow's own reader. The schema is a JSON Schema of an object, or Spark's (``df.schema.json()``)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Mapping
+
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.spark.decoding.formats import ValueFormat
+
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)\Z")
+
+
+class JsonDecoder:
+    """See :class:`~managedconsumer.spark.decoding.formats.Decoder`."""
+
+    def __init__(self, value_format: ValueFormat) -> None:
+        import pyarrow as pa
+        import pyarrow.json as pa_json
+
+        self._pa, self._json = pa, pa_json
+        try:
+            given = json.loads(value_format.schema)
+        except ValueError as error:
+            raise ConfigurationError(f"value.schema is no JSON: {error}") from None
+        made = _of_spark(pa, given) if _is_sparks(given) else _of_json_schema(pa, given, "value")
+        if not pa.types.is_struct(made):
+            raise ConfigurationError("value.schema must describe an object")
+        self._type = made
+        self._options = pa_json.ParseOptions(explicit_schema=pa.schema(list(made)), unexpected_field_behavior="ignore")
+
+    def type(self) -> Any:
+        """See :meth:`Decoder.type`."""
+        return self._type
+
+    def array(self, values: list[bytes | None]) -> Any:
+        """See :meth:`Decoder.array`. One value is one line; a line break inside can only be white space."""
+        lines = [
+            b"{}" if value is None else value.replace(b"\n", b" ").replace(b"\r", b" ").strip() for value in values
+        ]
+        if not all(line[:1] == b"{" for line in lines):
+            raise ValueError("the value is no JSON object")
+        text = b"\n".join(lines)
+        reading = self._json.ReadOptions(use_threads=False, block_size=len(text) + 16)
+        table = self._json.read_json(self._pa.BufferReader(text), reading, self._options)
+        if table.num_rows != len(values):
+            raise ValueError("the value is more than one JSON object")
+        columns = [table.column(field.name).combine_chunks() for field in self._type]
+        mask = None
+        if None in values:
+            mask = self._pa.array([value is None for value in values])
+        return self._pa.StructArray.from_arrays(columns, fields=list(self._type), mask=mask)
+
+
+def _is_sparks(given: Any) -> bool:
+    return isinstance(given, dict) and given.get("type") == "struct"
+
+
+def _of_spark(pa: Any, given: Any) -> Any:
+    simple = {
+        "string": pa.string(),
+        "byte": pa.int8(),
+        "short": pa.int16(),
+        "integer": pa.int32(),
+        "long": pa.int64(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "boolean": pa.bool_(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestamp_ntz": pa.timestamp("us"),
+    }
+    if isinstance(given, str):
+        decimal = _DECIMAL.match(given)
+        if decimal is not None:
+            return pa.decimal128(int(decimal[1]), int(decimal[2]))
+        if given in simple:
+            return simple[given]
+    elif given.get("type") == "struct":
+        return pa.struct([(field["name"], _of_spark(pa, field["type"])) for field in given["fields"]])
+    elif given.get("type") == "array":
+        return pa.list_(pa.field("element", _of_spark(pa, given["elementType"])))
+    raise ConfigurationError(f"value.schema: JSON cannot be read as {given!r}")
+
+
+def _of_json_schema(pa: Any, given: Mapping[str, Any], where: str) -> Any:
+    kind = given.get("type") if isinstance(given, dict) else None
+    kinds = [each for each in (kind if isinstance(kind, list) else [kind]) if each != "null"]
+    simple = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+    strings = {"date-time": pa.timestamp("us", tz="UTC"), "date": pa.date32()}
+    match kinds:
+        case ["string"]:
+            return strings.get(given.get("format", ""), pa.string())
+        case [("integer" | "number" | "boolean") as name]:
+            return simple[name]
+        case ["array"] if "items" in given:
+            return pa.list_(pa.field("element", _of_json_schema(pa, given["items"], f"{where}[]")))
+        case ["object"] if given.get("properties"):
+            inner = given["properties"].items()
+            return pa.struct([(name, _of_json_schema(pa, each, f"{where}.{name}")) for name, each in inner])
+    raise ConfigurationError(
+        f"value.schema: {where} needs one type of string, integer, number, boolean, array (with items), object (with "
+        "properties), or one of them and null"
+    )

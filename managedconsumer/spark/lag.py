@@ -1,0 +1,127 @@
+"""How far queries are behind, from their progress reports, in messages and in seconds. Asks no broker.
+
+The seconds are those since the log first had what the query has not read, as far as the reports show it: about as exact
+as the pause between two of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Callable, Mapping
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.spark.ranges import StreamOffset
+from managedconsumer.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+# So many reports are remembered to tell seconds by.
+_KEPT = 1000
+
+
+@dataclass(frozen=True)
+class SourceLag:
+    """One source of one query, as its last progress report shows it.
+
+    ``messages`` and ``seconds``: by partition, of those that the query has. ``generation`` and ``member``: of the
+    group, None and "" without one. ``batch``: Spark's number.
+    """
+
+    query: str
+    name: str | None
+    batch: int
+    messages: Mapping[TopicPartition, int] = field(default_factory=dict)
+    seconds: Mapping[TopicPartition, float] = field(default_factory=dict)
+    generation: int | None = None
+    member: str = ""
+
+    @property
+    def owned(self) -> list[TopicPartition]:
+        """The partitions that the query had in its last batch."""
+        return sorted(self.messages)
+
+
+class LagListener(StreamingQueryListener):
+    """``spark.streams.addListener(LagListener())``: the lag of every query with a ``managedkafka`` source.
+
+    ``on_progress`` is called with the :class:`SourceLag` of each source, in Spark's thread; what it raises goes to the
+    log. :attr:`sources` holds the last of each. Spark's one thread for listeners writes them; any thread may read them.
+    """
+
+    def __init__(self, on_progress: Callable[[SourceLag], None] | None = None) -> None:
+        self._on_progress = on_progress
+        self._sources: dict[tuple[str, int], SourceLag] = {}
+        self._seen: dict[tuple[str, int], deque[tuple[float, dict[TopicPartition, int]]]] = {}
+
+    @property
+    def sources(self) -> list[SourceLag]:
+        """The last report of each source of the queries that run."""
+        return list(self._sources.values())
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (Spark's names)
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """A micro-batch is done, or there was nothing to read for a while."""
+        progress = event.progress
+        for number, source in enumerate(progress.sources):
+            found = self._look(str(progress.id), number, progress, source)
+            if found is not None and self._on_progress is not None:
+                try:
+                    self._on_progress(found)
+                except Exception:
+                    log.exception("the listener's on_progress raised")
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Nothing was read; the report before still holds."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Forget the query."""
+        query = str(event.id)
+        self._sources = {key: found for key, found in self._sources.items() if key[0] != query}
+        self._seen = {key: seen for key, seen in self._seen.items() if key[0] != query}
+
+    def _look(self, query: str, number: int, progress: Any, source: Any) -> SourceLag | None:
+        try:
+            offset = StreamOffset.from_json(json.loads(source.endOffset))
+            latest = json.loads(source.latestOffset or "null") or {}
+        except (ConfigurationError, TypeError, ValueError):
+            return None  # another source
+        logs = {TopicPartition(t, int(p)): int(end) for t, tps in latest.items() for p, end in tps.items()}
+        ends = {tp: max(logs.get(tp, at), at) for tp, at in offset.ends.items()}
+        now = datetime.fromisoformat(progress.timestamp.replace("Z", "+00:00")).timestamp()
+        seen = self._seen.setdefault((query, number), deque(maxlen=_KEPT))
+        seen.append((now, ends))
+        found = SourceLag(
+            query,
+            progress.name,
+            progress.batchId,
+            {tp: ends[tp] - at for tp, at in offset.ends.items()},
+            {tp: _since(tp, at, seen, now) for tp, at in offset.ends.items()},
+            offset.group[0] if offset.group else None,
+            offset.group[1] if offset.group else "",
+        )
+        self._sources = {**self._sources, (query, number): found}
+        return found
+
+
+def _since(tp: TopicPartition, at: int, seen: deque[tuple[float, dict[TopicPartition, int]]], now: float) -> float:
+    """For how long (seconds) there has been something behind ``at``."""
+    first = now
+    for when, ends in reversed(seen):
+        if ends.get(tp, 0) <= at:
+            break
+        first = when
+    return now - first

@@ -1,0 +1,40 @@
+"""The checkpoint of Spark's own Kafka source, read as positions: the query goes on where that source was."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from managedconsumer.spark.ranges import OffsetRange, Ranges, StreamOffset
+from managedconsumer.structs import TopicPartition
+
+
+def from_connector(value: Any) -> StreamOffset | None:
+    """``{"topic": {"0": 23}}``, what Spark's own source keeps: the next offsets; None if it is something else."""
+    if not isinstance(value, Mapping) or not value or "version" in value:
+        return None
+    ranges: Ranges = {}
+    for topic, partitions in value.items():
+        if not isinstance(partitions, Mapping):
+            return None
+        for number, offset in partitions.items():
+            if not str(number).isdecimal() or isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+                return None
+            ranges[TopicPartition(str(topic), int(number))] = OffsetRange(offset, offset)
+    return StreamOffset(ranges) if ranges else None
+
+
+def read(value: Mapping[str, Any]) -> StreamOffset:
+    """An offset of this source or of Spark's own; raises ConfigurationError for anything else."""
+    return from_connector(value) or StreamOffset.from_json(value)
+
+
+def batch_between(start: Mapping[str, Any], end: Mapping[str, Any]) -> StreamOffset:
+    """What the batch that ends at ``end`` reads. One that Spark's own source has planned begins where ``start`` ends.
+
+    A partition that is not in ``start`` was new then, and that source reads those from their first offset, 0.
+    """
+    theirs = from_connector(end)
+    if theirs is None:
+        return StreamOffset.from_json(end)
+    begin = read(start).ends
+    return StreamOffset({tp: OffsetRange(min(begin.get(tp, 0), stop), stop) for tp, stop in theirs.ends.items()})
