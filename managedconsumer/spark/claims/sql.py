@@ -59,10 +59,7 @@ class SqlClaims:
         try:
             cursor = connection.cursor()
             if not self._ready:
-                for statement in _TABLES:
-                    cursor.execute(statement)
-                connection.commit()
-                self._ready = True
+                self._make_tables(connection)
             if self._mark == "?":
                 cursor.execute("BEGIN IMMEDIATE")  # or two readers that want to write would block each other
             yield connection
@@ -72,6 +69,21 @@ class SqlClaims:
             raise
         finally:
             connection.close()
+
+    def _make_tables(self, connection: Any) -> None:
+        for attempt in (1, 2):
+            try:
+                for statement in _TABLES:
+                    connection.cursor().execute(statement)
+                connection.commit()
+            except Exception:
+                # PostgreSQL refuses one of two that make the same table at the same moment; it is there then.
+                connection.rollback()
+                if attempt == 2:
+                    raise
+            else:
+                break
+        self._ready = True
 
     def claim(self, ranges: Ranges, data: str) -> Ranges:
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.claim`."""
