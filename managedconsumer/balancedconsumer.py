@@ -131,7 +131,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         wish = GroupOptions(**mine)
         consumer_options = ConsumerOptions(use_rdkafka=use_rdkafka, **options)
         check_listener(listener)
-        check_metrics(metrics)
+        metrics = check_metrics(metrics)
         assignors = AssignorChoice.of(wish.group_protocol, membership_protocol)
         session = Session(topic, cluster, group, consumer_options, use_greenlets)
         ConsumerAPI.__init__(self, session)
@@ -265,11 +265,13 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
     def _reasons(self, stuck_after_s: float) -> tuple[list[str], list[str]]:
         ill, unready = super()._reasons(stuck_after_s)
         member = self._member
-        if member is None or ill and self._session.engine.closing:
+        if member is None or (ill and self._session.engine.closing):
             return ill, unready
         age, longest = member.heartbeat_age(), member.machine.heartbeat.timeout
         if member.generation.joined and age > longest:
-            ill.append(f"the coordinator has answered no heartbeat for {age:.0f} s, longer than the session of {longest:.0f} s")
+            ill.append(
+                f"the coordinator has answered no heartbeat for {age:.0f} s, longer than the session of {longest:.0f} s"
+            )
         if member.state is not MemberState.STABLE:
             unready.append(f"the membership is {member.state.value}, not stable")
         return ill, unready

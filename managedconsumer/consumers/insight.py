@@ -45,7 +45,7 @@ def unplaced(progress: Mapping[Any, PartitionProgress]) -> list[str]:
 def page_of(shown: str, health: Health, progress: ProgressTable) -> str:
     """The HTML of a consumer whose ``repr`` is ``shown``."""
     state = "; ".join(health["reasons"]) or "live and ready"
-    return f"<div><code>{escape(shown)}</code><p>{escape(state)}</p>{progress._repr_html_()}</div>"  # noqa: SLF001
+    return f"<div><code>{escape(shown)}</code><p>{escape(state)}</p>{progress._repr_html_()}</div>"
 
 
 def _name(key: Any) -> str:

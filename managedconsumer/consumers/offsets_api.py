@@ -13,6 +13,7 @@ from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator.committing import Patience, explicit_patience
 from managedconsumer.offset_convention import next_offset_of, target_of
 from managedconsumer.runtime.engine.pending import Commit
+from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import OffsetAndMetadata, OffsetResetStrategy, TopicPartition
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import __impl__
@@ -275,6 +276,20 @@ class ConsumerAPI(ReadingAPI, PykafkaNames):
         session = self._session
         found = session.engine.survey.progress()
         return ProgressTable((session.key(tp), each) for tp, each in found.items())
+
+    def topic_partition(self, key: Any) -> TopicPartition:
+        """Which partition a key of the offset dicts means. Raises as the methods that take a partition."""
+        return self._session.accept(key)
+
+    def group_partitions(self) -> int:
+        """How many partitions the topics have, whoever reads them, as of the last metadata."""
+        session = self._session
+        return sum(len(session.cluster.snapshot.partitions_for_topic(name) or ()) for name in session.topic_names())
+
+    @property
+    def handler(self) -> Handler:
+        """Threads or greenlets: what the consumer runs on, for what is to run beside it."""
+        return self._session.engine.handler
 
     def health(self, *, stuck_after_s: float = STUCK_AFTER_S) -> Health:
         """What an operator wants to know, as plain values; never blocks on a broker.

@@ -381,7 +381,7 @@ class FetchCollector:
         return who in self.hands
 
     def in_sight(self, queue: PartitionQueue) -> tuple[list[RecordChunk], dict[int, int]]:
-        """The chunks of ``queue`` that are still there, and timestamps by offset of messages that came out of others."""
+        """The chunks of ``queue`` that are still there, and timestamps by offset of messages in hand."""
         stamps = {message.offset: message.timestamp for message in self._pushed.of(queue)} | self.hands.stamps(queue)
         open_chunk = [self._chunk] if queue is self._queue and self._chunk is not None else []
         return [*open_chunk, *queue.chunks], stamps

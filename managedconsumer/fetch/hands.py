@@ -33,7 +33,7 @@ class Hands(dict[int, Hand]):
         self._stamps[who] = [(queue, message.offset, message.timestamp)]
 
     def stamp(self, who: int, queue: PartitionQueue, offset: int, timestamp: int) -> None:
-        """What ``who`` has in hand of ``queue`` begins at ``offset`` with a message of this time (ms; -1: not known)."""
+        """What ``who`` has in hand of ``queue`` begins at ``offset``, with a message of this time (ms; -1: unknown)."""
         self._stamps.setdefault(who, []).append((queue, offset, timestamp))
 
     def stamps(self, queue: PartitionQueue) -> dict[int, int]:

@@ -8,10 +8,12 @@ thread-safe: times are given, and whoever calls holds a lock.
 from __future__ import annotations
 
 from collections import deque
-from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from managedconsumer.values import NamedTuple
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 #: Rates are those of about the last minute (seconds), from samples that are at least so far apart.
 _WINDOW = 60.0
@@ -180,6 +182,8 @@ class Track:
 
 def moment_of(timestamp: int) -> datetime | None:
     """The moment of a message's ``timestamp`` (ms since 1970); None for one that no calendar has."""
+    from datetime import datetime, timezone  # not at the top: a millisecond of each start
+
     try:
         return datetime.fromtimestamp(timestamp / 1000.0, timezone.utc)
     except (OverflowError, ValueError, OSError):

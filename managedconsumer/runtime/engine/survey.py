@@ -59,7 +59,7 @@ class Survey:
             return {look.tp: look.track.progress(look.sight, now, wall) for look in looks}
 
     def look(self, tps: Collection[TopicPartition] | None = None, *, closely: bool = True) -> list[Look]:
-        """See where ``tps`` (None: all) stand. ``closely``: also what is the oldest message, where that is not known."""
+        """See where ``tps`` (None: all) stand; ``closely``: also what can be read of their oldest messages."""
         engine = self._engine
         with engine.lock:
             engine.collector.settle_lane()
