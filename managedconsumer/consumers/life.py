@@ -13,6 +13,7 @@ from managedconsumer.consumers.metrics import ConsumerMetrics
 from managedconsumer.consumers.owner import GroupOwner, PostRebalance
 from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator.states import MemberState
+from managedconsumer.logs import fields
 from managedconsumer.runtime.cluster.starting import StartPatience, pykafka_seconds
 from managedconsumer.runtime.engine.callbacks import ListenerCalls
 from managedconsumer.runtime.engine.committer import MemberIdentity
@@ -183,7 +184,9 @@ class GroupLives:
         Runs on the membership worker of ``life``, which ends; the new life has a new worker.
         """
         group, engine = self._session.group, self._session.engine
-        log.warning("group %s: group_protocol='consumer' is refused, using 'classic': %s", group, error)
+        log.warning(
+            "group %s: group_protocol='consumer' is refused, using 'classic': %s", group, error, extra=fields(group)
+        )
         life.member.interrupt()
         life.member.leave("group protocol not supported", 0.5)
         with engine.lock:
@@ -244,7 +247,11 @@ def _with_what_the_group_has(error: BaseException, life: GroupLife) -> BaseExcep
 
 def _end_forgotten(life: GroupLife) -> None:
     """Without this the heartbeats would keep partitions that nobody reads."""
-    log.warning("group %s: a consumer was deleted without stop(): its member leaves", life.engine.group_id)
+    log.warning(
+        "group %s: a consumer was deleted without stop(): its member leaves",
+        life.engine.group_id,
+        extra=fields(life.engine.group_id),
+    )
     life.member.leave("consumer deleted without stop()", 2.0)
     life.engine.close(2.0)
 
