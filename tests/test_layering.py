@@ -29,7 +29,6 @@ ROWS = [
         "values",
         "clock",
         "config",
-        "logs",
         "offset_convention",
     },
     {"wire"},

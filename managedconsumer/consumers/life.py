@@ -13,7 +13,6 @@ from managedconsumer.consumers.metrics import ConsumerMetrics
 from managedconsumer.consumers.owner import GroupOwner, PostRebalance
 from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator.states import MemberState
-from managedconsumer.logs import fields
 from managedconsumer.runtime.cluster.starting import StartPatience, pykafka_seconds
 from managedconsumer.runtime.engine.callbacks import ListenerCalls
 from managedconsumer.runtime.engine.committer import MemberIdentity
@@ -184,9 +183,7 @@ class GroupLives:
         Runs on the membership worker of ``life``, which ends; the new life has a new worker.
         """
         group, engine = self._session.group, self._session.engine
-        log.warning(
-            "group %s: group_protocol='consumer' is refused, using 'classic': %s", group, error, extra=fields(group)
-        )
+        log.warning("group %s: group_protocol='consumer' is refused, using 'classic': %s", group, error)
         life.member.interrupt()
         life.member.leave("group protocol not supported", 0.5)
         with engine.lock:
@@ -247,11 +244,7 @@ def _with_what_the_group_has(error: BaseException, life: GroupLife) -> BaseExcep
 
 def _end_forgotten(life: GroupLife) -> None:
     """Without this the heartbeats would keep partitions that nobody reads."""
-    log.warning(
-        "group %s: a consumer was deleted without stop(): its member leaves",
-        life.engine.group_id,
-        extra=fields(life.engine.group_id),
-    )
+    log.warning("group %s: a consumer was deleted without stop(): its member leaves", life.engine.group_id)
     life.member.leave("consumer deleted without stop()", 2.0)
     life.engine.close(2.0)
 

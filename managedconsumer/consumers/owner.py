@@ -17,7 +17,6 @@ from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator import handover as ho
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.negotiation import Negotiation
-from managedconsumer.logs import fields
 from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.engine.callbacks import CallbackNotDelivered, ListenerCalls
 from managedconsumer.runtime.engine.group_log import GroupLog
@@ -192,11 +191,7 @@ class GroupOwner:
                 try:
                     self._listener.call_here(step.method, step.partitions)
                 except Exception:
-                    log.exception(
-                        "group %s: the listener raised during stop()",
-                        self._engine.group_id,
-                        extra=fields(self._engine.group_id),
-                    )
+                    log.exception("group %s: the listener raised during stop()", self._engine.group_id)
             case _:
                 self._do(step)
 
@@ -216,9 +211,7 @@ class GroupOwner:
         try:
             told = self._listener.call(step.method, step.partitions, lambda: self.current(generation), step.begin)
         except CallbackNotDelivered as error:
-            log.warning(
-                "group %s: leaving the group: %s", self._engine.group_id, error, extra=fields(self._engine.group_id)
-            )
+            log.warning("group %s: leaving the group: %s", self._engine.group_id, error)
             self.member.leave_as_fenced(error, generation)
         if step.method == ho.ASSIGNED and self.current(generation):
             self._post_rebalance(self._old, self._session.held(self._session.assigned()))

@@ -8,7 +8,6 @@ from typing import Callable, Mapping
 from managedconsumer import errors as err
 from managedconsumer.fetch.epochs import checked_epochs
 from managedconsumer.fetch.resets import OffsetAnswer
-from managedconsumer.logs import fields
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.structs import OffsetType, TopicPartition
 from managedconsumer.subscription_state import FetchState
@@ -108,16 +107,11 @@ class Positioning:
         for tp, answer in answers.items():
             if answer.error is None:
                 found[tp] = max(0, answer.offset)
-                log.info("%s-%d: starting at offset %d", *tp, found[tp], extra=fields(engine.group_id, tp))
+                log.info("%s-%d: starting at offset %d", *tp, found[tp])
             elif answer.may_change or engine.closing:
                 late[tp] = answer
                 if not interrupted():
-                    log.warning(
-                        "%s-%d: where to start is not known yet: %s",
-                        *tp,
-                        answer.error,
-                        extra=fields(engine.group_id, tp),
-                    )
+                    log.warning("%s-%d: where to start is not known yet: %s", *tp, answer.error)
             else:
                 raise answer.error
         return found, late
@@ -136,9 +130,7 @@ class Positioning:
                     del positions[tp]
                     engine.ask_user(tp, gone)
                     continue
-                log.warning(
-                    "%s Reading continues at offset %d", gone, end.end_offset, extra=fields(engine.group_id, tp)
-                )
+                log.warning("%s Reading continues at offset %d", gone, end.end_offset)
                 positions[tp], known[tp] = end.end_offset, end.leader_epoch
         return positions, known
 

@@ -11,7 +11,6 @@ from managedconsumer.config import check_int, wrong_value
 from managedconsumer.consumers.aio import AsyncReader
 from managedconsumer.consumers.session import Session
 from managedconsumer.consumers.stopping import LifeAPI
-from managedconsumer.logs import fields
 from managedconsumer.runtime.engine.user_code import blame
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import FastPath, Message, arrow
@@ -205,8 +204,7 @@ class ReadingAPI(LifeAPI, FastPath):
     def _decide_corrupt(self, error: err.CorruptRecordError) -> None:
         if self._decide(error, None) != "skip":
             raise error
-        place = (error.topic, error.partition)
-        log.warning("skipped: %s", error, extra=fields(self._session.group, place))
+        log.warning("skipped: %s", error)
         self._session.engine.skip_corrupt(TopicPartition(error.topic, error.partition), error.offset)
 
     def _decide(self, error: Exception, message: Message | None) -> str:

@@ -18,7 +18,6 @@ from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.coordinator.states import MemberState
-from managedconsumer.logs import fields
 from managedconsumer.runtime.cluster.coordinator_link import HEARTBEAT, CoordinatorLink
 from managedconsumer.runtime.open_requests import OpenRequests
 from managedconsumer.runtime.waiting import exits
@@ -374,11 +373,7 @@ class GroupMember:
             self._closing = self._exiting = True
             leave_request = self.machine.leave_request("the interpreter ends")
             self._lock.notify_all()
-        log.info(
-            "group %s: the interpreter ends without stop(): the member leaves",
-            self.machine.group_id,
-            extra=fields(self.machine.group_id),
-        )
+        log.info("group %s: the interpreter ends without stop(): the member leaves", self.machine.group_id)
         self._link.interrupt(HEARTBEAT)
         self._before_exit()
         # A daemon thread that still consumes gets nothing more.

@@ -12,7 +12,6 @@ import logging
 from typing import Any, Mapping
 
 from managedconsumer import errors as err
-from managedconsumer.logs import fields
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.lending import PATIENCE
 from managedconsumer.runtime.net.connection import Connection
@@ -166,13 +165,7 @@ class CoordinatorLink:
     def _find(self) -> BrokerInfo:
         broker = self._cluster.find_coordinator(self._group_id)
         if self._broker != broker:
-            log.info(
-                "group %s: the coordinator is broker %d (%s)",
-                self._group_id,
-                broker.node_id,
-                broker.address,
-                extra=fields(self._group_id),
-            )
+            log.info("group %s: the coordinator is broker %d (%s)", self._group_id, broker.node_id, broker.address)
         self._broker = broker
         return broker
 
@@ -192,13 +185,7 @@ class CoordinatorLink:
         for connection in connections:
             connection.close()
         if broker is not None and not self._closed:
-            log.info(
-                "group %s: coordinator %s is lost: %s",
-                self._group_id,
-                broker.address,
-                reason,
-                extra=fields(self._group_id),
-            )
+            log.info("group %s: coordinator %s is lost: %s", self._group_id, broker.address, reason)
 
     def interrupt(self, purpose: str) -> None:
         """Make the requests of ``purpose`` that wait fail; any thread. That says nothing about the coordinator.

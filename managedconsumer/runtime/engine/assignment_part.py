@@ -9,7 +9,6 @@ from typing import Collection, Iterable, Mapping
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.fetch.buffer import PartitionQueue
-from managedconsumer.logs import fields
 from managedconsumer.partition_state import checked_offset
 from managedconsumer.runtime.engine.state import EngineState
 from managedconsumer.structs import TopicPartition
@@ -38,7 +37,7 @@ class AssignmentPart(EngineState):
             if queue is None or self.closing:
                 return
             if queue.undecided is None:
-                log.error("%s", error, extra=fields(self.group_id, tp))
+                log.error("%s", error)
             queue.undecided, queue.fetch_offset = error, -1
             self._undecided[tp] = queue
             self.wake_consumers()
@@ -174,7 +173,6 @@ class AssignmentPart(EngineState):
             *queue.tp,
             queue.state.position,
             self.options.auto_offset_reset,
-            extra=fields(self.group_id, queue.tp),
         )
         # An open chunk must not set the position to its own end later on.
         self.collector.forget({queue.tp})
@@ -204,7 +202,6 @@ class AssignmentPart(EngineState):
             position,
             (old or b"").hex(),
             (topic_id or b"").hex(),
-            extra=fields(self.group_id, queue.tp),
         )
         self.collector.forget({queue.tp})
         self.subscription.need_offset_reset(queue.tp)
@@ -227,16 +224,10 @@ class AssignmentPart(EngineState):
                 queue.restart()
                 self.ask_user(tp, err.LogTruncationError(tp.topic, tp.partition, position, end_offset))
                 return
-            what = err.LogTruncationError(*tp, position, end_offset)
-            log.warning("%s Reading continues at %d", what, end_offset, extra=fields(self.group_id, tp))
+            log.warning("%s Reading continues at %d", err.LogTruncationError(*tp, position, end_offset), end_offset)
             self.subscription.seek(tp, end_offset, epoch)
         else:
-            log.info(
-                "%s-%d: the log has changed from offset %d on; nothing of it was handed out",
-                *tp,
-                end_offset,
-                extra=fields(self.group_id, tp),
-            )
+            log.info("%s-%d: the log has changed from offset %d on; nothing of it was handed out", *tp, end_offset)
         queue.restart()
         queue.last_epoch = epoch
         self.lock.notify_all()

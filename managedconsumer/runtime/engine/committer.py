@@ -10,7 +10,6 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.coordinator import committing
 from managedconsumer.coordinator.committing import Committing, Offsets, Patience, Result, Wanted
-from managedconsumer.logs import fields
 from managedconsumer.runtime.cluster.offsets import COMMIT
 from managedconsumer.runtime.engine.commit_worker import CommitWorker
 from managedconsumer.runtime.engine.pending import Commit, Explicit, Finished, give_up, stopped
@@ -300,13 +299,7 @@ class Committer:
             news = not commit.done()
             commit.finish(error)
         if news and error is not None:
-            log.warning(
-                "group %s: auto-commit (%s) did not happen: %s",
-                self._engine.group_id,
-                commit.why,
-                error,
-                extra=fields(self._engine.group_id),
-            )
+            log.warning("group %s: auto-commit (%s) did not happen: %s", self._engine.group_id, commit.why, error)
 
     def _commit_finished(self, commit: Finished) -> None:
         engine = self._engine
@@ -345,12 +338,7 @@ class Committer:
             commit.wait(max(0.0, until - engine.handler.now()))
         late = [commit for commit in waiting if not commit.done()]
         if late:
-            log.warning(
-                "group %s: %d commits were not through when the consumer stopped",
-                engine.group_id,
-                len(late),
-                extra=fields(engine.group_id),
-            )
+            log.warning("group %s: %d commits were not through when the consumer stopped", engine.group_id, len(late))
         give_up(late, engine.group_id, stopped())
 
     def join(self, timeout: float) -> None:

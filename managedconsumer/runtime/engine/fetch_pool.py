@@ -15,7 +15,6 @@ from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.fetch.refused import refused_batch
-from managedconsumer.logs import fields
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
 from managedconsumer.runtime.engine.desk import Desk
 from managedconsumer.runtime.engine.parking import Parking
@@ -307,7 +306,7 @@ class FetchPool:
             batch = refused_batch(queue.context, offset, error, "fetch_message_max_bytes")
             if batch is None:
                 return False
-            log.warning("%s", batch.error, extra=fields(engine.group_id, queue.tp))
+            log.warning("%s", batch.error)
             # The buffer and the collector see the interface only.
             engine.buffer.accept(queue, version, cast("RecordChunk", batch))
             engine.lock.notify_all()
@@ -362,7 +361,7 @@ class FetchPool:
         elif result.outcome is fp.Outcome.RESET:
             engine.offset_out_of_range(queue)
         elif result.outcome is fp.Outcome.RAISE:
-            log.error("fetching %s-%d: %s", *queue.tp, problem, extra=fields(engine.group_id, queue.tp))
+            log.error("fetching %s-%d: %s", *queue.tp, problem)
             engine.fail(problem)
         return result.outcome is fp.Outcome.REFRESH
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Collection, Mapping
+from typing import Collection
 
 from managedconsumer.coordinator import events as ev
-from managedconsumer.coordinator.history import GroupEvent, History
+from managedconsumer.coordinator.history import History
 from managedconsumer.coordinator.requests import waiting_text
-from managedconsumer.logs import fields
 from managedconsumer.runtime.engine.troubles import COORDINATOR, GROUP, WAITING, Troubles
 from managedconsumer.structs import Generation, TopicPartition
 
@@ -26,8 +25,7 @@ class GroupLog:
         """``event`` of a membership that is in ``generation``: one INFO line for each change of state."""
         if isinstance(event, ev.Transition):
             old, new = event.old.value, event.new.value
-            told = self.history.add("state", event.generation, old=old, new=new, reason=event.reason)
-            log.info("%s", told, extra=_fields(told))
+            log.info("%s", self.history.add("state", event.generation, old=old, new=new, reason=event.reason))
         elif isinstance(event, ev.CoordinatorLost):
             self.history.add("coordinator", generation, reason=event.reason)
             self.troubles.note(COORDINATOR, f"the coordinator is away: {event.reason}")
@@ -46,13 +44,8 @@ class GroupLog:
 
     def note(self, kind: str, generation: Generation, tps: Collection[TopicPartition], reason: str = "") -> None:
         """Something has happened to partitions. ``kind``: one that ``coordinator.history.GroupEvent`` describes."""
-        told = self.history.add(kind, generation, tps, reason=reason)
-        log.debug("%s", told, extra=_fields(told))
+        log.debug("%s", self.history.add(kind, generation, tps, reason=reason))
 
     def taken_over(self) -> None:
         """A share was taken over: whatever went wrong with the group before is over."""
         self.troubles.over(GROUP)
-
-
-def _fields(event: GroupEvent) -> Mapping[str, Any]:
-    return fields(event.group, member=event.member, generation=event.generation)

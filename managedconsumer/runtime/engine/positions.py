@@ -7,7 +7,6 @@ from typing import Any, Callable, Mapping
 
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch.resets import OffsetAnswer
-from managedconsumer.logs import fields
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
 from managedconsumer.runtime.engine.fetch_pool import LONGEST_PAUSE
@@ -112,7 +111,7 @@ class PositionWorker:
                         continue
                     if state.reset_to(max(0, answer.offset), strategy):
                         # The epoch of the log's start says nothing about the records before the position.
-                        log.info("%s-%d: starting at offset %d", *tp, answer.offset, extra=fields(engine.group_id, tp))
+                        log.info("%s-%d: starting at offset %d", *tp, answer.offset)
                         engine.buffer.restart(tp)
                 engine.fetchers.ensure_workers()
                 engine.lock.notify_all()

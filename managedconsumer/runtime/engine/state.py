@@ -14,7 +14,6 @@ from managedconsumer import errors as err
 from managedconsumer.config import ConsumerOptions
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.collect import FetchCollector
-from managedconsumer.logs import fields
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.engine.troubles import METADATA, Troubles
 from managedconsumer.runtime.waiting import forks, owners
@@ -101,7 +100,7 @@ class EngineState(forks.OwnProcess):
         self.visits = 0
         self.error: BaseException | None = None
         self._cause: TracebackType | None = None
-        self.troubles = Troubles(group_id or "consumer", group_id)
+        self.troubles = Troubles(group_id or "consumer")
         self._raise_once: deque[BaseException] = deque()
         self._tasks: deque[Task] = deque()
         #: The event loop that consumes, or has consumed last.
@@ -135,9 +134,7 @@ class EngineState(forks.OwnProcess):
         # What a broker refuses, or a network, is said in one line; a traceback is for what should not have happened.
         expected = isinstance(error, err.KafkaException) and not isinstance(error, err.IllegalStateError)
         trace = None if expected else error
-        log.error(
-            "%s: the consumer ends: %s", self.group_id or "consumer", error, exc_info=trace, extra=fields(self.group_id)
-        )
+        log.error("%s: the consumer ends: %s", self.group_id or "consumer", error, exc_info=trace)
 
     def raise_later(self, error: BaseException) -> None:
         """An error of the user's code: raised once, by the next call that consumes."""
@@ -207,7 +204,6 @@ class EngineState(forks.OwnProcess):
                         "%s: a thread (greenlet, task) ended with offset %d of %s-%d in hand, which is not finished: "
                         "nothing beyond it is committed until another member or another start reads it again",
                         *(self.group_id or "consumer", offset, *tp),
-                        extra=fields(self.group_id, tp),
                     )
 
     # -- what brokers are asked ----------------------------------------------------------------------------------------

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Hashable
 
-from managedconsumer.logs import fields
-
 log = logging.getLogger(__name__)
 
 #: Where trouble is met; a fetch worker's is ``(FETCH, broker id, slot)``.
@@ -17,15 +15,14 @@ METADATA, POSITIONS, FETCH = "metadata", "positions", "fetch"
 class Troubles:
     """Troubles by where they are met, so that each ends when *that* works again. Thread-safe without a lock."""
 
-    def __init__(self, owner: str, group: str | None = None) -> None:
+    def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._fields = fields(group)
         self._texts: dict[Hashable, str] = {}
 
     def note(self, source: Hashable, text: str) -> None:
         """``source`` has trouble; logged when it is new."""
         if self._texts.pop(source, None) != text:
-            log.warning("%s: %s", self._owner, text, extra=self._fields)
+            log.warning("%s: %s", self._owner, text)
         self._texts[source] = text
 
     def over(self, source: Hashable) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 
 from managedconsumer.errors import KafkaException
-from managedconsumer.logs import fields
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.member import GroupMember
 
@@ -46,11 +45,7 @@ class ProcessingWatchdog:
             busy = self._engine.collector.in_hand() or self._engine.collector.hands.left_behind()
         if progress != self._seen or not (busy or self.waiting):
             if self.waiting:
-                log.info(
-                    "group %s: the user is back, joining again",
-                    self._engine.group_id,
-                    extra=fields(self._engine.group_id),
-                )
+                log.info("group %s: the user is back, joining again", self._engine.group_id)
                 self._engine.troubles.over(SOURCE)
             self._seen, self._since, self.waiting = progress, now, False
         elif not self.waiting and now - self._since > self._limit:
