@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from managedconsumer.spark.events import PageViews as PageViews
-    from managedconsumer.spark.lag import progress_of as progress_of
     from managedconsumer.spark.pageviews import PageViewCounts as PageViewCounts
     from managedconsumer.spark.progress import ProgressListener as ProgressListener
     from managedconsumer.spark.session import make_session as make_session
@@ -28,7 +27,6 @@ _HOMES = {
     "PageViews": "events",
     "ProgressListener": "progress",
     "make_session": "session",
-    "progress_of": "lag",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605
