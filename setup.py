@@ -62,6 +62,8 @@ TYPED = ["fastavro>=1.9", "protobuf>=5"]
 # pykafka 2.8 imports pkg_resources, which setuptools 81 removed.
 PYKAFKA = ["pykafka>=2.8", "setuptools<81"]
 CLI = ["click>=8.2", "rich>=13"]
+PROMETHEUS = ["prometheus_client>=0.20"]
+OTEL = ["opentelemetry-api>=1.24"]
 DEMO = [*SPARK, *CLI]
 # All the clients that benchmarks/ compares, the codecs that some of them do not bring, and plots.
 BENCH = [
@@ -84,6 +86,10 @@ FASTTEST = [
     *FAST,
     *PYKAFKA,
     *CLI,
+    *PROMETHEUS,
+    *OTEL,
+    "opentelemetry-sdk>=1.24",
+    "PyYAML>=6",
     "aiokafka>=0.12",
     "Cython>=3.1",
     "docutils>=0.20",
@@ -130,6 +136,8 @@ setup(
         "fast": FAST,
         "pykafka": PYKAFKA,
         "cli": CLI,
+        "prometheus": PROMETHEUS,
+        "otel": OTEL,
         "demo": DEMO,
         "bench": BENCH,
         "fasttest": FASTTEST,

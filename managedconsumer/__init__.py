@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from managedconsumer.compat.tls import SslConfig as SslConfig
     from managedconsumer.compat.values import CompressionType as CompressionType
     from managedconsumer.consumers.signals import stop_on_signals as stop_on_signals
+    from managedconsumer.fetch.progress import PartitionProgress as PartitionProgress
     from managedconsumer.listeners import AsyncConsumerRebalanceListener as AsyncConsumerRebalanceListener
     from managedconsumer.listeners import ConsumerRebalanceListener as ConsumerRebalanceListener
     from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer as ManagedBalancedConsumer
@@ -53,6 +54,7 @@ _HOMES = {
     "OffsetResetStrategy": "structs",
     "OffsetType": "structs",
     "Partition": "compat.parts",
+    "PartitionProgress": "fetch.progress",
     "RangeProtocol": "compat.membership",
     "RoundRobinProtocol": "compat.membership",
     "SimpleConsumer": "simpleconsumer",

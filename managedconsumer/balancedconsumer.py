@@ -13,6 +13,7 @@ from managedconsumer import errors as err
 from managedconsumer.compat.membership import RangeProtocol
 from managedconsumer.compat.private import PykafkaMemberNames
 from managedconsumer.config import ConsumerOptions, GroupOptions, check_bool, check_group, check_names
+from managedconsumer.consumers.insight import STUCK_AFTER_S, Health
 from managedconsumer.consumers.life import GroupLives
 from managedconsumer.consumers.machines import AssignorChoice, error_handlers
 from managedconsumer.consumers.metrics import ConsumerMetrics, check_metrics
@@ -21,6 +22,7 @@ from managedconsumer.consumers.owner import GroupOwner
 from managedconsumer.consumers.post_rebalance import PostRebalance
 from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator.history import GroupEvent
+from managedconsumer.coordinator.states import MemberState
 from managedconsumer.listeners import check_listener
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.simpleconsumer import HeldConsumer
@@ -129,7 +131,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         wish = GroupOptions(**mine)
         consumer_options = ConsumerOptions(use_rdkafka=use_rdkafka, **options)
         check_listener(listener)
-        check_metrics(metrics)
+        metrics = check_metrics(metrics)
         assignors = AssignorChoice.of(wish.group_protocol, membership_protocol)
         session = Session(topic, cluster, group, consumer_options, use_greenlets)
         ConsumerAPI.__init__(self, session)
@@ -242,13 +244,15 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         """
         return self._session.engine.history.watch(told)
 
-    def health(self) -> dict[str, Any]:
-        """Everything an operator asks first, as plain values; never blocks on a broker."""
+    def health(self, *, stuck_after_s: float = STUCK_AFTER_S) -> Health:
+        """Everything an operator asks first, as plain values; never blocks on a broker.
+
+        See :meth:`managedconsumer.SimpleConsumer.health` for ``stuck_after_s`` (seconds), ``live`` and ``ready``.
+        """
         member, link = self._member, self._session.engine.link
         broker = None if link is None else link.broker
         generation = NO_GENERATION if member is None else member.generation
-        return {
-            **super().health(),
+        mine = {
             "group": self._session.group,
             "state": "stopped" if member is None else member.state.value,
             "member_id": generation.member_id,
@@ -256,3 +260,22 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
             "coordinator": None if broker is None else broker.address,
             "heartbeat_age_s": None if member is None else member.heartbeat_age(),
         }
+        return Health(super().health(stuck_after_s=stuck_after_s) | mine)
+
+    def _reasons(self, stuck_after_s: float) -> tuple[list[str], list[str]]:
+        ill, unready = super()._reasons(stuck_after_s)
+        member = self._member
+        if member is None or (ill and self._session.engine.closing):
+            return ill, unready
+        age, longest = member.heartbeat_age(), member.machine.heartbeat.timeout
+        if member.generation.joined and age > longest:
+            ill.append(
+                f"the coordinator has answered no heartbeat for {age:.0f} s, longer than the session of {longest:.0f} s"
+            )
+        if member.state is not MemberState.STABLE:
+            unready.append(f"the membership is {member.state.value}, not stable")
+        return ill, unready
+
+    def _shown_state(self) -> str:
+        member = self._member
+        return super()._shown_state() if member is None else member.state.value

@@ -7,6 +7,7 @@ names the argument, the value and what is allowed.
 from __future__ import annotations
 
 from numbers import Integral, Real
+from os import PathLike
 from typing import Any, Callable, ClassVar, Iterable
 
 from managedconsumer.errors import ConfigurationError, UnicodeException
@@ -264,6 +265,7 @@ class GroupOptions(_Options):
     group_protocol: str = "classic"
     group_instance_id: str | None = None
     post_rebalance_callback: Callable[..., Any] | None = None
+    history: str | PathLike[str] | None = None
 
     def _check(self) -> None:
         for name, minimum in (
@@ -284,6 +286,8 @@ class GroupOptions(_Options):
             )
         check_choice("group_protocol", self.group_protocol, GROUP_PROTOCOLS)
         check_callable("post_rebalance_callback", self.post_rebalance_callback)
+        if self.history is not None and not (isinstance(self.history, str | PathLike) and str(self.history)):
+            raise wrong_kind("history", self.history, "the path of a file (or None)")
         if self.group_instance_id is not None and not (
             isinstance(self.group_instance_id, str) and self.group_instance_id
         ):

@@ -53,6 +53,7 @@ class ManagedBalancedConsumer(BalancedConsumer):
         queued_max_bytes: int = 64 * 1024 * 1024,
         on_error: Any = "raise",
         metrics: Any = None,
+        history: Any = None,
         use_greenlets: bool | None = None,
         **unknown: NoReturn,
     ) -> None:
@@ -99,6 +100,7 @@ class ManagedBalancedConsumer(BalancedConsumer):
             queued_max_bytes=queued_max_bytes,
             on_error=on_error,
             metrics=metrics,
+            history=history,
             use_greenlets=use_greenlets,
             **unknown,
         )

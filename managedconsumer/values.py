@@ -28,6 +28,7 @@ _NEW = (
     lambda _cls, a, b, c, d, e, f, g, h: _make(_cls, (a, b, c, d, e, f, g, h)),
     lambda _cls, a, b, c, d, e, f, g, h, i: _make(_cls, (a, b, c, d, e, f, g, h, i)),
     lambda _cls, a, b, c, d, e, f, g, h, i, j: _make(_cls, (a, b, c, d, e, f, g, h, i, j)),
+    lambda _cls, a, b, c, d, e, f, g, h, i, j, k: _make(_cls, (a, b, c, d, e, f, g, h, i, j, k)),
 )
 
 
@@ -58,7 +59,7 @@ class Value:
 
 
 class _NamedTupleType(type):
-    """Makes a class of its annotations, as ``typing.NamedTuple`` does. At most ten fields."""
+    """Makes a class of its annotations, as ``typing.NamedTuple`` does. At most eleven fields."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
         types: dict[str, Any] = body.get("__annotations__", {})

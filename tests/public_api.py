@@ -42,6 +42,7 @@ PROMISED: dict[str, list[str] | str] = {
     ],
     "managedconsumer.errors": ALL,
     "managedconsumer.listeners": ["AsyncConsumerRebalanceListener", "ConsumerRebalanceListener"],
+    "managedconsumer.observe": ALL,
     "managedconsumer.observe.metrics": ["Metrics"],
     "managedconsumer.observe.recorder": ["Recorder"],
     "managedconsumer.structs": ["OffsetAndMetadata", "OffsetResetStrategy", "OffsetType", "TopicPartition"],

@@ -326,4 +326,5 @@ def test_the_managed_consumers_arguments_are_pykafkas_in_its_order() -> None:
         "queued_max_bytes": 64 * 1024 * 1024,
         "on_error": "raise",
         "metrics": None,
+        "history": None,
     }

@@ -80,7 +80,7 @@ def test_the_benchmarks_find_where_to_write_their_tables() -> None:
         assert text.count(f".. begin {name}\n") == text.count(f".. end {name}\n") == 1
 
 
-@pytest.mark.parametrize("name", ["options", "pykafka", "guarantees", "errors", "performance"])
+@pytest.mark.parametrize("name", ["options", "pykafka", "guarantees", "errors", "performance", "observability"])
 def test_a_page_mentions_no_file_that_does_not_exist(name: str) -> None:
     text = (DOCS / f"{name}.rst").read_text(encoding="utf-8")
     mentioned = re.findall(r"``((?:examples|benchmarks|docs)/[\w./]+)``", text)

@@ -8,6 +8,7 @@ import click
 
 from managedconsumer.cli import _show
 from managedconsumer.observe import drawing
+from managedconsumer.observe.flight import lines_of
 from managedconsumer.observe.recorder import Recorder
 from managedconsumer.observe.timeline import Timeline
 
@@ -22,14 +23,15 @@ from managedconsumer.observe.timeline import Timeline
 def command(files: tuple[Path, ...], output: Path | None, group: str | None, as_json: bool) -> None:
     """The rebalances of a group: when, how long, why; and how long nobody read each partition.
 
-    The files are JSON lines as a Recorder writes them (to_json_lines()), of one process or of several.
+    The files are those of consumers with history=PATH, also of processes that were killed, or JSON lines as a Recorder
+    writes them (to_json_lines()); of one process or of several.
     """
     if output is not None and output.suffix not in (".html", ".svg"):
         raise click.BadParameter(f"{output} ends in neither .html nor .svg", param_hint="--output")
     recorder = Recorder()
     for file in files:
         try:
-            recorder.read(file.read_text(encoding="utf-8").splitlines())
+            recorder.read(lines_of(file.read_bytes()))
         except ValueError as error:
             raise click.BadParameter(f"{file}: {error}", param_hint="FILES") from None
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from managedconsumer import errors as err
 from managedconsumer.config import GroupOptions
@@ -19,6 +19,9 @@ from managedconsumer.runtime.engine.committer import MemberIdentity
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.engine.watchdog import ProcessingWatchdog
 from managedconsumer.runtime.waiting.primitives import Worker
+
+if TYPE_CHECKING:
+    from managedconsumer.observe.flight import FlightRecorder
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +134,12 @@ class GroupLives:
         self._listener = listener
         self._post_rebalance = post_rebalance
         self._metrics = metrics
+        self._flight: FlightRecorder | None = None
+        if options.history is not None:
+            from managedconsumer.observe.flight import FlightRecorder
+
+            self._flight = FlightRecorder(options.history, session.engine.handler)
+            session.engine.history.watch(self._flight.add)
         self._protocol = options.group_protocol
         #: The present life; None outside of start() to stop().
         self.current: GroupLife | None = None
@@ -138,6 +147,8 @@ class GroupLives:
     def start(self) -> None:
         """Join the group and wait for the first share. Raises what keeps it from that."""
         session, options = self._session, self._options
+        if self._flight is not None:
+            self._flight.open()
         seconds = pykafka_seconds(options.rebalance_max_retries, options.rebalance_backoff_ms)
         patience = StartPatience(str(session.group), session.cluster, seconds)
         session.open(patience)
@@ -192,6 +203,8 @@ class GroupLives:
             life.leave(reason, timeout)
         session.close(timeout)
         self._metrics.ended()
+        if self._flight is not None:
+            self._flight.close()
         self.current = None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, Callable
+from typing import Any
 
 from managedconsumer.consumers.coordinator_metrics import ConsumerCoordinatorMetrics, GroupCoordinatorMetrics
 from managedconsumer.consumers.session import Session
@@ -21,12 +21,17 @@ _numbers = itertools.count(1)
 
 
 def check_metrics(metrics: Any) -> Any:
-    """``metrics`` if it is None or a registry; raises ConfigurationError otherwise."""
+    """The registry for what was given as ``metrics`` (None: none); raises ConfigurationError otherwise."""
+    if metrics is None:
+        return None
+    from managedconsumer.observe.adapters import registry_of  # most consumers are not told of
+
+    metrics = registry_of(metrics)
     missing = [name for name in ("counter", "gauge", "timer") if not callable(getattr(metrics, name, None))]
-    if metrics is not None and missing:
+    if missing:
         raise ConfigurationError(
-            f"metrics must be None or a registry like managedconsumer.observe.metrics.Metrics(); {metrics!r} has no "
-            f"method {', '.join(missing)}"
+            f"metrics must be None or a registry like managedconsumer.observe.metrics.Metrics(), a CollectorRegistry "
+            f"of prometheus_client or a Meter of OpenTelemetry; {metrics!r} has no method {', '.join(missing)}"
         )
     return metrics
 
@@ -43,7 +48,7 @@ class ConsumerMetrics:
         self._member: GroupCoordinatorMetrics | None = None
         self._commits: ConsumerCoordinatorMetrics | None = None
         engine = session.engine
-        self._engine = weakref.proxy(engine)
+        self._consumer = weakref.ref(consumer)
         self._subscription = weakref.proxy(engine.subscription)
         session.committer.watch(self._committed)
         engine.history.watch(self._observe)
@@ -56,7 +61,11 @@ class ConsumerMetrics:
         if self._metrics is not None:
             self._commits = ConsumerCoordinatorMetrics(self._metrics, _PREFIX, self._subscription, self._tags)
             self._member = GroupCoordinatorMetrics(machine.heartbeat, self._metrics, _PREFIX, self._tags)
-            self._gauges(self._engine)
+            consumer = self._consumer()
+            if consumer is not None:
+                from managedconsumer.observe.measures import measure
+
+                measure(self._metrics, consumer, self._tags)
 
     def ended(self) -> None:
         """The consumer was stopped: drop its metrics, or a registry that many consumers share would grow for ever."""
@@ -77,22 +86,3 @@ class ConsumerMetrics:
             self._member.moved(MemberState(event.old), new, event.moment)
             if new is MemberState.LOSING:
                 self._member.lost()
-
-    def _gauges(self, engine: Any) -> None:
-        def gauge(name: str, text: str, source: Callable[[], float]) -> None:
-            self._metrics.gauge(f"{_PREFIX}_{name}", text, self._tags, source)
-
-        def lags() -> list[int]:
-            with engine.lock:
-                states = list(engine.subscription.assignment.values())
-                return [
-                    max(0, state.highwater - state.position)
-                    for state in states
-                    if state.highwater is not None and state.position is not None
-                ]
-
-        gauge("queued_messages", "Messages fetched and not begun to be handed out", lambda: engine.buffer.records)
-        gauge("queued_bytes", "Bytes fetched and not begun to be handed out", lambda: engine.buffer.nbytes)
-        gauge("records_lag", "Messages behind the ends of the logs, as of the last fetches", lambda: sum(lags()))
-        gauge("records_lag_max", "The same, of the partition that is behind most", lambda: max(lags(), default=0))
-        gauge("running", "1 while the consumer runs", lambda: not engine.closing and engine.error is None)

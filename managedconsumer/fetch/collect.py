@@ -20,7 +20,7 @@ from managedconsumer.fetch.hands import Hands
 from managedconsumer.fetch.pushed import PushedBack
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Lane, Message, RecordChunk
-from managedconsumer.wire.records.arrow import chunk_to_columns, messages_to_columns
+from managedconsumer.wire.records.arrow import first_of, messages_to_columns, rest_of
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class FetchCollector:
             if self._pushed and (pushed := self._pushed.first()) is not None:
                 queue, message = pushed
                 taken = (message,)
-                self.hands[who] = ((queue, message.offset),)
+                self.hands.give(who, queue, message)
                 self._take_pushed(queue, taken)
                 self.handed_out += 1
                 return message
@@ -91,7 +91,7 @@ class FetchCollector:
             if found is None or self._queue is None or self._chunk is None:
                 return None
             # In this order: at no moment is the message behind the position and in no hand.
-            self.hands[who] = ((self._queue, found.offset),)
+            self.hands.give(who, self._queue, found)
             self._queue.state.position = found.offset + 1
             self.handed_out += 1
             return found
@@ -115,6 +115,7 @@ class FetchCollector:
                     # Right now: the end of a chunk settles what is finished, and these are not.
                     lowest[queue] = more[0].offset
                     self.hands[who] = tuple(lowest.items())
+                    self.hands.stamp(who, queue, more[0].offset, more[0].timestamp)
                 if fresh:
                     queue.state.position = self._mark = more[-1].offset + 1
                 else:
@@ -150,10 +151,11 @@ class FetchCollector:
                 self._take_pushed(queue, taken)
                 self.handed_out += len(taken)
                 return (batch,)
-            found = self._read(lambda chunk: _rest_of(chunk, columns))
+            found = self._read(lambda chunk: rest_of(chunk, columns))
             if found is None or self._queue is None or self._chunk is None:
                 return None
             self.hands[who] = ((self._queue, self._mark),)
+            self.hands.stamp(who, self._queue, *first_of(found[0], self._mark))
             self._queue.state.position = self._chunk.position
             self.handed_out += found[0].num_rows
             return found
@@ -378,6 +380,12 @@ class FetchCollector:
         """True if ``who`` has something in hand."""
         return who in self.hands
 
+    def in_sight(self, queue: PartitionQueue) -> tuple[list[RecordChunk], dict[int, int]]:
+        """The chunks of ``queue`` that are still there, and timestamps by offset of messages in hand."""
+        stamps = {message.offset: message.timestamp for message in self._pushed.of(queue)} | self.hands.stamps(queue)
+        open_chunk = [self._chunk] if queue is self._queue and self._chunk is not None else []
+        return [*open_chunk, *queue.chunks], stamps
+
     def owners(self) -> list[int]:
         """The threads that have something in hand."""
         self.settle_lane()
@@ -387,10 +395,3 @@ class FetchCollector:
         """``who`` has ended: what it had in hand stays unfinished as long as the partition is ours. Returns that."""
         self.settle_lane()
         return self.hands.leave_behind(who)
-
-
-def _rest_of(chunk: RecordChunk, columns: Sequence[str]) -> tuple[Any] | None:
-    if chunk.exhausted:  # a batch without rows would say the same, but has to be built
-        return None
-    batch = chunk_to_columns(chunk, columns=columns)
-    return (batch,) if batch.num_rows else None

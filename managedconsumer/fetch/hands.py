@@ -9,6 +9,7 @@ from typing import Container
 
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.structs import TopicPartition
+from managedconsumer.wire.records import Message
 
 #: The lowest offset in hand of each partition.
 Hand = tuple[tuple[PartitionQueue, int], ...]
@@ -23,6 +24,21 @@ class Hands(dict[int, Hand]):
         super().__init__()
         # What each had in hand when its partition was taken away: the next offset, until it comes back.
         self._taken: dict[int, dict[TopicPartition, int]] = {}
+        # Timestamps (ms) of what was given out under the lock, as its bytes may be gone: partition, offset, timestamp.
+        self._stamps: dict[int, list[tuple[PartitionQueue, int, int]]] = {}
+
+    def give(self, who: int, queue: PartitionQueue, message: Message) -> None:
+        """``who`` has ``message`` in hand, and nothing else."""
+        self[who] = ((queue, message.offset),)
+        self._stamps[who] = [(queue, message.offset, message.timestamp)]
+
+    def stamp(self, who: int, queue: PartitionQueue, offset: int, timestamp: int) -> None:
+        """What ``who`` has in hand of ``queue`` begins at ``offset``, with a message of this time (ms; -1: unknown)."""
+        self._stamps.setdefault(who, []).append((queue, offset, timestamp))
+
+    def stamps(self, queue: PartitionQueue) -> dict[int, int]:
+        """Timestamps (ms) of messages in hand by offset, as far as they are known."""
+        return {o: time for each in self._stamps.values() for other, o, time in each if other is queue and time >= 0}
 
     def lowest(self, queue: PartitionQueue, but: int | None = None) -> int | None:
         """The lowest offset of the partition in any hand other than that of ``but``."""
@@ -46,6 +62,8 @@ class Hands(dict[int, Hand]):
                 self[who] = kept
             else:
                 self.pop(who, None)
+        for who, stamps in list(self._stamps.items()):
+            self._stamps[who] = [each for each in stamps if each[0].tp not in tps]
 
     # -- what was taken away --------------------------------------------------------------------------
 
@@ -71,8 +89,10 @@ class Hands(dict[int, Hand]):
         """``who`` came back (None: the consumer was stopped), so what was taken away from it does not matter."""
         if who is None:
             self._taken.clear()
+            self._stamps.clear()
         else:
             self._taken.pop(who, None)
+            self._stamps.pop(who, None)
 
     # -- those who ended ------------------------------------------------------------------------------
 

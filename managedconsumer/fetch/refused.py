@@ -54,6 +54,9 @@ class RefusedBatch:
             self._raised = True
             raise self.error.with_traceback(None)  # or it would grow with every call
 
+    def again(self, _offset: int) -> None:
+        """None: there are no bytes to look at."""
+
     def skip_corrupt(self) -> int:
         """Move past the batch once it has raised; the new position."""
         if self._raised:

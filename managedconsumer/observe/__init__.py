@@ -1,1 +1,22 @@
-"""Metrics, lag, health, the rebalance recorder and its pictures."""
+"""Metrics, lag, health, the rebalance recorder and its pictures; ``serve()`` answers those who ask by HTTP."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from managedconsumer.observe.endpoint import Endpoint as Endpoint
+    from managedconsumer.observe.endpoint import serve as serve
+
+_HOMES = {"Endpoint": "endpoint", "serve": "endpoint"}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

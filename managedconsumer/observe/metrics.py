@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from typing import Callable, Mapping, TypeVar
+from typing import Callable, Iterable, Mapping, TypeVar
 
+from managedconsumer.observe.catalogue import Measure
+from managedconsumer.observe.measures import Row
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
+from managedconsumer.values import NamedTuple
 
 Tags = tuple[tuple[str, str], ...]
 
@@ -85,6 +88,30 @@ class Timer:
             return {"_count": float(self._count), "_sum": self._sum, "_max": self._max}
 
 
+class Bundle:
+    """Several metrics that are read together, with tags of their own, whenever the registry is asked."""
+
+    def __init__(self, measures: Iterable[Measure], read: Callable[[], Iterable[Row]]) -> None:
+        self.measures = {each.name: each for each in measures}
+        self._read = read
+
+    def rows(self) -> list[tuple[str, Tags, float]]:
+        """Name, tags and value of each; nothing when they cannot be read at the moment."""
+        try:
+            return [(name, _tags(tags), value) for name, tags, value in self._read()]
+        except Exception:  # noqa: BLE001 - one source that fails must not hide all other metrics
+            return []
+
+
+class Family(NamedTuple):
+    """All samples of one name: ``kind`` is Prometheus' type, a sample has the name's suffix, tags and a value."""
+
+    name: str
+    kind: str
+    text: str
+    samples: list[tuple[str, Tags, float]]
+
+
 Metric = Counter | Gauge | Timer
 M = TypeVar("M", Counter, Gauge, Timer)
 
@@ -94,6 +121,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._metrics: dict[tuple[str, Tags], Metric] = {}
+        self._bundles: list[tuple[Tags, Bundle]] = []
         self._gone: deque[Mapping[str, str]] = deque()
         self._texts: dict[str, str] = {}
 
@@ -135,11 +163,26 @@ class Metrics:
             raise ValueError(f"metric {name!r} is a {type(found).__name__} already, not a {wanted.__name__}")
         return found
 
+    def bundle(
+        self,
+        measures: Iterable[Measure],
+        read: Callable[[], Iterable[Row]],
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        """Metrics that ``read()`` gives together, as name, tags and value; :meth:`forget` drops them by ``tags``.
+
+        What an earlier call with the same ``tags`` gave is replaced.
+        """
+        key = _tags(tags)
+        with _lock:
+            self._bundles = [each for each in self._bundles if each[0] != key] + [(key, Bundle(measures, read))]
+
     def forget(self, tags: Mapping[str, str]) -> None:
         """Drop every metric that carries all of ``tags``: what they describe is gone."""
         gone = set(_tags(tags))
         with _lock:
             self._metrics = {key: metric for key, metric in self._metrics.items() if not gone <= set(key[1])}
+            self._bundles = [each for each in self._bundles if not gone <= set(each[0])]
 
     def forget_later(self, tags: Mapping[str, str]) -> None:
         """:meth:`forget`, at the next use of this registry. Takes no lock: for finalizers, which run anywhere."""
@@ -151,30 +194,40 @@ class Metrics:
 
     def values(self) -> dict[tuple[str, Tags], float]:
         """``{(name, ((tag, value), ...)): value}`` at this moment."""
+        return {
+            (family.name + suffix, tags): value for family in self.families() for suffix, tags, value in family.samples
+        }
+
+    def families(self) -> list[Family]:
+        """Everything at this moment, sorted by name; what each monitoring system gets is made from it."""
         self._forget_the_gone()
         with _lock:
-            metrics = list(self._metrics.items())
-        return {
-            (name + suffix, tags): value
-            for (name, tags), metric in metrics
-            for suffix, value in metric.samples().items()
-        }
+            metrics, bundles, texts = (
+                sorted(self._metrics.items(), key=lambda item: item[0]),
+                self._bundles,
+                self._texts,
+            )
+        found: dict[str, Family] = {}
+        for (name, tags), metric in metrics:
+            family = found.setdefault(name, Family(name, metric.kind, texts[name], []))
+            family.samples.extend((suffix, tags, value) for suffix, value in metric.samples().items())
+        for _, bundle in bundles:
+            for name, tags, value in bundle.rows():
+                about = bundle.measures[name]
+                found.setdefault(name, Family(name, about.kind, about.text, [])).samples.append(("", tags, value))
+        return [found[name] for name in sorted(found) if found[name].samples]
 
     def prometheus(self) -> str:
         """The text that Prometheus scrapes (exposition format 0.0.4)."""
-        self._forget_the_gone()
-        with _lock:
-            metrics = sorted(self._metrics.items(), key=lambda item: item[0])
         families: dict[str, list[str]] = {}
-        for (name, tags), metric in metrics:
-            labels = ",".join(f'{_label(key)}="{_escape(value)}"' for key, value in tags)
-            for suffix, value in metric.samples().items():
+        for name, kind, text, samples in self.families():
+            for suffix, tags, value in samples:
+                labels = ",".join(f'{_label(key)}="{_escape(value)}"' for key, value in tags)
                 # Prometheus' summaries have no maximum: it is a separate family.
-                family, kind = (name + suffix, "gauge") if suffix == "_max" else (name, metric.kind)
+                family, shown = (name + suffix, "gauge") if suffix == "_max" else (name, kind)
                 if family not in families:
-                    text = self._texts[name]
                     help_line = [f"# HELP {family} {_escape(text, quotes=False)}"] if text else []
-                    families[family] = [*help_line, f"# TYPE {family} {kind}"]
+                    families[family] = [*help_line, f"# TYPE {family} {shown}"]
                 families[family].append(f"{name}{suffix}{'{' + labels + '}' if labels else ''} {_number(value)}")
         return "".join(line + "\n" for lines in families.values() for line in lines)
 

@@ -12,14 +12,23 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Protocol
 
-from managedconsumer.balancedconsumer import BalancedConsumer
 from managedconsumer.coordinator.history import GroupEvent
 from managedconsumer.observe.timeline import Span, Timeline, gaps_of, spans_of, timeline_of
 from managedconsumer.structs import TopicPartition
 
 _LIMIT = 100_000
+
+
+class Eventful(Protocol):
+    """A consumer of a group, as far as its past is concerned."""
+
+    def events(self) -> list[Any]:
+        """What it has kept."""
+
+    def watch_events(self, told: Callable[[GroupEvent], None], /) -> Callable[[], None]:
+        """Tell ``told`` of each event from now on; the answer ends that."""
 
 
 class Recorder:
@@ -30,7 +39,7 @@ class Recorder:
         self._events: deque[GroupEvent] = deque(maxlen=limit)
         self._ends: list[Callable[[], None]] = []
 
-    def watch(self, consumer: BalancedConsumer) -> None:
+    def watch(self, consumer: Eventful) -> None:
         """Record what ``consumer`` has kept of its past and all that comes."""
         self._ends.append(consumer.watch_events(self._events.append))
         seen = {id(event) for event in list(self._events)}

@@ -10,8 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from managedconsumer.errors import MissingPackageError
-from managedconsumer.fetch import collect
-from managedconsumer.wire.records import compression
+from managedconsumer.wire.records import arrow, compression
 from managedconsumer.wire.records.encode import Record, encode_batch
 from tests.fetch.kit import Kit, batch
 
@@ -92,7 +91,7 @@ class TestColumns:
             if ending:
                 patch.setattr(compression, "_decompress", Mock(side_effect=error))
             else:
-                patch.setattr(collect, "chunk_to_columns", interrupted_at_the_end(error))
+                patch.setattr(arrow, "chunk_to_columns", interrupted_at_the_end(error))
             try:
                 got = self.take(kit)
             except error:

@@ -18,6 +18,7 @@ from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.engine.consuming_part import ConsumingPart
 from managedconsumer.runtime.engine.fetch_pool import FetchPool
 from managedconsumer.runtime.engine.positions import PositionWorker
+from managedconsumer.runtime.engine.survey import Survey
 from managedconsumer.runtime.waiting import forks
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.runtime.waiting.news import News
@@ -48,6 +49,7 @@ class Engine(ConsumingPart):
         super().__init__(cluster, options, group_id, _lane(cluster.handler), partition_object)
         #: What happened to the membership, for the log, ``events()`` and the recorder.
         self.history = History(group_id or "", self.handler.now, self.handler.wall_time)
+        self.survey = Survey(self)
         self._patience = None if self.handler.native or not self.handler.real else Patience(self.handler)
         self.news = News(self)
         forks.watch(self)
@@ -75,7 +77,7 @@ class Engine(ConsumingPart):
             self.fetchers = RdkafkaPool(self, limits)
         else:
             self.fetchers = FetchPool(self, limits, slots)
-        self.positions = PositionWorker(self, self.offsets, self.close)
+        self.positions = PositionWorker(self, self.offsets, self.close, self.survey.sample)
 
     # -- lifecycle ------------------------------------------------------------------------------------
 
@@ -135,8 +137,10 @@ class Engine(ConsumingPart):
 
     def set_paused(self, tps: Iterable[TopicPartition], paused: bool) -> None:
         """Pause or resume; what was fetched of a paused partition is dropped at once."""
+        tps = list(tps)
         with self.lock:
             self.collector.shelve()
+            looks = self.survey.look(tps) if paused else []
             for tp in tps:
                 if paused:
                     self.subscription.pause(tp)
@@ -145,6 +149,7 @@ class Engine(ConsumingPart):
                     self.subscription.resume(tp)
             self.lock.notify_all()
             self.wake_fetchers()
+        self.survey.note_pause(looks)
 
     def position(self, tp: TopicPartition) -> int | None:
         """The *next* offset of ``tp``; None while it is not known. Raises PartitionNotAssignedError."""

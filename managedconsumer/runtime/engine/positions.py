@@ -24,11 +24,21 @@ _SLOWEST_ANSWER = 10.0
 class PositionWorker:
     """A worker of one engine; :meth:`resolve` is also called directly by threads that need a position now."""
 
-    def __init__(self, engine: AssignmentPart, offsets: OffsetClient, close: Callable[[float], None]) -> None:
-        """``close`` ends the engine of a consumer that was deleted without ``stop()``, within so many seconds."""
+    def __init__(
+        self,
+        engine: AssignmentPart,
+        offsets: OffsetClient,
+        close: Callable[[float], None],
+        sample: Callable[[], None],
+    ) -> None:
+        """``close`` ends the engine of a consumer that was deleted without ``stop()``, within so many seconds.
+
+        ``sample`` notes how far the partitions are.
+        """
         self._engine = engine
         self._offsets = offsets
         self._close = close
+        self._sample = sample
         self._worker: Any = None
         self._wake = engine.handler.Event()
         self._on_metadata: Callable[[], None] = lambda: None
@@ -54,13 +64,14 @@ class PositionWorker:
     def is_due(self, now: float) -> bool:
         """True when a worker that rests has something to do; no lock."""
         news = self._engine.closing or self._engine.cluster.snapshot is not self._seen
-        return self._resting and (news or now >= self._rest_until)
+        # What somebody works on is looked at now and then: it may be stuck.
+        return self._resting and (news or bool(self._engine.collector.hands) or now >= self._rest_until)
 
     def _rests(self, seconds: float) -> bool:
         """True: this worker ends, and another one goes on within so many seconds, or when there is something to do."""
         engine = self._engine
         with engine.lock:
-            if engine.fetchers.parking and not engine.closing and not self._wake.is_set():
+            if engine.fetchers.parking and not (engine.closing or engine.collector.hands or self._wake.is_set()):
                 self._rest_until = engine.handler.now() + seconds
                 self._resting = True
             return self._resting
@@ -150,6 +161,7 @@ class PositionWorker:
                 if engine.cluster.snapshot is not self._seen:  # refreshed here or by another worker
                     self._seen = engine.cluster.snapshot
                     self._on_metadata()
+                self._sample()
                 young = max(0.5, engine.cluster.metadata_max_age - age)
                 if self._in_the_dark():
                     pause = self._backoff.fail(now())

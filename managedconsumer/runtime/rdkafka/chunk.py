@@ -93,6 +93,14 @@ class RdkafkaChunk:
             self.active = False
         self.position = position
 
+    def again(self, offset: int) -> RdkafkaChunk | None:
+        """A fresh chunk that holds what was not taken yet, if that is all from ``offset`` on; otherwise None."""
+        if self.exhausted or not self.active or offset < self.position:
+            return None
+        fresh = RdkafkaChunk(self.context, [], offset, self.next_fetch_offset)
+        fresh._ready = [message for message in list(self._ready) if message.offset >= offset]
+        return fresh
+
     def skip_corrupt(self) -> int:
         """There is no damage to skip; the position."""
         return self.position

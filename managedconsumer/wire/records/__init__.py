@@ -29,6 +29,8 @@ max_batch_bytes=64 MiB, beside=None)``
 * ``rewind(position)`` goes back to where the chunk has been: for a caller that could not use what it had taken. What
   follows is read again. A chunk that was exhausted has no bytes any more and becomes inactive: it has to be fetched
   again from there.
+* ``again(offset)`` gives a fresh chunk over the same bytes, which begins at ``offset``: to look at what will be handed
+  out, or is in a hand, without moving this one. None when this one has no bytes any more.
 * An exception that is not CorruptRecordError (a signal, too little memory) takes nothing out of the chunk: ``take``
   sees to that, and so does the accelerator's ``next``; after the twin's ``next`` call ``rewind(position)``.
 
@@ -45,7 +47,7 @@ from managedconsumer.wire.protocol import plainfetch
 
 IMPLEMENTATIONS = ("cython", "python")
 ENVIRONMENT_VARIABLE = "MANAGEDCONSUMER_IMPL"
-_INTERFACE = 7  # raised with every change of the interface, so that a stale build is not mistaken for a new one
+_INTERFACE = 8  # raised with every change of the interface, so that a stale build is not mistaken for a new one
 
 
 def load(name: str) -> Any:

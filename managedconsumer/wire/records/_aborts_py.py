@@ -22,6 +22,10 @@ class Aborts:
         self._max_batch_bytes = max_batch_bytes
         self.restart()
 
+    def given(self) -> list[tuple[int, int]]:
+        """The transactions, as the answer named them."""
+        return self._all
+
     def restart(self) -> None:
         """The batches are gone through again."""
         self._later, self._begun = list(self._all), set[int]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 from managedconsumer.wire.records import format as fmt
 from managedconsumer.wire.records.crc32c import crc32c
@@ -141,3 +142,24 @@ class Walk:
             self._expected = batch.last_offset + 1
         if batch.attributes & fmt.CODEC_MASK:
             batch.base_offset = -1
+
+
+class Reread:
+    """Base of the chunk in Python: to look at its bytes once more."""
+
+    __slots__ = ()
+
+    def again(self: Any, offset: int) -> Any:
+        """A fresh chunk over the same bytes, see ``managedconsumer.wire.records``."""
+        if self.exhausted:
+            return None
+        return type(self)(
+            self.context,
+            self._data,
+            offset,
+            aborted=() if self._aborts is None else self._aborts.given(),
+            read_committed=self._aborts is not None,
+            check_crcs=self.corrupt,
+            max_batch_bytes=self._max_batch_bytes,
+            beside=self._beside,
+        )

@@ -208,6 +208,14 @@ cdef class RecordChunk:
                 break
         return 0
 
+    def again(self, long long offset):
+        """A fresh chunk over the same bytes, see ``managedconsumer.wire.records``."""
+        if not self._has_data:
+            return None
+        more = {"read_committed": self._read_committed, "max_batch_bytes": self._max_batch_bytes, "beside": self._beside}
+        data = <object>self._buffers.data.obj
+        return RecordChunk(self.context, data, offset, aborted=self._aborts, check_crcs=self.corrupt, **more)
+
     def rewind(self, long long position):
         """Go back to ``position``, see ``managedconsumer.wire.records``."""
         if self.exhausted:

@@ -10,7 +10,7 @@ from typing import Sequence
 from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.wire.records import format as fmt
 from managedconsumer.wire.records._aborts_py import Aborts
-from managedconsumer.wire.records._batches_py import Batch, Walk
+from managedconsumer.wire.records._batches_py import Batch, Reread, Walk
 from managedconsumer.wire.records._lane_py import FastPath as FastPath
 from managedconsumer.wire.records._lane_py import Lane as Lane
 from managedconsumer.wire.records._message_py import Message, Origin, PartitionContext
@@ -29,7 +29,7 @@ from managedconsumer.wire.records.compression import DEFAULT_MAX_BYTES, Beside, 
 from managedconsumer.wire.records.format import read_varint
 from managedconsumer.wire.records.legacy import BadMessageError, decode_entry
 
-INTERFACE = 7
+INTERFACE = 8
 IMPLEMENTATION = "python"
 
 _AHEAD_BYTES = 64 * 1024  # of small batches that are made ready together: few records do not pay for the slow path
@@ -37,7 +37,7 @@ _LOT = 256  # messages made ahead of the hand-out: enough to pay for the loop's 
 _SAFE_TIMESTAMP = 1 << 62
 
 
-class RecordChunk:
+class RecordChunk(Reread):
     """What one fetch response held for one partition, see ``managedconsumer.wire.records``."""
 
     __slots__ = (

@@ -187,3 +187,19 @@ def _from_messages(pa: Any, wanted: Any, context: PartitionContext, messages: li
         else:
             arrays.append(pa.array(sources[field.name](), field.type))
     return pa.record_batch(arrays, schema=wanted)
+
+
+def rest_of(chunk: RecordChunk, columns: Sequence[str]) -> tuple[Any] | None:
+    """What is left of ``chunk`` as columns (in a tuple, as an Arrow batch has no truth); None: no row is left."""
+    if chunk.exhausted:  # a batch without rows would say the same, but has to be built
+        return None
+    batch = chunk_to_columns(chunk, columns=columns)
+    return (batch,) if batch.num_rows else None
+
+
+def first_of(batch: Any, offset: int) -> tuple[int, int]:
+    """``offset``, from which on ``batch`` was read, and its first row's timestamp (ms); -1 where it has none."""
+    if "timestamp" not in batch.schema.names:
+        return offset, -1
+    first = batch.column("timestamp")[0]
+    return offset, first.value // 1000 if first.is_valid else -1

@@ -1,0 +1,64 @@
+"""What a consumer shows of itself: progress as a table, what is wrong in sentences, and a notebook's view of both."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any, Iterable, Mapping
+
+from managedconsumer.fetch.progress import PartitionProgress
+
+#: How long (seconds) a partition may stand still before its consumer does not count as live.
+STUCK_AFTER_S = 300.0
+
+
+class ProgressTable(dict[Any, PartitionProgress]):
+    """What ``progress()`` gives: a dict, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        names = ("partition", *PartitionProgress._fields)
+        rows = [(_name(key), *map(_text, each)) for key, each in self.items()]
+        return _table(names, rows)
+
+
+class Health(dict[str, Any]):
+    """What ``health()`` gives: a dict of plain values, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        return _table(("", ""), [(name, _text(value)) for name, value in self.items()])
+
+
+def stuck(progress: Mapping[Any, PartitionProgress], after: float) -> list[str]:
+    """A sentence for each partition that has not moved for longer than ``after`` seconds although it has lag."""
+    return [
+        f"partition {_name(key)} has not moved for {each.stuck_for:.0f} s: it is at offset {each.position}, "
+        f"{each.lag} behind the end"
+        for key, each in progress.items()
+        if each.stuck_for > after
+    ]
+
+
+def unplaced(progress: Mapping[Any, PartitionProgress]) -> list[str]:
+    """A sentence for each partition of which it is not known where reading goes on."""
+    return [f"partition {_name(key)} has no position yet" for key, each in progress.items() if each.position is None]
+
+
+def page_of(shown: str, health: Health, progress: ProgressTable) -> str:
+    """The HTML of a consumer whose ``repr`` is ``shown``."""
+    state = "; ".join(health["reasons"]) or "live and ready"
+    return f"<div><code>{escape(shown)}</code><p>{escape(state)}</p>{progress._repr_html_()}</div>"
+
+
+def _name(key: Any) -> str:
+    return str(key) if isinstance(key, int) else f"{key.topic}-{key.partition}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return "" if value is None else str(value)
+
+
+def _table(names: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,0 +1,143 @@
+"""``serve()``: what Kubernetes, Prometheus and KEDA ask a process that consumes."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Iterable, Mapping, Protocol
+from urllib.parse import parse_qs, urlsplit
+
+from managedconsumer.observe.catalogue import OF_CONSUMERS, OF_PARTITIONS
+from managedconsumer.observe.measures import as_json, rows
+from managedconsumer.observe.metrics import Metrics
+from managedconsumer.runtime.serving import Answer, Server
+from managedconsumer.runtime.waiting.handlers import Handler, default_handler
+from managedconsumer.structs import TopicPartition
+
+_JSON, _TEXT = "application/json", "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Served(Protocol):
+    """A consumer, as far as it is served."""
+
+    @property
+    def handler(self) -> Handler:
+        """Threads or greenlets."""
+
+    def health(self, *, stuck_after_s: float = ...) -> Any:
+        """What an operator asks first."""
+
+    def progress(self) -> Any:
+        """How far each partition is."""
+
+    def topic_partition(self, key: Any) -> TopicPartition:
+        """Which partition a key of ``progress()`` means."""
+
+    def group_partitions(self) -> int:
+        """How many partitions there are to be shared."""
+
+
+def serve(
+    *consumers: Served, host: str = "127.0.0.1", port: int = 8080, stuck_after_s: float = 300.0, metrics: Any = None
+) -> Endpoint:
+    """Answer ``/live``, ``/ready``, ``/metrics`` and ``/lag`` for ``consumers`` until ``close()``.
+
+    ``port`` 0 chooses a free one, see ``address``. It runs in a thread, or in a greenlet where the first consumer does.
+    ``stuck_after_s``: how long (seconds) a partition may stand still before ``/live`` says 503. ``metrics``: a
+    registry (ours, or a CollectorRegistry of prometheus_client) that ``/metrics`` shows besides. Raises OSError when
+    the address cannot be had. Whoever reaches the address can read what is there: topics, groups, offsets; nothing of
+    the messages.
+    """
+    return Endpoint(consumers, host, port, stuck_after_s, metrics)
+
+
+class Endpoint:
+    """What :func:`serve` has started. Thread-safe; also a context manager."""
+
+    def __init__(
+        self, consumers: Iterable[Served], host: str, port: int, stuck_after_s: float, metrics: Any = None
+    ) -> None:
+        self._consumers = list(consumers)
+        self._stuck_after_s = stuck_after_s
+        self._extra = metrics
+        self._core = Metrics()
+        for number, consumer in enumerate(self._consumers, 1):
+            tags = {"group": str(consumer.health().get("group") or ""), "consumer": str(number)}
+            self._core.bundle((*OF_CONSUMERS, *OF_PARTITIONS), _reader(consumer, tags), tags)
+        handler = self._consumers[0].handler if self._consumers else default_handler()
+        self._server = Server(handler, self.answer, host, port)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port where it listens."""
+        return self._server.address
+
+    def close(self) -> None:
+        """Stop answering. Idempotent."""
+        self._server.close()
+
+    def __enter__(self) -> Endpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def answer(self, path: str) -> Answer:
+        """What a GET of ``path`` gets."""
+        parts = urlsplit(path)
+        query = parse_qs(parts.query, keep_blank_values=True)
+        if parts.path in ("/live", "/ready"):
+            return self._probe(parts.path[1:])
+        if parts.path == "/metrics":
+            return Answer(200, _TEXT, (self._core.prometheus() + self._exposed()).encode())
+        if parts.path == "/lag":
+            return self._lag(query)
+        return Answer(404, _JSON, _json({"paths": ["/live", "/ready", "/metrics", "/lag", "/lag?replicas"]}))
+
+    def _probe(self, what: str) -> Answer:
+        states = [consumer.health(stuck_after_s=self._stuck_after_s) for consumer in self._consumers]
+        good = all(state[what] for state in states)
+        reasons = [reason for state in states if not state[what] for reason in state["reasons"]]
+        return Answer(200 if good else 503, _JSON, _json({what: good, "reasons": reasons}))
+
+    def _exposed(self) -> str:
+        if self._extra is None:
+            return ""
+        if hasattr(self._extra, "prometheus"):
+            return str(self._extra.prometheus())
+        from prometheus_client import generate_latest
+
+        return generate_latest(self._extra).decode()
+
+    def _lag(self, query: Mapping[str, list[str]]) -> Answer:
+        if "replicas" not in query:
+            return Answer(200, _JSON, _json(as_json(self._consumers)))
+        try:
+            per_replica = float(query.get("lag_per_replica", ["100"])[0])
+            if not per_replica > 0:
+                raise ValueError
+        except ValueError:
+            return Answer(400, _JSON, _json({"error": "lag_per_replica must be a number above 0"}))
+        return Answer(200, _JSON, _json(replicas(self._consumers, per_replica)))
+
+
+def replicas(consumers: Iterable[Served], lag_per_replica: float) -> dict[str, Any]:
+    """How many processes are wanted: one for each ``lag_per_replica`` messages of lag, at most one a partition.
+
+    A process knows its own partitions only: their lag is scaled to all partitions of the topics.
+    """
+    lag = mine = all_of_them = 0
+    for consumer in consumers:
+        known = [part.lag for part in consumer.progress().values() if part.lag is not None]
+        lag, mine = lag + sum(known), mine + len(known)
+        all_of_them = max(all_of_them, consumer.group_partitions())
+    whole = lag * all_of_them / mine if mine else 0.0
+    return {"replicas": min(all_of_them, max(1, math.ceil(whole / lag_per_replica))), "lag": round(whole)}
+
+
+def _reader(consumer: Served, tags: Mapping[str, str]) -> Any:
+    return lambda: rows(consumer, tags)
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value) + "\n").encode()

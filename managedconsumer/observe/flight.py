@@ -1,0 +1,175 @@
+"""The flight recorder: the last events of a membership in a file of fixed size, readable after ``kill -9``.
+
+The file is a ring. What was written is the operating system's, whatever becomes of the process; a power cut may lose
+the last half minute. Its first line says how far it was written; the rest is JSON lines, the oldest of which is cut
+where the newest ends. A start goes on where the last one stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import Any, Iterator
+
+from managedconsumer.coordinator.history import GroupEvent
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.runtime.waiting.handlers import Handler
+
+log = logging.getLogger(__name__)
+
+#: How large (bytes) the file is: some thousands of events.
+SIZE = 1 << 20
+_MAGIC = b"managedconsumer history 1 "
+_DIGITS = 12
+_HEAD = len(_MAGIC) + _DIGITS + 1
+# How long (seconds) a stop waits for a disk.
+_PATIENCE = 2.0
+# How often (seconds) the worker looks whether its consumer was forgotten.
+_REST = 60.0
+
+
+class FlightRecorder:
+    """Writes events into one file, in a worker: whoever adds one holds locks, and must not wait for a disk."""
+
+    def __init__(self, path: str | os.PathLike[str], handler: Handler, size: int = SIZE) -> None:
+        """``size`` (bytes) counts when the file is made."""
+        self._path = Path(path)
+        self._handler = handler
+        self._size = size
+        self._events: deque[GroupEvent] = deque(maxlen=10_000)
+        self._wake = handler.Event()
+        self._worker: Any = None
+        self._closing = True
+        self._file = -1
+        self._end: Any = None
+        self._place = self._room = 0
+
+    def open(self) -> None:
+        """Make the file or go on in it, and start the worker. Idempotent.
+
+        Raises ConfigurationError when it cannot be used: another consumer writes to it, it is another kind of file, or
+        it cannot be made.
+        """
+        if self._file >= 0:
+            return
+        try:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        except OSError as error:
+            raise ConfigurationError(f"history={str(self._path)!r} cannot be written: {error.strerror}") from None
+        try:
+            self._claim(file)
+            self._begin(file)
+        except BaseException:
+            os.close(file)
+            raise
+        self._end = weakref.finalize(self, os.close, file)
+        self._file, self._closing = file, False
+        self._worker = self._handler.spawn("history", _run, weakref.ref(self), self._wake)
+
+    def _claim(self, file: int) -> None:
+        try:
+            import fcntl
+        except ImportError:  # Windows: nobody looks whether two consumers write to one file
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigurationError(
+                f"history={str(self._path)!r}: another consumer writes to this file; give each one its own"
+            ) from None
+
+    def _begin(self, file: int) -> None:
+        size = os.fstat(file).st_size
+        head = os.pread(file, _HEAD, 0)
+        if size and not (head.startswith(_MAGIC) and head[len(_MAGIC) : -1].isdigit() and size > _HEAD):
+            raise ConfigurationError(f"history={str(self._path)!r} is another kind of file: it is left as it is")
+        self._room = (size or self._size) - _HEAD
+        self._place = int(head[len(_MAGIC) : -1]) % self._room if head else 0
+        if not size:
+            os.pwrite(file, self._head() + bytes(self._room), 0)
+
+    def add(self, event: GroupEvent) -> None:
+        """Let ``event`` be written. Thread-safe; neither waits nor raises."""
+        if not self._closing:
+            self._events.append(event)
+            self._wake.set()
+
+    def write(self) -> None:
+        """Write what was added. Called by one thread at a time: the worker, or :meth:`close`."""
+        try:
+            while self._events:
+                event = self._events.popleft()
+                self._write((json.dumps(event.as_dict(), separators=(",", ":")) + "\n").encode())
+        except OSError as error:
+            log.warning("history=%r could not be written: %s", str(self._path), error)
+
+    def _write(self, line: bytes) -> None:
+        if len(line) > self._room // 2:
+            return
+        first = line[: self._room - self._place]
+        os.pwrite(self._file, first, _HEAD + self._place)
+        if len(first) < len(line):
+            os.pwrite(self._file, line[len(first) :], _HEAD)
+        self._place = (self._place + len(line)) % self._room
+        os.pwrite(self._file, self._head(), 0)
+
+    def _head(self) -> bytes:
+        return _MAGIC + b"%0*d\n" % (_DIGITS, self._place)
+
+    @property
+    def closing(self) -> bool:
+        """True when no more is written."""
+        return self._closing
+
+    def close(self) -> None:
+        """Write what is left, and no more. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        self._wake.set()
+        self._worker.join(_PATIENCE)
+        if self._worker.is_alive():
+            log.warning("history=%r: the disk does not answer", str(self._path))
+            return
+        self.write()
+        self._file = -1
+        self._end()
+
+
+def _run(there: weakref.ref[FlightRecorder], wake: Any) -> None:
+    """The worker. It does not keep the recorder, so that the file of a forgotten consumer is closed."""
+    while True:
+        wake.wait(_REST)
+        wake.clear()
+        recorder = there()
+        if recorder is None:
+            return
+        recorder.write()
+        if recorder.closing:
+            return
+        del recorder
+
+
+def lines_of(data: bytes) -> Iterator[str]:
+    """The JSON lines of a file's content, oldest first: a flight recorder's, or JSON lines as they are.
+
+    A line that was cut in a flight recorder's file, by a newer one or by a kill in the middle, is left out.
+    """
+    if not data.startswith(_MAGIC):
+        yield from data.decode("utf-8").splitlines()
+        return
+    place = int(data[len(_MAGIC) : _HEAD - 1])
+    ring = data[_HEAD:]
+    for line in (ring[place:] + ring[:place]).split(b"\n"):
+        text = line.strip(b"\0")
+        if text:
+            try:
+                whole = isinstance(json.loads(text), dict)
+            except ValueError:
+                continue
+            if whole:
+                yield text.decode("utf-8")

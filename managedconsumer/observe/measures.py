@@ -1,0 +1,97 @@
+"""What is read from a consumer whenever a registry is asked: nothing is done for each message."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Iterable, Iterator, Mapping, Protocol
+
+from managedconsumer.observe.catalogue import OF_CONSUMERS, OF_PARTITIONS
+from managedconsumer.structs import TopicPartition
+
+Row = tuple[str, Mapping[str, str], float]
+
+
+class Seen(Protocol):
+    """A consumer, as far as it is looked at."""
+
+    def health(self) -> Any:
+        """What an operator asks first."""
+
+    def progress(self) -> Any:
+        """How far each partition is."""
+
+    def topic_partition(self, key: Any) -> TopicPartition:
+        """Which partition a key of ``progress()`` means."""
+
+
+def measure(metrics: Any, consumer: Seen, tags: Mapping[str, str]) -> None:
+    """Let ``metrics`` read ``consumer`` whenever it is asked; it is held weakly."""
+    there = weakref.ref(consumer)
+
+    def read() -> Iterator[Row]:
+        found = there()
+        return iter(()) if found is None else rows(found, tags)
+
+    if hasattr(metrics, "bundle"):
+        metrics.bundle((*OF_CONSUMERS, *OF_PARTITIONS), read, tags)
+        return
+    for each in OF_CONSUMERS:  # another registry: what has no tags of its own
+
+        def one(name: str = each.name) -> float:
+            return next(value for row, _, value in read() if row == name)
+
+        metrics.gauge(each.name, each.text, tags, one, each.kind)
+
+
+def rows(consumer: Seen, tags: Mapping[str, str]) -> Iterator[Row]:
+    """Everything that is told of ``consumer`` at this moment: name, tags, value."""
+    health, progress = consumer.health(), consumer.progress()
+    behind = [max(0, p.end - p.position) for p in progress.values() if p.end is not None and p.position is not None]
+    values = (
+        health["live"],
+        health["ready"],
+        health["running"],
+        health["queued_messages"],
+        health["queued_bytes"],
+        sum(behind),
+        max(behind, default=0),
+        health["handed_out"],
+    )
+    for each, value in zip(OF_CONSUMERS, values, strict=True):
+        yield each.name, tags, float(value)
+    for key, part in progress.items():
+        tp = consumer.topic_partition(key)
+        yield from _of_partition({**tags, "topic": tp.topic, "partition": str(tp.partition)}, part)
+
+
+def _of_partition(tags: Mapping[str, str], part: Any) -> Iterator[Row]:
+    values = (
+        part.position,
+        part.committed,
+        part.end,
+        part.lag,
+        part.lag_seconds,
+        part.exact,
+        part.rate,
+        part.stuck_for,
+        part.paused,
+    )
+    for each, value in zip(OF_PARTITIONS, values, strict=True):
+        if value is not None:
+            yield each.name, tags, float(value)
+
+
+def as_json(consumers: Iterable[Seen]) -> list[dict[str, Any]]:
+    """What ``/lag`` answers: one entry for each partition, of plain values."""
+    found = []
+    for consumer in consumers:
+        group = consumer.health().get("group")
+        for key, part in consumer.progress().items():
+            tp = consumer.topic_partition(key)
+            values = {name: _plain(value) for name, value in part._asdict().items()}
+            found.append({"group": group, "topic": tp.topic, "partition": tp.partition, **values})
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if hasattr(value, "isoformat") else value

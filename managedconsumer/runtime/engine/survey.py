@@ -1,0 +1,129 @@
+"""Where the partitions of one consumer stand, told to whoever asks, and noted now and then by the position worker.
+
+No broker is asked. What it takes from the consumer's lock is short; bytes are read without it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Collection
+
+from managedconsumer.errors import KafkaException
+from managedconsumer.fetch.buffer import PartitionQueue
+from managedconsumer.fetch.progress import Oldest, PartitionProgress, Sight, Track, oldest_of
+from managedconsumer.partition_state import TopicPartitionState
+from managedconsumer.runtime.engine.state import EngineState
+from managedconsumer.structs import TopicPartition
+
+# Chunks of a partition that are looked at: the first nearly always has a message.
+_CHUNKS = 4
+
+
+class Look:
+    """One partition at one moment: what can be read of it without the lock."""
+
+    __slots__ = ("chunks", "sight", "stamps", "state", "tp", "track")
+
+    def __init__(self, tp: TopicPartition, state: TopicPartitionState, sight: Sight, track: Track) -> None:
+        self.tp, self.state, self.sight, self.track = tp, state, sight, track
+        self.chunks: list[Any] = []
+        self.stamps: dict[int, int] = {}
+
+    def read(self) -> Oldest | None:
+        """The oldest unfinished message, as far as it can be told."""
+        if self.sight.start is None:
+            return None
+        try:
+            return oldest_of(self.chunks, self.sight.start, self.stamps)
+        except (KafkaException, MemoryError):  # damage: the call that reads it raises that
+            return None
+
+
+class Survey:
+    """Thread-safe. Keeps the past of what is assigned, and nothing of what is not."""
+
+    def __init__(self, engine: EngineState) -> None:
+        """``engine``: its lock is taken, for as long as noting numbers takes."""
+        self._engine = engine
+        self._tracks: dict[TopicPartition, tuple[TopicPartitionState, Track]] = {}
+
+    def sample(self) -> None:
+        """Note where everything stands. What is moving is not looked at any closer."""
+        self.note(self.look(closely=False))
+
+    def progress(self) -> dict[TopicPartition, PartitionProgress]:
+        """How far each assigned partition is, sorted."""
+        looks = self.look()
+        self.note(looks)
+        now, wall = self._engine.handler.now(), self._engine.handler.wall_time()
+        with self._engine.lock:
+            return {look.tp: look.track.progress(look.sight, now, wall) for look in looks}
+
+    def look(self, tps: Collection[TopicPartition] | None = None, *, closely: bool = True) -> list[Look]:
+        """See where ``tps`` (None: all) stand; ``closely``: also what can be read of their oldest messages."""
+        engine = self._engine
+        with engine.lock:
+            engine.collector.settle_lane()
+            assigned, now = engine.subscription.assignment, engine.handler.now()
+            for tp in [tp for tp in self._tracks if tp not in assigned]:
+                del self._tracks[tp]
+            looks = []
+            for queue in engine.buffer:
+                if tps is None or queue.tp in tps:
+                    sight = self._sight(queue)
+                    look = Look(queue.tp, queue.state, sight, self._track(queue, now))
+                    if (sight.behind and look.track.known(sight) is None) if closely else look.track.needs_look(sight):
+                        self._gather(queue, look)
+                    looks.append(look)
+        return sorted(looks, key=lambda look: look.tp)
+
+    def note(self, looks: list[Look]) -> None:
+        """Read what was seen, and remember what it says."""
+        found = [look.read() for look in looks]
+        engine = self._engine
+        with engine.lock:
+            now, wall = engine.handler.now(), engine.handler.wall_time()
+            for look, oldest in zip(looks, found, strict=True):
+                if look.state.active:
+                    look.track.look(look.sight, oldest, now, wall)
+
+    def note_pause(self, looks: list[Look]) -> None:
+        """These were looked at right before they were paused, which has dropped what was fetched of them."""
+        with self._engine.lock:
+            queues = self._engine.buffer.queues
+            for look in looks:
+                if look.tp in queues:
+                    look.sight = look.sight._replace(paused=True, version=queues[look.tp].version)
+        self.note(looks)
+
+    def _track(self, queue: PartitionQueue, now: float) -> Track:
+        state, track = self._tracks.get(queue.tp, (None, None))
+        if track is None or state is not queue.state:
+            track = Track(now)
+            self._tracks[queue.tp] = queue.state, track
+        return track
+
+    def _sight(self, queue: PartitionQueue) -> Sight:
+        state = queue.state
+        end = state.highwater
+        if self._engine.options.isolation == 1 and state.last_stable is not None and state.last_stable >= 0:
+            end = state.last_stable if end is None else min(end, state.last_stable)
+        # What was fetched may be ahead of the end that came with it.
+        position = state.position
+        if end is not None and end >= 0 and position is not None:
+            end = max(end, position)
+        end = None if end is not None and end < 0 else end
+        # Retention deletes what was not fetched; what is here or in a hand is still handed out and finished.
+        empty = queue.fetch_offset == position == state.finished
+        start = state.log_start if empty and state.log_start is not None else -1
+        return Sight(position, state.finished, state.committed, end, start, state.paused, queue.version)
+
+    def _gather(self, queue: PartitionQueue, look: Look) -> None:
+        start = look.sight.start
+        chunks, look.stamps = self._engine.collector.in_sight(queue)
+        if start is None or start in look.stamps:
+            return
+        for chunk in [each for each in chunks if each.next_fetch_offset > start][:_CHUNKS]:
+            fresh = chunk.again(max(start, chunk.fetch_offset))
+            if fresh is None:
+                return
+            look.chunks.append(fresh)

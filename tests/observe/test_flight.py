@@ -1,0 +1,156 @@
+"""``history=PATH``: what is left of a membership in a file when its process was killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from managedconsumer import ManagedBalancedConsumer, TopicPartition
+from managedconsumer.cli import timeline
+from managedconsumer.coordinator.history import GroupEvent
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.observe.flight import FlightRecorder, lines_of
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
+from managedconsumer.testing import MemoryBroker
+from tests.waiting import until
+
+Made = Callable[..., FlightRecorder]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "orders.history"
+
+
+@pytest.fixture
+def recorder(path: Path) -> Iterator[Made]:
+    made: list[FlightRecorder] = []
+
+    def make(size: int = 4096) -> FlightRecorder:
+        made.append(FlightRecorder(path, ThreadingHandler(), size))
+        made[-1].open()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker({"orders": 2}) as made:
+        yield made
+
+
+def event(number: int) -> GroupEvent:
+    return GroupEvent(float(number), 0.0, "assigned", "g", "m", number, partitions=(TopicPartition("orders", number),))
+
+
+def generations(path: Path) -> list[int]:
+    return [json.loads(line)["generation"] for line in lines_of(path.read_bytes())]
+
+
+def test_what_was_added_is_in_the_file_before_it_is_closed(recorder: Made, path: Path) -> None:
+    made = recorder()
+    for number in range(5):
+        made.add(event(number))
+    until(lambda: generations(path) == [0, 1, 2, 3, 4])
+    assert json.loads(next(lines_of(path.read_bytes()))) == event(0).as_dict()
+
+
+def test_the_file_never_grows_and_keeps_the_newest(recorder: Made, path: Path) -> None:
+    made = recorder()
+    for number in range(1000):
+        made.add(event(number))
+    until(lambda: generations(path)[-1:] == [999])
+    assert path.stat().st_size == 4096
+    kept = generations(path)
+    assert kept == list(range(1000 - len(kept), 1000))
+    assert len(kept) > 10
+
+
+def test_another_start_goes_on_in_it(recorder: Made, path: Path) -> None:
+    for numbers in (range(3), range(3, 6)):
+        made = recorder()
+        for number in numbers:
+            made.add(event(number))
+        made.close()
+    assert generations(path) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("cut", [2, 50, 300])
+def test_a_line_that_was_cut_is_left_out(recorder: Made, path: Path, cut: int) -> None:
+    made = recorder()
+    for number in range(4):
+        made.add(event(number))
+    made.close()
+    data = path.read_bytes().rstrip(b"\0")
+    left = [json.loads(line)["generation"] for line in lines_of(data[:-cut])]
+    assert left == list(range(len(left)))
+    assert 1 <= len(left) < 4
+
+
+def test_two_consumers_do_not_share_a_file(recorder: Made, path: Path) -> None:
+    recorder()
+    with pytest.raises(ConfigurationError, match="another consumer writes to this file"):
+        recorder()
+
+
+def test_another_kind_of_file_is_left_as_it_is(recorder: Made, path: Path) -> None:
+    path.write_text("my thesis")
+    with pytest.raises(ConfigurationError, match="another kind of file"):
+        recorder()
+    assert path.read_text() == "my thesis"
+
+
+@pytest.mark.parametrize("where", ["there/is/none", "."])
+def test_a_place_where_nothing_can_be_written(tmp_path: Path, broker: MemoryBroker, where: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        ManagedBalancedConsumer("orders", broker.bootstrap, "g", history=tmp_path / where)
+
+
+@pytest.mark.parametrize("wrong", [7, "", b"x"])
+def test_anything_else_is_refused(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="history"):
+        ManagedBalancedConsumer("t", "localhost:1", "g", history=wrong, auto_start=False)
+
+
+@pytest.mark.parametrize("greenlets", [False, True], ids=["threads", "gevent"])
+def test_a_consumer_writes_all_of_its_life(broker: MemoryBroker, path: Path, greenlets: bool) -> None:
+    consumer = ManagedBalancedConsumer("orders", broker.bootstrap, "g", history=path, use_greenlets=greenlets)
+    consumer.stop()
+    consumer.start()
+    consumer.stop()
+    assert [json.loads(line) for line in lines_of(path.read_bytes())] == [e.as_dict() for e in consumer.events()]
+
+
+KILLED = """
+import sys
+from managedconsumer import ManagedBalancedConsumer
+consumer = ManagedBalancedConsumer("orders", sys.argv[1], "g", history=sys.argv[2])
+print("ready", flush=True)
+consumer.consume()
+"""
+
+
+def test_the_timeline_of_a_process_that_was_killed(broker: MemoryBroker, path: Path) -> None:
+    arguments = [sys.executable, "-c", KILLED, broker.bootstrap, str(path)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            until(lambda: any("handed out" in line for line in lines_of(path.read_bytes())), 60)
+        finally:
+            process.send_signal(signal.SIGKILL)
+    shown = CliRunner().invoke(timeline.command, [str(path)])
+    assert shown.exit_code == 0, shown.output
+    assert "first join" in shown.output
+    assert "orders-1" in shown.output
