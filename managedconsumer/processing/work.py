@@ -208,6 +208,7 @@ class Work:
         for part in {part for _, part in pairs if part.gate.held}:
             aside = Strand(part, None, [message for message, its in pairs if its is part])
             aside.parts = [part] * len(aside.waiting)
+            aside.attempts, aside.same = strand.attempts, len(aside.waiting) if strand.same else 0
             self._shelve(aside)
         pairs = [(message, part) for message, part in pairs if not part.gate.held]
         strand.waiting, strand.parts = [message for message, _ in pairs], [part for _, part in pairs]

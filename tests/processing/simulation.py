@@ -164,7 +164,8 @@ class Member:
     def report(self, hand: Hand, **how: Any) -> None:
         strand, place = hand.strands.pop(0), hand.place
         hand.place = 0
-        self.reported |= {(note.tp, note.offset) for note in strand.running[:place]} & self.finished
+        ours = [note for note in strand.running[:place] if self.world.part_of(strand, note).alive]
+        self.reported |= {(note.tp, note.offset) for note in ours}
         self.work.report(strand, place, self.world.now, **how)
 
 
