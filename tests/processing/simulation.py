@@ -278,7 +278,8 @@ class World:
                 for hand in member.hands:
                     member.step(hand, self.chance)
             self.now += 0.05
-            if len(self.true) == wanted and not any(member.work.in_hand for member in self.members):
+            left = any(member.work.in_hand or any(map(member.left, member.gates)) for member in self.members)
+            if len(self.true) == wanted and not left:
                 break
         missing = [(n.tp.partition, n.offset) for notes in self.log.values() for n in notes if not self.is_true(n)]
         assert not missing, f"never finished: {missing[:5]}"
