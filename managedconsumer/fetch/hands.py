@@ -5,7 +5,7 @@ Pure and not thread-safe: the consumer's lock is held around every call.
 
 from __future__ import annotations
 
-from typing import Container
+from typing import Callable, Container, Protocol
 
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.structs import TopicPartition
@@ -14,6 +14,24 @@ from managedconsumer.structs import TopicPartition
 Hand = tuple[tuple[PartitionQueue, int], ...]
 #: Holds what threads had in hand when they ended: it is never finished, and no drain waits for it.
 NOBODY = -1
+#: Holds what ``run()`` has taken, for all of its workers.
+RUN = -2
+
+
+class Keeper(Protocol):
+    """A ``run()`` that goes on: it knows which of what it has taken is finished. The consumer's lock is held."""
+
+    def settle(self) -> None:
+        """Bring the hand of ``RUN`` up to date."""
+
+    def busy(self, tps: Container[TopicPartition] | None) -> bool:
+        """True while a message of ``tps`` (None: any) is being worked on."""
+
+    def interrupt(self) -> None:
+        """Partitions are held, or go on: look at each before anything of it starts."""
+
+    def forget(self, tps: Container[TopicPartition]) -> None:
+        """Nothing of these partitions is in hand any more."""
 
 
 class Hands(dict[int, Hand]):
@@ -23,6 +41,8 @@ class Hands(dict[int, Hand]):
         super().__init__()
         # What each had in hand when its partition was taken away: the next offset, until it comes back.
         self._taken: dict[int, dict[TopicPartition, int]] = {}
+        #: None: no ``run()`` goes on.
+        self.keeper: Keeper | None = None
 
     def lowest(self, queue: PartitionQueue, but: int | None = None) -> int | None:
         """The lowest offset of the partition in any hand other than that of ``but``."""
@@ -33,8 +53,10 @@ class Hands(dict[int, Hand]):
 
     def hold(self, tps: Container[TopicPartition] | None, but: int | None) -> bool:
         """True if a thread other than ``but`` has a message of ``tps`` (None: any) in hand, and may come back."""
+        if self.keeper is not None and self.keeper.busy(tps):
+            return True
         return any(
-            who not in (but, NOBODY) and any(tps is None or queue.tp in tps for queue, _ in hand)
+            who not in (but, NOBODY, RUN) and any(tps is None or queue.tp in tps for queue, _ in hand)
             for who, hand in self.items()
         )
 
@@ -46,13 +68,40 @@ class Hands(dict[int, Hand]):
                 self[who] = kept
             else:
                 self.pop(who, None)
+        if self.keeper is not None:
+            self.keeper.forget(tps)
+
+    def settle(self, queue: PartitionQueue, but: int | None = None) -> None:
+        """Everything below the lowest offset still in a hand (other than that of ``but``) is finished."""
+        state = queue.state
+        if state.position is not None:
+            low = self.lowest(queue, but)
+            state.finish(state.position if low is None else low)
+
+    # -- run() ----------------------------------------------------------------------------------------
+
+    def adopt(self, who: int) -> None:
+        """What ``who`` has in hand is ``run()``'s from here on."""
+        lowest = dict(self.get(RUN, ()))
+        for queue, offset in self.pop(who, ()):
+            lowest.setdefault(queue, offset)
+        self[RUN] = tuple(lowest.items())
+
+    def settle_run(self, lowest: Callable[[TopicPartition], int | None]) -> None:
+        """``lowest`` gives the lowest offset of a partition that ``run()`` has not finished; None: there is none."""
+        before = self.pop(RUN, ())
+        left = [(queue, offset) for queue, _ in before if (offset := lowest(queue.tp)) is not None]
+        if left:
+            self[RUN] = tuple(left)
+        for queue, _ in before:
+            self.settle(queue)
 
     # -- what was taken away --------------------------------------------------------------------------
 
     def note_taken(self, tps: Container[TopicPartition]) -> None:
         """Partitions are about to be taken away: remember the next offset of each thread that has them in hand."""
         for who, hand in self.items():
-            for queue, _ in hand:
+            for queue, _ in hand if who != RUN else ():
                 position = queue.state.position
                 if queue.tp in tps and position is not None:
                     elsewhere = self.lowest(queue, but=who)
@@ -78,7 +127,7 @@ class Hands(dict[int, Hand]):
 
     def owners(self) -> set[int]:
         """All that have something in hand and are not known to have ended."""
-        return {who for who in self if who != NOBODY}
+        return {who for who in self if who not in (NOBODY, RUN)}
 
     def leave_behind(self, who: int) -> list[tuple[TopicPartition, int]]:
         """``who`` has ended: what it had in hand stays unfinished as long as the partition is ours. Returns that."""

@@ -236,8 +236,8 @@ class Work:
         if finished:
             ours = strand.finish(finished)
             self.in_hand -= ours
-            self.done += finished - dead
-            self.dead += dead
+            self.done += max(0, ours - dead)
+            self.dead += min(ours, dead)
             strand.attempts = strand.same = 0
         strand.running = []
         rest = running[finished:]

@@ -113,6 +113,7 @@ class EngineState(forks.OwnProcess):
         self.lock = self.handler.Condition(shared)  # the user waits here for messages
         self.not_full = self.handler.Condition(shared)  # the fetchers wait here for room in the buffer
         self.commits = self.handler.Condition(shared)  # the commit worker and threads that commit wait here
+        self.work = self.handler.Condition(shared)  # the workers of run() wait here
         #: The same lock, for what takes it very often and neither waits nor wakes: a condition makes two calls of it.
         self.mutex = shared
 
@@ -170,6 +171,11 @@ class EngineState(forks.OwnProcess):
         if not self._opened:
             return err.ConsumerStoppedException("the consumer is not running: call start() first")
         return err.ConsumerStoppedException("the consumer was stopped; start() starts it again")
+
+    @property
+    def draining(self) -> bool:
+        """True while somebody waits for what is in hand."""
+        return bool(self._draining)
 
     # -- the consuming threads ----------------------------------------------------------------------------------------
 
