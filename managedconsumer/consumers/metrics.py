@@ -95,4 +95,20 @@ class ConsumerMetrics:
         gauge("queued_bytes", "Bytes fetched and not begun to be handed out", lambda: engine.buffer.nbytes)
         gauge("records_lag", "Messages behind the ends of the logs, as of the last fetches", lambda: sum(lags()))
         gauge("records_lag_max", "The same, of the partition that is behind most", lambda: max(lags(), default=0))
+
+        def run(name: str) -> Callable[[], float]:
+            """What ``health()["run"]`` has under ``name``; 0 while there is no run."""
+
+            def value() -> float:
+                keeper = engine.collector.hands.keeper
+                return 0.0 if keeper is None else keeper.health()[name] or 0.0
+
+            return value
+
+        gauge("run_in_flight", "Messages that run() has taken and not finished", run("in_flight"))
+        gauge("run_waiting_keys", "Keys (or batches) that wait for another attempt", run("waiting_keys"))
+        gauge("run_retried", "Attempts after a failure since run() began", run("retried"))
+        gauge("run_dead", "Messages that failed for good since run() began", run("dead"))
+        gauge("run_oldest_unfinished_seconds", "Age of the message in hand for longest", run("oldest_unfinished_s"))
+        gauge("run_handler_seconds", "Mean time that the handler takes for a message", run("handler_s"))
         gauge("running", "1 while the consumer runs", lambda: not engine.closing and engine.error is None)

@@ -5,7 +5,7 @@ Pure and not thread-safe: the consumer's lock is held around every call.
 
 from __future__ import annotations
 
-from typing import Callable, Container, Protocol
+from typing import Any, Callable, Container, Protocol
 
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.structs import TopicPartition
@@ -32,6 +32,9 @@ class Keeper(Protocol):
 
     def forget(self, tps: Container[TopicPartition]) -> None:
         """Nothing of these partitions is in hand any more."""
+
+    def health(self) -> dict[str, Any]:
+        """How it gets on; called without the lock."""
 
 
 class Hands(dict[int, Hand]):

@@ -197,7 +197,7 @@ class World:
                 notes.append(Note(tp, offset, chance.choice(keys)))
                 offset += chance.choice((1, 1, 1, 1, 2, 5))
             self.log[tp] = notes
-        self.committed: dict[TopicPartition, tuple[int, str]] = {tp: (0, "") for tp in self.log}
+        self.committed: dict[TopicPartition, tuple[int, str]] = dict.fromkeys(self.log, (0, ""))
         self.true: set[tuple[TopicPartition, int]] = set()
         self.before: dict[Note, list[Note]] = {}
         for notes in self.log.values():

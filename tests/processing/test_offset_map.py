@@ -16,7 +16,11 @@ PLAIN = json.dumps({"consumer_id": "consumer-1-" + "f" * 36, "hostname": "host"}
 @pytest.mark.parametrize("seed", range(30))
 def test_a_map_says_again_what_was_written(seed: int) -> None:
     chance = random.Random(seed)
-    base, length, share = chance.choice((0, 7, 2**40)), chance.choice((1, 9, 500, 9000)), chance.choice((0.01, 0.5, 0.99))
+    base, length, share = (
+        chance.choice((0, 7, 2**40)),
+        chance.choice((1, 9, 500, 9000)),
+        chance.choice((0.01, 0.5, 0.99)),
+    )
     unfinished = tuple(base + n for n in range(length) if chance.random() < share)
     known = OffsetMap(unfinished, base + length)
     text = offset_map.encode(known, base)
@@ -56,7 +60,21 @@ def test_what_does_not_fit_is_left_out_and_counts_as_unfinished() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "1", "1g", "2gAB", "xgAB", "1gé", "1G0000", '1g"', "1g" + "z" * 11, "bQAAAA==", "0", "1b00", "1g~~~~~~~~~~~~~~~"],
+    [
+        "",
+        "1",
+        "1g",
+        "2gAB",
+        "xgAB",
+        "1gé",
+        "1G0000",
+        '1g"',
+        "1g" + "z" * 11,
+        "bQAAAA==",
+        "0",
+        "1b00",
+        "1g~~~~~~~~~~~~~~~",
+    ],
 )
 def test_maps_of_others_are_not_ours(text: str) -> None:
     assert offset_map.decode(text, 7) is None

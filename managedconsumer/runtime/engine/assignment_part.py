@@ -83,7 +83,7 @@ class AssignmentPart(EngineState):
             self.not_full.notify_all()
 
     def set_full(self, full: Mapping[TopicPartition, bool]) -> None:
-        """``run()`` has enough of these partitions in hand for now (True), or not any more. What is buffered is kept."""
+        """``run()`` has enough of these in hand for now (True), or not any more. What is buffered is kept."""
         with self.lock:
             self.collector.shelve()
             for tp, enough in full.items():
