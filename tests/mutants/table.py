@@ -183,7 +183,7 @@ GROUP = [
         "after the fence messages are handed out",
         "managedconsumer/consumers/owner.py",
         "        held = self._session.assigned()\n"
-        "        self._engine.hold(held)\n"
+        "        self._engine.fence(held)\n"
         "        self._session.committer.fenced(event.error)",
         "        held = self._session.assigned()\n        self._session.committer.fenced(event.error)",
         (),
@@ -338,8 +338,8 @@ FETCH = [
     Mutant(
         "the lane: what is in hand counts as finished",
         "managedconsumer/fetch/collect.py",
-        "self.hands[who] = ((queue, offset),)\n            self._settle",
-        "self.hands[who] = ()\n            self._settle",
+        "self.hands[who] = ((queue, offset),)\n            self.hands.settle",
+        "self.hands[who] = ()\n            self.hands.settle",
         ("tests/fetch/test_lane.py",),
         _SOME,
     ),
@@ -414,7 +414,7 @@ FETCH = [
     ),
     Mutant(
         "other hands are not looked at",
-        "managedconsumer/fetch/collect.py",
+        "managedconsumer/fetch/hands.py",
         "state.finish(state.position if low is None else low)",
         "state.finish(state.position)",
         ("tests/fetch/test_collect.py", "tests/test_hands.py"),

@@ -25,7 +25,7 @@ KEYS = [b"a", b"b", None] * 4
 
 
 def recipe(heading: str) -> str:
-    """The code below a heading. The recipes leave the default for where a new group begins; here it is the beginning."""
+    """The code below a heading; the new group begins at the beginning of the logs."""
     section = re.split(r"\n[^\n]+\n-{4,}\n", TEXT.split(f"\n{heading}\n", 1)[1])[0]
     code = textwrap.dedent(section.split("::\n", 1)[1].split("\n\nA handler", 1)[0])
     assert code.count('"billing"') == 1
@@ -46,7 +46,7 @@ def run(heading: str, done: Callable[[dict[str, Any]], bool], **names: Any) -> d
 
         watcher = threading.Thread(target=end, daemon=True)
         watcher.start()
-        exec(compile(recipe(heading), heading, "exec"), space)  # noqa: S102
+        exec(compile(recipe(heading), heading, "exec"), space)
         watcher.join(60)
         assert broker.members("billing") == []
     return space
