@@ -1,7 +1,7 @@
 """A member that runs a handler, in a process of its own: ``python -m tests.broker.runner '{...}'``.
 
-The argument is JSON: ``topic``, ``bootstrap``, ``group``, ``hold`` (seconds that the handler takes), ``run`` (arguments of
-``run()``), ``options`` of the consumer. Every line that it prints is one event, as a JSON list.
+The argument is JSON: ``topic``, ``bootstrap``, ``group``, ``hold`` (seconds that the handler takes), ``run`` (arguments
+of ``run()``), ``options`` of the consumer. Every line that it prints is one event, as a JSON list.
 """
 
 from __future__ import annotations
