@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from managedconsumer.listeners import ConsumerRebalanceListener as ConsumerRebalanceListener
     from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer as ManagedBalancedConsumer
     from managedconsumer.partition_state import TopicPartitionState as TopicPartitionState
+    from managedconsumer.processing.values import Retry as Retry
+    from managedconsumer.processing.values import RunSummary as RunSummary
     from managedconsumer.runtime.engine.pending import Commit as Commit
     from managedconsumer.simpleconsumer import SimpleConsumer as SimpleConsumer
     from managedconsumer.structs import OffsetAndMetadata as OffsetAndMetadata
@@ -56,7 +58,9 @@ _HOMES = {
     "Partition": "compat.parts",
     "PartitionProgress": "fetch.progress",
     "RangeProtocol": "compat.membership",
+    "Retry": "processing.values",
     "RoundRobinProtocol": "compat.membership",
+    "RunSummary": "processing.values",
     "SimpleConsumer": "simpleconsumer",
     "SslConfig": "compat.tls",
     "SubscriptionState": "subscription_state",

@@ -136,6 +136,17 @@ class DeserializerError(KafkaException):
         self.message = message
 
 
+class MessageFailedError(KafkaException):
+    """A message failed for good and there is no ``on_dead``: ``run()`` has ended, and has committed what was done.
+
+    ``message`` is the message, the cause (``__cause__``) what the handler raised.
+    """
+
+    def __init__(self, text: str = "", message: object = None) -> None:
+        super().__init__(text)
+        self.message = message
+
+
 class CorruptRecordError(MessageSetDecodeFailure):
     """What the broker sent for ``offset`` of a partition cannot be read; ``reason`` says why.
 

@@ -46,7 +46,9 @@ class TopicPartitionState:
     ``leader_epoch`` (KIP-320), ``log_start`` and ``last_stable`` (of the last fetch answer, like ``highwater``; None
     until one came), ``era`` (number of the era it was assigned in), ``active`` (False once that assignment, or a later
     one that retained it, has ended without it), ``held`` (blocked by a rebalance, see :meth:`SubscriptionState.hold`).
-    ``committed`` is the next offset that is known to be committed, None if unknown.
+    ``committed`` is the next offset that is known to be committed, None if unknown. ``finished_map`` is the map of
+    finished messages behind it that stands in that commit (``processing.offset_map``), empty if there is none or the
+    position was moved. ``full``: ``run()`` has enough of this partition in hand for now.
     """
 
     __slots__ = (
@@ -57,6 +59,8 @@ class TopicPartitionState:
         "active",
         "committed",
         "era",
+        "finished_map",
+        "full",
         "held",
         "highwater",
         "last_stable",
@@ -70,7 +74,9 @@ class TopicPartitionState:
         self.active = True
         self.held = False
         self.paused = False
+        self.full = False
         self.committed: int | None = None
+        self.finished_map = ""
         self.reset_strategy: int | None = None
         #: Leader epochs of the records, as (first offset, epoch) where it changes; those ahead of the position too.
         self._epochs: list[tuple[int, int]] = []
@@ -145,6 +151,7 @@ class TopicPartitionState:
         self._move(FetchState.AWAITING_RESET)
         self.reset_strategy = strategy
         self._epochs = []
+        self.finished_map = ""
         self._position = self._finished = None
 
     def reset_to(self, offset: int, strategy: int, leader_epoch: int = -1) -> bool:
@@ -164,6 +171,7 @@ class TopicPartitionState:
         self._move(FetchState.FETCHING)
         self.reset_strategy = None
         self._epochs = [] if leader_epoch < 0 else [(-1, leader_epoch)]
+        self.finished_map = ""
         self._position = self._finished = offset
 
     @property
@@ -201,7 +209,8 @@ class TopicPartitionState:
 
     def is_fetchable(self) -> bool:
         """True if messages of this partition may be fetched and handed out."""
-        return self.active and not self.paused and not self.held and self._state is FetchState.FETCHING
+        free = self.active and not self.paused and not self.held and not self.full
+        return free and self._state is FetchState.FETCHING
 
 
 def checked_offset(offset: int, what: str = "") -> int:

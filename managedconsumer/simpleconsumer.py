@@ -152,7 +152,7 @@ class SimpleConsumer(ConsumerAPI):
         engine.begin_stop(timeout)
         engine.hold(tps)
         if session.group is not None:
-            session.committer.drain(timeout, auto=session.options.auto_commit_enable)
+            session.committer.drain(timeout, auto=session.committer.automatic)
         session.close(timeout)
 
 

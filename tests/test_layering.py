@@ -35,6 +35,7 @@ ROWS = [
     {"coordinator"},
     {"subscription_state", "subscription_input", "partition_state"},
     {"fetch"},
+    {"processing"},
     {"listeners"},
     {"runtime"},
     {"admin"},
@@ -77,13 +78,14 @@ TYPES_ONLY = {
     ("runtime.engine.commit_worker", "runtime.engine.engine"): "a worker is given its engine",
     ("runtime.engine.committer", "runtime.engine.engine"): "the committer is given its engine",
     ("runtime.rdkafka.pool", "wire.records"): "a cast only",
+    ("runtime.running.run", "runtime.engine.engine"): "a run is given its engine",
     ("testing.simulation.checks", "testing.simulation.brokers"): "the checks are given what they look at",
     ("testing.simulation.checks", "testing.simulation.program"): "the checks are given what they look at",
     ("testing.simulation.checks", "testing.simulation.plan"): "the checks are given what they look at",
     ("testing.simulation.checks", "testing.simulation.watch"): "the checks are given what they look at",
 }
 
-PURE_ROWS = 5  # the first so many rows hold no socket, thread, lock, clock, queue, greenlet, loop or random source
+PURE_ROWS = 6  # the first so many rows hold no socket, thread, lock, clock, queue, greenlet, loop or random source
 IMPURE = {
     "_thread",
     "asyncio",

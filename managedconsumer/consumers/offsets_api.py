@@ -8,7 +8,7 @@ from typing import Any, Literal, Mapping, overload
 from managedconsumer import errors as err
 from managedconsumer.compat.private import PykafkaNames
 from managedconsumer.consumers.insight import STUCK_AFTER_S, Health, ProgressTable, page_of, stuck, unplaced
-from managedconsumer.consumers.reading import ReadingAPI
+from managedconsumer.consumers.running import RunningAPI
 from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator.committing import Patience, explicit_patience
 from managedconsumer.offset_convention import next_offset_of, target_of
@@ -34,7 +34,7 @@ class OffsetFetchPartitionResponse(NamedTuple):
     err: int
 
 
-class ConsumerAPI(ReadingAPI, PykafkaNames):
+class ConsumerAPI(RunningAPI, PykafkaNames):
     """Methods common to SimpleConsumer and ManagedBalancedConsumer. Thread-safe unless a method says otherwise."""
 
     _session: Session
@@ -299,6 +299,7 @@ class ConsumerAPI(ReadingAPI, PykafkaNames):
         a sentence for whatever makes one of the two False.
         ``partitions`` gives the *next* offset (None: not known yet) by partition: the key is the partition's number as
         a str (``"0"``), with several topics ``"<topic>-<number>"``, so that all of it can be written as JSON.
+        ``run`` says how :meth:`run` gets on (``docs/processing.rst``), None while it does not run.
         ``implementation`` is ``"cython"`` (the accelerator) or ``"python"`` (its slower twin).
         """
         session, engine = self._session, self._session.engine
@@ -314,6 +315,7 @@ class ConsumerAPI(ReadingAPI, PykafkaNames):
                 "fetchers": engine.fetchers.alive(),
                 "handed_out": engine.collector.handed_out,
                 "implementation": __impl__,
+                "run": None if session.running is None else session.running.health(),
             }
         return Health(known | {"live": not ill, "ready": not ill and not unready, "reasons": ill + unready})
 

@@ -78,7 +78,7 @@ class GroupOwner:
         )
 
     def _before_exit(self) -> None:
-        if self._engine.options.auto_commit_enable:
+        if self._session.committer.automatic:
             self._session.committer.commit_finished(_EXIT_PATIENCE, "exit")
 
     def settled(self) -> bool:
@@ -115,7 +115,7 @@ class GroupOwner:
     def fence(self, event: ev.MembershipLost) -> None:
         """At once: nothing of the lost partitions is handed out from here on."""
         held = self._session.assigned()
-        self._engine.hold(held)
+        self._engine.fence(held)
         self._session.committer.fenced(event.error)
         self._log.note("held", event.generation, held, event.reason)
 
@@ -158,7 +158,7 @@ class GroupOwner:
                 self._hold(step)
                 self._engine.drain(set(step.partitions), self._drain)
             case ho.Commit():
-                if self._engine.options.auto_commit_enable:
+                if self._session.committer.automatic:
                     self._session.committer.commit_finished(self._commit_seconds, "rebalance")
             case ho.Tell():
                 return self._tell(step)
@@ -186,7 +186,7 @@ class GroupOwner:
                 self._engine.drain(set(step.partitions), min(self._drain, seconds))
             case ho.Commit():
                 patience = min(_LAST_COMMIT_PATIENCE, max(0.0, until - self._engine.handler.now()))
-                self._session.committer.drain(patience, auto=self._engine.options.auto_commit_enable)
+                self._session.committer.drain(patience, auto=self._session.committer.automatic)
             case ho.Tell():
                 try:
                     self._listener.call_here(step.method, step.partitions)

@@ -8,6 +8,7 @@ from typing import Callable, Mapping
 from managedconsumer import errors as err
 from managedconsumer.fetch.epochs import checked_epochs
 from managedconsumer.fetch.resets import OffsetAnswer
+from managedconsumer.processing.offset_map import map_in
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.structs import OffsetType, TopicPartition
 from managedconsumer.subscription_state import FetchState
@@ -53,10 +54,12 @@ class Positioning:
         """
         engine, group = self._engine, self._engine.group_id
         committed: dict[TopicPartition, int] = {}
+        maps: dict[TopicPartition, str] = {}
         positions, epochs = committed, dict[TopicPartition, int]()
         if group is not None and not reset and tps:
             found = engine.offsets.committed(tps, _PATIENCE, lambda: engine.closing or interrupted(), waiting)
             committed = {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
+            maps = {tp: map_in(found[tp].metadata) for tp in committed}
             positions, epochs = self._compared(committed, {tp: entry.leader_epoch for tp, entry in found.items()})
         missing = [tp for tp in tps if tp not in committed]
         late: dict[TopicPartition, OffsetAnswer] = {}
@@ -71,7 +74,10 @@ class Positioning:
             engine.seek({tp: at for tp, at in positions.items() if tp in unplaced}, epochs)
             for tp, offset in committed.items():
                 if engine.subscription.is_assigned(tp):
-                    engine.subscription.partition_state(tp).committed = offset
+                    state = engine.subscription.partition_state(tp)
+                    state.committed = offset
+                    if tp in unplaced and positions.get(tp) == offset:
+                        state.finished_map = maps[tp]
             policy = self.default_reset
             engine.reset({tp: policy for tp in late if tp in unplaced})
             if engine.options.auto_offset_reset == "none":

@@ -64,6 +64,8 @@ class Session:
         self.last_held: dict[Any, int] | None = None
         # Held while the consumer starts or stops: one thread at a time does either.
         self._life_lock = self.engine.handler.RLock()
+        #: The ``run()`` that goes on, None: there is none.
+        self.running: Any = None
         #: True while a thread is inside :meth:`start`.
         self.starting = False
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Iterator
+from typing import Any, Iterator, Protocol
 
-from managedconsumer.consumers.stopping import LifeAPI
 from managedconsumer.errors import IllegalStateError
 
 __all__ = ["stop_on_signals"]
@@ -15,8 +14,15 @@ __all__ = ["stop_on_signals"]
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
+class Ending(Protocol):
+    """A consumer."""
+
+    def end_soon(self) -> None:
+        """No more messages; takes no lock and does not wait."""
+
+
 @contextmanager
-def stop_on_signals(*consumers: LifeAPI) -> Iterator[None]:
+def stop_on_signals(*consumers: Ending) -> Iterator[None]:
     """SIGTERM or SIGINT: each thread's message in hand gets finished, then iteration ends, without an exception.
 
     ::

@@ -49,7 +49,7 @@ class LifeAPI:
         # Whatever is interrupted may hold a lock, and goes on only when this has returned.
         if engine.handler.ident() in engine.inside or not engine.handler.may_wait() or in_our_work():
             self._stop_soon(timeout)
-        else:
+        elif self._session.running is None or not self._session.running.end(timeout):
             self._stop_now(timeout)
 
     def close(self, timeout: float | None = None) -> None:

@@ -163,6 +163,7 @@ class FetchBuffer:
             if queue is not None:
                 self.members += 1
                 queue.version += 1
+                queue.context.fenced = True
                 for chunk in queue.chunks:
                     chunk.active = False
                 queue.chunks.clear()

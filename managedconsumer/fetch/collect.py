@@ -233,7 +233,7 @@ class FetchCollector:
             queue.state.position = chunk.position
             for who, offset in self.lane.seated():
                 self.hands[who] = ((queue, offset),)
-            self._settle(queue)
+            self.hands.settle(queue)
         self._lane_seen += taken
         self.handed_out += taken
 
@@ -242,15 +242,8 @@ class FetchCollector:
         self.settle_lane()
         self.hands.forget_taken(who)
         for queue, _ in self.hands.get(who, ()):
-            self._settle(queue, who)
+            self.hands.settle(queue, who)
         self.hands.pop(who, None)
-
-    def _settle(self, queue: PartitionQueue, but: int | None = None) -> None:
-        """Everything below the lowest offset still in a hand (other than that of ``but``) is finished."""
-        state = queue.state
-        if state.position is not None:
-            low = self.hands.lowest(queue, but)
-            state.finish(state.position if low is None else low)
 
     def _close_chunk(self) -> None:
         """The chunk is used up: pass the gaps, control records and aborted messages at its end."""
@@ -259,7 +252,7 @@ class FetchCollector:
             if chunk.active:
                 self._buffer.used_up(queue, chunk)
                 self._reach(queue, chunk.position)
-                self._settle(queue)
+                self.hands.settle(queue)
             else:
                 self._buffer.fetch_again(queue)
         self._queue = self._chunk = None
@@ -285,7 +278,7 @@ class FetchCollector:
             if offset is not None and offset < queue.chunks[0].position:
                 return
             self._reach(queue, queue.chunks[0].skip_corrupt())
-            self._settle(queue)
+            self.hands.settle(queue)
 
     def take_back(self, who: int) -> None:
         """What the thread ``who`` was given last did not reach it: it will be handed out again."""

@@ -5,7 +5,7 @@ Pure and not thread-safe: the consumer's lock is held around every call.
 
 from __future__ import annotations
 
-from typing import Container
+from typing import Any, Callable, Container, Protocol
 
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.structs import TopicPartition
@@ -15,6 +15,27 @@ from managedconsumer.wire.records import Message
 Hand = tuple[tuple[PartitionQueue, int], ...]
 #: Holds what threads had in hand when they ended: it is never finished, and no drain waits for it.
 NOBODY = -1
+#: Holds what ``run()`` has taken, for all of its workers.
+RUN = -2
+
+
+class Keeper(Protocol):
+    """A ``run()`` that goes on: it knows which of what it has taken is finished. The consumer's lock is held."""
+
+    def settle(self) -> None:
+        """Bring the hand of ``RUN`` up to date."""
+
+    def busy(self, tps: Container[TopicPartition] | None) -> bool:
+        """True while a message of ``tps`` (None: any) is being worked on."""
+
+    def interrupt(self) -> None:
+        """Partitions are held, or go on: look at each before anything of it starts."""
+
+    def forget(self, tps: Container[TopicPartition]) -> None:
+        """Nothing of these partitions is in hand any more."""
+
+    def health(self) -> dict[str, Any]:
+        """How it gets on; called without the lock."""
 
 
 class Hands(dict[int, Hand]):
@@ -26,6 +47,8 @@ class Hands(dict[int, Hand]):
         self._taken: dict[int, dict[TopicPartition, int]] = {}
         # Timestamps (ms) of what was given out under the lock, as its bytes may be gone: partition, offset, timestamp.
         self._stamps: dict[int, list[tuple[PartitionQueue, int, int]]] = {}
+        #: None: no ``run()`` goes on.
+        self.keeper: Keeper | None = None
 
     def give(self, who: int, queue: PartitionQueue, message: Message) -> None:
         """``who`` has ``message`` in hand, and nothing else."""
@@ -49,8 +72,10 @@ class Hands(dict[int, Hand]):
 
     def hold(self, tps: Container[TopicPartition] | None, but: int | None) -> bool:
         """True if a thread other than ``but`` has a message of ``tps`` (None: any) in hand, and may come back."""
+        if self.keeper is not None and self.keeper.busy(tps):
+            return True
         return any(
-            who not in (but, NOBODY) and any(tps is None or queue.tp in tps for queue, _ in hand)
+            who not in (but, NOBODY, RUN) and any(tps is None or queue.tp in tps for queue, _ in hand)
             for who, hand in self.items()
         )
 
@@ -64,13 +89,43 @@ class Hands(dict[int, Hand]):
                 self.pop(who, None)
         for who, stamps in list(self._stamps.items()):
             self._stamps[who] = [each for each in stamps if each[0].tp not in tps]
+        if self.keeper is not None:
+            self.keeper.forget(tps)
+
+    def settle(self, queue: PartitionQueue, but: int | None = None) -> None:
+        """Everything below the lowest offset still in a hand (other than that of ``but``) is finished."""
+        state = queue.state
+        if state.position is not None:
+            low = self.lowest(queue, but)
+            state.finish(state.position if low is None else low)
+
+    # -- run() ----------------------------------------------------------------------------------------
+
+    def adopt(self, who: int) -> None:
+        """What ``who`` has in hand is ``run()``'s from here on."""
+        self._stamps.setdefault(RUN, []).extend(self._stamps.pop(who, ()))
+        lowest = dict(self.get(RUN, ()))
+        for queue, offset in self.pop(who, ()):
+            lowest.setdefault(queue, offset)
+        self[RUN] = tuple(lowest.items())
+
+    def settle_run(self, lowest: Callable[[TopicPartition], int | None]) -> None:
+        """``lowest`` gives the lowest offset of a partition that ``run()`` has not finished; None: there is none."""
+        before = self.pop(RUN, ())
+        left = [(queue, offset) for queue, _ in before if (offset := lowest(queue.tp)) is not None]
+        if left:
+            self[RUN] = tuple(left)
+        known, kept = dict(left), self._stamps.pop(RUN, ())
+        self._stamps[RUN] = [each for each in kept if each[1] >= known.get(each[0], each[1] + 1)]
+        for queue, _ in before:
+            self.settle(queue)
 
     # -- what was taken away --------------------------------------------------------------------------
 
     def note_taken(self, tps: Container[TopicPartition]) -> None:
         """Partitions are about to be taken away: remember the next offset of each thread that has them in hand."""
         for who, hand in self.items():
-            for queue, _ in hand:
+            for queue, _ in hand if who != RUN else ():
                 position = queue.state.position
                 if queue.tp in tps and position is not None:
                     elsewhere = self.lowest(queue, but=who)
@@ -98,7 +153,7 @@ class Hands(dict[int, Hand]):
 
     def owners(self) -> set[int]:
         """All that have something in hand and are not known to have ended."""
-        return {who for who in self if who != NOBODY}
+        return {who for who in self if who not in (NOBODY, RUN)}
 
     def leave_behind(self, who: int) -> list[tuple[TopicPartition, int]]:
         """``who`` has ended: what it had in hand stays unfinished as long as the partition is ours. Returns that."""

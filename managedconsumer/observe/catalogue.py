@@ -109,6 +109,29 @@ OF_PARTITIONS = (
     ),
     Measure(f"{_P}partition_paused", "gauge", "1", "1 while the partition is paused", f"{_O}partition.paused"),
 )
+#: What is told of a ``run()`` while it goes on; fields of ``health()["run"]``.
+OF_RUNS = (
+    Measure(f"{_P}run_in_flight", "gauge", "{message}", "Messages that run() has not finished", f"{_O}run.in_flight"),
+    Measure(
+        f"{_P}run_waiting_keys", "gauge", "{key}", "Keys (or batches) that wait for a retry", f"{_O}run.waiting_keys"
+    ),
+    Measure(f"{_P}run_retried", "gauge", "{attempt}", "Attempts after a failure since run() began", f"{_O}run.retried"),
+    Measure(f"{_P}run_dead", "gauge", "{message}", "Messages that failed for good since run() began", f"{_O}run.dead"),
+    Measure(
+        f"{_P}run_oldest_unfinished_seconds",
+        "gauge",
+        "s",
+        "How long the message that was taken first has been in hand",
+        f"{_O}run.oldest_unfinished.duration",
+    ),
+    Measure(
+        f"{_P}run_handler_seconds",
+        "gauge",
+        "s",
+        "Mean time that the handler takes for a message",
+        "messaging.process.duration",
+    ),
+)
 #: What the members of groups count, where ``metrics=`` was given.
 OF_MEMBERS = (
     Measure(
@@ -144,5 +167,5 @@ OF_MEMBERS = (
     ),
 )
 MEASURES: Mapping[str, Measure] = MappingProxyType(
-    {measure.name: measure for measure in (*OF_CONSUMERS, *OF_PARTITIONS, *OF_MEMBERS)}
+    {measure.name: measure for measure in (*OF_CONSUMERS, *OF_PARTITIONS, *OF_RUNS, *OF_MEMBERS)}
 )

@@ -7,7 +7,7 @@ import math
 from typing import Any, Iterable, Mapping, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from managedconsumer.observe.catalogue import OF_CONSUMERS, OF_PARTITIONS
+from managedconsumer.observe.catalogue import OF_CONSUMERS, OF_PARTITIONS, OF_RUNS
 from managedconsumer.observe.measures import as_json, rows
 from managedconsumer.observe.metrics import Metrics
 from managedconsumer.runtime.serving import Answer, Server
@@ -63,7 +63,7 @@ class Endpoint:
         self._core = Metrics()
         for number, consumer in enumerate(self._consumers, 1):
             tags = {"group": str(consumer.health().get("group") or ""), "consumer": str(number)}
-            self._core.bundle((*OF_CONSUMERS, *OF_PARTITIONS), _reader(consumer, tags), tags)
+            self._core.bundle((*OF_CONSUMERS, *OF_PARTITIONS, *OF_RUNS), _reader(consumer, tags), tags)
         handler = self._consumers[0].handler if self._consumers else default_handler()
         self._server = Server(handler, self.answer, host, port)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Iterable, Iterator, Mapping, Protocol
 
-from managedconsumer.observe.catalogue import OF_CONSUMERS, OF_PARTITIONS
+from managedconsumer.observe.catalogue import OF_CONSUMERS, OF_PARTITIONS, OF_RUNS
 from managedconsumer.structs import TopicPartition
 
 Row = tuple[str, Mapping[str, str], float]
@@ -33,7 +33,7 @@ def measure(metrics: Any, consumer: Seen, tags: Mapping[str, str]) -> None:
         return iter(()) if found is None else rows(found, tags)
 
     if hasattr(metrics, "bundle"):
-        metrics.bundle((*OF_CONSUMERS, *OF_PARTITIONS), read, tags)
+        metrics.bundle((*OF_CONSUMERS, *OF_PARTITIONS, *OF_RUNS), read, tags)
         return
     for each in OF_CONSUMERS:  # another registry: what has no tags of its own
 
@@ -59,6 +59,11 @@ def rows(consumer: Seen, tags: Mapping[str, str]) -> Iterator[Row]:
     )
     for each, value in zip(OF_CONSUMERS, values, strict=True):
         yield each.name, tags, float(value)
+    run = health["run"]
+    if run is not None:
+        told = ("in_flight", "waiting_keys", "retried", "dead", "oldest_unfinished_s", "handler_s")
+        for each, field in zip(OF_RUNS, told, strict=True):
+            yield each.name, tags, float(run[field] or 0.0)
     for key, part in progress.items():
         tp = consumer.topic_partition(key)
         yield from _of_partition({**tags, "topic": tp.topic, "partition": str(tp.partition)}, part)

@@ -7,6 +7,99 @@ from tests.mutants.kinds import Mutant
 _SOME = 600
 _MANY = 6000
 
+_RUN = ("tests/processing/test_simulation.py",)
+
+RUN = [
+    Mutant(
+        "run(): a failing message does not hold its key back",
+        "managedconsumer/processing/work.py",
+        "        if rest:\n            strand.waiting = rest + strand.waiting\n",
+        "        if rest:\n            strand.waiting = strand.waiting + rest\n",
+        _RUN,
+    ),
+    Mutant(
+        "run(): a message of a key that runs starts beside it",
+        "managedconsumer/processing/work.py",
+        "                if strand is not None or batched:\n",
+        "                if (strand is not None and strand.waiting) or batched:\n",
+        _RUN,
+    ),
+    Mutant(
+        "run(): what is held by a rebalance starts all the same",
+        "managedconsumer/processing/work.py",
+        "            if strand.parts is None and strand.part.gate.held:\n",
+        "            if False:\n",
+        _RUN,
+    ),
+    Mutant(
+        "run(): what was held is forgotten when the rebalance is over",
+        "managedconsumer/processing/work.py",
+        "                if part is not None:\n                    self._unshelve(part)\n",
+        "",
+        _RUN,
+    ),
+    Mutant(
+        "run(): a result counts though the partition is gone",
+        "managedconsumer/processing/strands.py",
+        "            if not part.alive:\n                return 0\n            pending = part.pending\n",
+        "            if not part.alive:\n                return count\n            pending = part.pending\n",
+        _RUN,
+    ),
+    Mutant(
+        "run(): what waits of a partition that is gone is worked on",
+        "managedconsumer/processing/work.py",
+        "            if part.alive:\n                self.in_hand -= len(part.pending)\n"
+        "                self.unfinished += len(part.pending)\n            part.alive = False\n",
+        "            if part.alive:\n                self.in_hand -= len(part.pending)\n"
+        "                self.unfinished += len(part.pending)\n",
+        _RUN,
+    ),
+    Mutant(
+        "run(): the map ends one message too late",
+        "managedconsumer/processing/strands.py",
+        "            top = running[count - 1].offset + 1\n",
+        "            top = running[count - 1].offset + 2\n",
+        _RUN,
+    ),
+    Mutant(
+        "run(): a map that is too long is cut without its top",
+        "managedconsumer/processing/offset_map.py",
+        "encode(OffsetMap(tuple(inside[:middle]), inside[middle]), base)",
+        "encode(OffsetMap(tuple(inside[:middle]), known.top), base)",
+        _RUN,
+    ),
+    Mutant(
+        "run(): the next map forgets what the last one said",
+        "managedconsumer/processing/strands.py",
+        "        unfinished += [offset for offset in skip.unfinished if offset >= self.next]\n"
+        "        return OffsetMap(tuple(unfinished), max(self.top, skip.top))\n",
+        "        return OffsetMap(tuple(unfinished), max(self.top, skip.top))\n",
+        _RUN,
+    ),
+    Mutant(
+        "run(): what the commit says to be finished is done again",
+        "managedconsumer/processing/strands.py",
+        "messages = [message for message in messages if not skip.finished(message.offset)]",
+        "messages = list(messages)",
+        _RUN,
+    ),
+    Mutant(
+        "run(): a retry does not wait",
+        "managedconsumer/processing/work.py",
+        "now + (0.0 if retry is None else retry.pause(strand.attempts, chance))",
+        "now",
+        _RUN,
+    ),
+    Mutant(
+        "run(): one attempt too many",
+        "managedconsumer/processing/work.py",
+        "retry.again(error, 1 if place else strand.attempts + 1)",
+        "retry.again(error, 1 if place else strand.attempts)",
+        _RUN,
+        ci=True,
+    ),
+]
+
 GROUP = [
     Mutant(
         "a commit without a look at ownership",
@@ -90,7 +183,7 @@ GROUP = [
         "after the fence messages are handed out",
         "managedconsumer/consumers/owner.py",
         "        held = self._session.assigned()\n"
-        "        self._engine.hold(held)\n"
+        "        self._engine.fence(held)\n"
         "        self._session.committer.fenced(event.error)",
         "        held = self._session.assigned()\n        self._session.committer.fenced(event.error)",
         (),
@@ -245,8 +338,8 @@ FETCH = [
     Mutant(
         "the lane: what is in hand counts as finished",
         "managedconsumer/fetch/collect.py",
-        "self.hands[who] = ((queue, offset),)\n            self._settle",
-        "self.hands[who] = ()\n            self._settle",
+        "self.hands[who] = ((queue, offset),)\n            self.hands.settle",
+        "self.hands[who] = ()\n            self.hands.settle",
         ("tests/fetch/test_lane.py",),
         _SOME,
     ),
@@ -352,7 +445,7 @@ FETCH = [
     ),
     Mutant(
         "other hands are not looked at",
-        "managedconsumer/fetch/collect.py",
+        "managedconsumer/fetch/hands.py",
         "state.finish(state.position if low is None else low)",
         "state.finish(state.position)",
         ("tests/fetch/test_collect.py", "tests/test_hands.py"),
@@ -546,4 +639,4 @@ ACCELERATOR = [
     ),
 ]
 
-MUTANTS = [*GROUP, *FETCH, *WIRE, *SPARK, *ACCELERATOR]
+MUTANTS = [*RUN, *GROUP, *FETCH, *WIRE, *SPARK, *ACCELERATOR]

@@ -62,6 +62,17 @@ class AssignmentPart(EngineState):
         with self.lock:
             self.collector.shelve()
             self.subscription.hold(tps)
+            keeper = self.collector.hands.keeper
+            if keeper is not None:
+                keeper.interrupt()
+
+    def fence(self, tps: Collection[TopicPartition]) -> None:
+        """The membership is lost: nothing of these is handed out, and what is in hand is somebody else's by now."""
+        with self.lock:
+            self.hold(tps)
+            for tp in tps:
+                if (queue := self.buffer.queues.get(tp)) is not None:
+                    queue.context.fenced = True
 
     def release(self, tps: Iterable[TopicPartition]) -> None:
         """Undo :meth:`hold`."""
@@ -70,6 +81,16 @@ class AssignmentPart(EngineState):
             self.fetchers.ensure_workers()
             self.lock.notify_all()
             self.not_full.notify_all()
+
+    def set_full(self, full: Mapping[TopicPartition, bool]) -> None:
+        """``run()`` has enough of these in hand for now (True), or not any more. What is buffered is kept."""
+        with self.lock:
+            self.collector.shelve()
+            for tp, enough in full.items():
+                if self.subscription.is_assigned(tp):
+                    self.subscription.partition_state(tp).full = enough
+            self.lock.notify_all()
+            self.wake_fetchers()
 
     def drain(self, tps: Collection[TopicPartition], seconds: float) -> bool:
         """Wait until no other thread has a message of ``tps`` in hand; False when ``seconds`` were not enough."""

@@ -10,6 +10,7 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.coordinator import committing
 from managedconsumer.coordinator.committing import Committing, Offsets, Patience, Result, Wanted
+from managedconsumer.processing.offset_map import map_in
 from managedconsumer.runtime.cluster.offsets import COMMIT
 from managedconsumer.runtime.engine.commit_worker import CommitWorker
 from managedconsumer.runtime.engine.pending import Commit, Explicit, Finished, give_up, stopped
@@ -64,11 +65,26 @@ class Committer:
         # A group's member commits nothing without a valid generation. (Kafka takes commits without a generation from
         # anybody while the group is empty, a zombie's too.) None: this consumer is no member.
         self._member: MemberIdentity | None = None
+        self._finished_by_run: Callable[[str], dict[TopicPartition, OffsetAndMetadata]] | None = None
         self._on_commit: Callable[[float, bool], None] = lambda _seconds, _well: None
 
     def join_group(self, member: MemberIdentity) -> None:
         """From here on all commits are those of ``member``."""
         self._member = member
+
+    def follow(self, finished: Callable[[str], dict[TopicPartition, OffsetAndMetadata]] | None, seconds: float) -> None:
+        """A ``run()`` says what is finished, given the metadata that goes with it; commit that every ``seconds``.
+
+        None: it has ended.
+        """
+        self._finished_by_run = finished
+        if finished is not None:
+            self._worker.start(seconds)
+
+    @property
+    def automatic(self) -> bool:
+        """True if what is finished is committed without the user's asking."""
+        return self._engine.options.auto_commit_enable or self._finished_by_run is not None
 
     def watch(self, on_commit: Callable[[float, bool], None]) -> None:
         """Tell ``on_commit`` of every request: how long it took (seconds) and whether all of it was committed."""
@@ -88,6 +104,8 @@ class Committer:
         engine, metadata = self._engine, self._metadata()
         with engine.lock:
             engine.collector.settle_lane()
+            if self._finished_by_run is not None:
+                return self._finished_by_run(metadata)
             return engine.subscription.committable_offsets(metadata)
 
     def held(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -132,7 +150,7 @@ class Committer:
             for tp, entry in offsets.items():
                 state = states.get(tp)
                 if state is not None:
-                    state.committed = entry.offset
+                    state.committed, state.finished_map = entry.offset, map_in(entry.metadata)
                     if finish:
                         state.finish(entry.offset)
 

@@ -65,6 +65,24 @@ class ConsumingPart(AssignmentPart):
         over = self.closing or self.stopping or self.stop_wanted or self.ending
         return over or self.error is not None or bool(self._raise_once)
 
+    def take_in_passing(self, take: Callable[[int], T | None], who: int) -> T | None:
+        """:meth:`attempt` for a worker of ``run()``: callbacks and errors are left to the thread that called it.
+
+        The lock is held.
+        """
+        if self._interrupts() or self._tasks or self._undecided:
+            return None
+        return self._take(take, who)
+
+    def give_turn(self) -> None:
+        """Among greenlets the others run now and then."""
+        if self._patience is not None:
+            self._patience.give_turn()
+
+    def wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
+        """What ``take`` gives when there is something; None after ``timeout`` seconds, or when an end is wanted."""
+        return self._wait_for(take, timeout)
+
     def has_news(self) -> bool:
         """True when there may be something for :meth:`attempt`; the lock is held."""
         return self._interrupts() or bool(self._tasks) or self.buffer.ready() or self.undecided() is not None

@@ -137,6 +137,7 @@ class EngineState(forks.OwnProcess):
         self.not_full = self.handler.Condition(shared)  # the fetchers wait here for room in the buffer
         self.commits = self.handler.Condition(shared)  # the commit worker and threads that commit wait here
         self.loans = self.handler.Condition(shared)  # fetch workers wait here that have lent their connection
+        self.work = self.handler.Condition(shared)  # the workers of run() wait here
         #: The same lock, for what takes it very often and neither waits nor wakes: a condition makes two calls of it.
         self.mutex = shared
 
@@ -194,6 +195,11 @@ class EngineState(forks.OwnProcess):
         if not self._opened:
             return err.ConsumerStoppedException("the consumer is not running: call start() first")
         return err.ConsumerStoppedException("the consumer was stopped; start() starts it again")
+
+    @property
+    def draining(self) -> bool:
+        """True while somebody waits for what is in hand."""
+        return bool(self._draining)
 
     # -- the consuming threads ----------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ cdef class PartitionContext:
     cdef public object topic
     cdef public int partition_id
     cdef public object partition
+    cdef public bint fenced
 
     def __init__(self, topic, int partition_id, partition=None):
         self.topic = topic
@@ -111,6 +112,11 @@ cdef class Message:
     @headers.setter
     def headers(self, headers):
         self._headers = list(headers)
+
+    @property
+    def fenced(self):
+        """True once the consumer that handed it out has given its partition up, or lost it: another one may have it."""
+        return self._context.fenced
 
     @property
     def topic(self):

@@ -15,14 +15,18 @@ _TIMESTAMP_BYTES = 8
 
 
 class PartitionContext:
-    """What all messages of one partition share: the topic's name, the partition's number, the user's object."""
+    """What all messages of one partition share: the topic's name, the partition's number, the user's object.
 
-    __slots__ = ("partition", "partition_id", "topic")
+    ``fenced``: the consumer has given the partition up, or lost it.
+    """
+
+    __slots__ = ("fenced", "partition", "partition_id", "topic")
 
     def __init__(self, topic: str, partition_id: int, partition: Any = None) -> None:
         self.topic = topic
         self.partition_id = partition_id
         self.partition = partition
+        self.fenced = False
 
     def __repr__(self) -> str:
         return f"PartitionContext({self.topic!r}, {self.partition_id})"
@@ -103,6 +107,11 @@ class Message:
     @headers.setter
     def headers(self, headers: Sequence[Header]) -> None:
         self.raw_headers = list(headers)
+
+    @property
+    def fenced(self) -> bool:
+        """True once the consumer that handed it out has given its partition up, or lost it: another one may have it."""
+        return self.origin.context.fenced
 
     @property
     def topic(self) -> str:

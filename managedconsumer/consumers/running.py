@@ -1,0 +1,283 @@
+"""``run()``: the handler in threads, greenlets or tasks, with retries, commits and a clean end."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, suppress
+from inspect import iscoroutinefunction
+from typing import Any, Awaitable, Callable, NoReturn
+
+from managedconsumer import errors as err
+from managedconsumer.config import check_bool, check_callable, check_choice, check_int, wrong_kind
+from managedconsumer.consumers.reading import ReadingAPI
+from managedconsumer.consumers.signals import stop_on_signals
+from managedconsumer.processing.values import Retry, RunSummary, plan_of
+from managedconsumer.runtime.running.run import Calls, Run, keep, let_go
+from managedconsumer.runtime.running.tasks import TaskRun
+from managedconsumer.runtime.running.threads import ThreadRun
+from managedconsumer.wire.records import Message
+
+_KINDS = ("threads", "greenlets", "asyncio")
+# How often (seconds) run() commits, unless auto_commit_enable and its interval say something else.
+_COMMIT_EVERY = 1.0
+# How often (seconds) the progress line is written.
+_PROGRESS_EVERY = 0.5
+# How much longer (seconds) than its grace a run may take to end before a stop() in another thread goes on without it.
+_PATIENCE = 15.0
+
+
+class RunningAPI(ReadingAPI):
+    """The part of a consumer that runs a handler. One run at a time."""
+
+    def run(
+        self,
+        handler: Callable[[Any], Any],
+        *,
+        workers: int = 8,
+        order: str = "key",
+        batch: tuple[int, int] | None = None,
+        on: str = "threads",
+        retry: Retry | None = None,
+        on_dead: Callable[[Message, BaseException], Any] | None = None,
+        max_in_flight: int = 1000,
+        grace_ms: int = 10000,
+        signals: bool = True,
+        progress: bool = False,
+    ) -> RunSummary:
+        """Call ``handler(message)`` for every message, in ``workers`` threads or greenlets, until an end is wanted.
+
+        A message is processed when its handler has returned. What is processed is committed once a second (with
+        ``auto_commit_enable`` every ``auto_commit_interval_ms``), before partitions are given up, and at the end; what
+        was finished out of order is remembered beside the commit, so nobody works on it again.
+
+        ``order``: ``"key"`` (messages of one key one after the other; those without a key in any order),
+        ``"partition"`` or ``"none"``. ``batch=(max_messages, max_ms)``: ``handler(list)``, of one key or partition
+        where the order asks for it. ``on``: ``"threads"``; with ``use_greenlets`` greenlets run, whatever is said here;
+        ``"asyncio"`` runs :meth:`run_async` in a new event loop. ``retry``: a :class:`~managedconsumer.Retry`; without
+        one the first failure is the last. ``on_dead(message, error)`` takes messages that failed for good. At most
+        ``max_in_flight`` messages are in hand. ``progress``: write a line to stderr if that is a terminal.
+
+        It ends with ``stop()`` or ``end_soon()``, and with SIGTERM and SIGINT (``signals``, in the main thread): what
+        runs has ``grace_ms`` to finish, that is committed, and the consumer stops. Returns what was done.
+
+        Raises MessageFailedError for the first message that fails for good without ``on_dead``, what ``on_dead``
+        raises, and what ends a consumer. IllegalStateError if the consumer runs a handler already, TypeError or
+        ConfigurationError for bad arguments.
+        """
+        if check_choice("on", on, _KINDS) == "asyncio":
+            import asyncio
+
+            return asyncio.run(
+                self.run_async(
+                    handler,
+                    workers=workers,
+                    order=order,
+                    batch=batch,
+                    retry=retry,
+                    on_dead=on_dead,
+                    max_in_flight=max_in_flight,
+                    grace_ms=grace_ms,
+                    signals=signals,
+                    progress=progress,
+                )
+            )
+        if iscoroutinefunction(handler):
+            raise err.ConfigurationError("handler is a coroutine function: await run_async(handler), or on='asyncio'")
+        if on == "greenlets" and self._session.engine.handler.native:
+            raise err.ConfigurationError("on='greenlets' needs a consumer made with use_greenlets=True")
+        plan = plan_of(order, max_in_flight, batch, retry)
+        return _Running(self, plan, handler, on_dead, workers, grace_ms, signals, progress).in_threads()
+
+    async def run_async(
+        self,
+        handler: Callable[[Any], Awaitable[Any]],
+        *,
+        workers: int = 8,
+        order: str = "key",
+        batch: tuple[int, int] | None = None,
+        retry: Retry | None = None,
+        on_dead: Callable[[Message, BaseException], Any] | None = None,
+        max_in_flight: int = 1000,
+        grace_ms: int = 10000,
+        signals: bool = True,
+        progress: bool = False,
+    ) -> RunSummary:
+        """:meth:`run` on the event loop that runs: up to ``workers`` calls of the coroutine ``handler`` at a time.
+
+        ``on_dead`` may be a coroutine function. A task that is cancelled ends the run without its grace.
+        """
+        if not iscoroutinefunction(handler) and not iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
+            raise wrong_kind("handler", handler, "a coroutine function")
+        plan = plan_of(order, max_in_flight, batch, retry)
+        return await _Running(self, plan, handler, on_dead, workers, grace_ms, signals, progress).in_tasks()
+
+    def _can_use(self, message: Message) -> bool:
+        """Apply the deserializer; False: the user wants the message skipped. What it raises is the handler's error."""
+        deserializer = self._session.options.deserializer
+        if deserializer is None:
+            return True
+        try:
+            message.value, message.partition_key = deserializer(message.value, message.partition_key)
+        except Exception as error:
+            if self._decide(error, message) == "skip":
+                return False
+            raise
+        return True
+
+
+class _Running:
+    """One run of a consumer, from its beginning to the end of the consumer."""
+
+    def __init__(
+        self,
+        consumer: RunningAPI,
+        plan: Any,
+        handler: Any,
+        on_dead: Any,
+        workers: Any,
+        grace_ms: Any,
+        signals: Any,
+        progress: Any,
+    ) -> None:
+        if not callable(handler):
+            raise wrong_kind("handler", handler, "a function")
+        self._consumer = consumer
+        self._session = session = consumer._session  # noqa: SLF001 (this is a part of that class)
+        self._engine = session.engine
+        self._grace = check_int("grace_ms", grace_ms, 0, "ms") / 1000.0
+        self._signals = check_bool("signals", signals)
+        shown = check_bool("progress", progress) and sys.stderr.isatty()
+        self._shown = self._engine.handler.now() if shown else None
+        deserialize = None if session.options.deserializer is None else consumer._can_use  # noqa: SLF001
+        calls = Calls(handler, check_callable("on_dead", on_dead), deserialize)
+        self._run = Run(self._engine, plan, calls, check_int("workers", workers))
+        self._attempts = 1 if plan.retry is None else plan.retry.attempts
+        self._reason = "stopped"
+        self._ended = self._engine.handler.Event()
+        self._owner = self._engine.handler.ident()
+        session.require_running()
+
+    # -- what others ask --------------------------------------------------------------------------------
+
+    def end_soon(self) -> None:
+        """A signal came."""
+        self._reason = "signal"
+        self._consumer.end_soon()
+
+    def end(self, timeout: float | None) -> bool:
+        """``stop()`` was called in another thread: end the run, which stops the consumer, and wait for that.
+
+        False if it takes too long.
+        """
+        if self._engine.handler.ident() == self._owner:
+            return False
+        self._engine.end_soon()
+        self._engine.tell_users()
+        return bool(self._ended.wait(self._grace + _PATIENCE if timeout is None else timeout))
+
+    def health(self) -> dict[str, Any]:
+        """See :meth:`Run.health`."""
+        return self._run.health()
+
+    # -- the two ways -----------------------------------------------------------------------------------
+
+    def in_threads(self) -> RunSummary:
+        driver = ThreadRun(self._run, self._consumer._decide_corrupt)  # noqa: SLF001
+        problem: BaseException | None = None
+        self._begin()
+        try:
+            with ExitStack() as stack:
+                self._watch_signals(stack)
+                driver.start()
+                try:
+                    driver.consume(self._show)
+                finally:
+                    driver.drain(self._grace)
+        except BaseException as error:  # noqa: BLE001 - it is raised when all is committed
+            problem = error
+        try:
+            self._run.abandon()
+            self._consumer._stop_now(self._engine.stop_timeout)  # noqa: SLF001
+        finally:
+            driver.join()
+            self._over()
+        return self._result(problem)
+
+    async def in_tasks(self) -> RunSummary:
+        import asyncio
+
+        driver = TaskRun(self._run, self._consumer._decide_corrupt)  # noqa: SLF001
+        problem: BaseException | None = None
+        self._begin()
+        try:
+            with ExitStack() as stack:
+                self._watch_signals(stack)
+                driver.start()
+                try:
+                    await driver.consume(self._show)
+                finally:
+                    await driver.drain(self._grace)
+        except BaseException as error:  # noqa: BLE001 - it is raised when all is committed
+            problem = error
+        try:
+            self._run.abandon()
+            await asyncio.shield(asyncio.to_thread(self._consumer._stop_now, self._engine.stop_timeout))  # noqa: SLF001
+        finally:
+            await driver.join()
+            self._over()
+        return self._result(problem)
+
+    # -- parts of both ----------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        keep(self._run)
+        session, options = self._session, self._session.options
+        session.running = self
+        seconds = options.auto_commit_interval_ms / 1000.0 if options.auto_commit_enable else _COMMIT_EVERY
+        if session.group is not None:
+            session.committer.follow(self._run.finished, seconds)
+
+    def _watch_signals(self, stack: ExitStack) -> None:
+        if self._signals:
+            with suppress(err.IllegalStateError):  # signals come to the main thread only
+                stack.enter_context(stop_on_signals(self))
+
+    def _over(self) -> None:
+        self._session.committer.follow(None, 0.0)
+        self._session.running = None
+        let_go(self._run)
+        self._ended.set()
+        if self._shown is not None:
+            sys.stderr.write("\n")
+
+    def _result(self, problem: BaseException | None) -> RunSummary:
+        if problem is not None and not isinstance(problem, err.ConsumerStoppedException):
+            raise problem
+        if self._run.failure is not None:
+            self._raise(*self._run.failure)
+        run, work = self._run, self._run.work
+        seconds = self._engine.handler.now() - run.began
+        return RunSummary(work.done, work.retried, work.dead, work.unfinished, seconds, self._reason)
+
+    def _raise(self, message: Any, cause: BaseException) -> NoReturn:
+        if message is None:
+            raise cause
+        place = f"{message.topic}-{message.partition_id} at offset {message.offset}"
+        text = f"{place} failed for good, and the run has ended: {type(cause).__name__}: {cause}"
+        raise err.MessageFailedError(text, message) from cause
+
+    def _show(self) -> None:
+        """The progress line, if it is wanted."""
+        now = self._engine.handler.now()
+        if self._shown is None or now < self._shown:
+            return
+        self._shown = now + _PROGRESS_EVERY
+        told, seconds = self._run.health(), now - self._run.began
+        oldest = told["oldest_unfinished_s"]
+        line = (
+            f"\r{told['done']:,} done ({told['done'] / max(seconds, 0.001):,.0f}/s), {told['in_flight']} in flight, "
+            f"{told['waiting_keys']} wait for a retry, {told['dead']} dead, "
+            f"oldest {0.0 if oldest is None else oldest:.1f} s  "
+        )
+        sys.stderr.write(line)
+        sys.stderr.flush()

@@ -1,0 +1,1 @@
+"""What ``consumer.run(handler)`` decides: which message starts, what is finished, what may be committed. Pure."""

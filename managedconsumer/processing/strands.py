@@ -1,0 +1,166 @@
+"""What ``run()`` has in hand: messages by partition, and in strands whose messages run one after the other. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Protocol, Sequence
+
+from managedconsumer.processing import offset_map
+from managedconsumer.processing.offset_map import OffsetMap
+from managedconsumer.structs import TopicPartition
+
+# With so many unfinished messages, or fewer, a map fits whatever lies between them.
+_SURELY_FITS = 500
+# How much the number of unfinished messages changes before it is looked again whether the map fits.
+_LOOK_AGAIN = 32
+
+
+class Gate(Protocol):
+    """What of a partition's state decides whether its messages may start: ``TopicPartitionState`` is one."""
+
+    #: True while a rebalance keeps the partition from being handed out.
+    held: bool
+
+
+class State(Enum):
+    """Where a strand is. It is in no queue while it runs."""
+
+    FILLING = "filling"  # waits for its batch to become full, or old enough
+    READY = "ready"
+    RUNNING = "running"
+    PARKED = "parked"  # waits for its next attempt
+    SHELVED = "shelved"  # waits for the end of a rebalance
+
+
+class Strand:
+    """Messages that are worked on one after the other: those of a key, of a partition, or a single one.
+
+    ``waiting``: not begun; ``running``: what a worker has. Owned by a worker while it runs, but for ``waiting``.
+    """
+
+    __slots__ = ("attempts", "due", "key", "part", "parts", "running", "same", "since", "state", "waiting")
+
+    def __init__(self, part: Part, key: Any, waiting: list[Any]) -> None:
+        self.part = part
+        #: None: nobody adds messages to it.
+        self.key = key
+        self.waiting = waiting
+        self.running: list[Any] = []
+        #: The partition of each message, where they are of several ones.
+        self.parts: list[Part] | None = None
+        #: How often its first message (or its batch) has failed.
+        self.attempts = 0
+        #: How many messages the batch has that is tried again; 0: it is not.
+        self.same = 0
+        self.state = State.READY
+        #: When it is to be looked at again (seconds), where it waits for a time.
+        self.due = 0.0
+        self.since = 0.0
+
+    def touches(self, tps: Any) -> bool:
+        """True if a message of it may be of ``tps`` (None: of anything)."""
+        if tps is None:
+            return True
+        return self.part.tp in tps if self.parts is None else any(part.tp in tps for part in self.parts)
+
+    def finish(self, count: int) -> int:
+        """The first ``count`` of what runs are finished; returns how many of them are still ours."""
+        part, running = self.part, self.running
+        if self.parts is None:
+            if not part.alive:
+                return 0
+            pending = part.pending
+            for message in running if count == len(running) else running[:count]:
+                del pending[message.offset]
+            top = running[count - 1].offset + 1
+            if top > part.top:
+                part.top = top
+            return count
+        ours = 0
+        for message, its in zip(running[:count], self.parts, strict=False):
+            if its.alive:
+                del its.pending[message.offset]
+                its.top = max(its.top, message.offset + 1)
+                ours += 1
+        del self.parts[:count]
+        return ours
+
+
+class Part:
+    """One partition for as long as it is ours: which of its messages are in hand, and what of it is finished."""
+
+    __slots__ = (
+        "_fits",
+        "_looked",
+        "alive",
+        "full",
+        "gate",
+        "next",
+        "pending",
+        "shelf",
+        "skip",
+        "strands",
+        "top",
+        "tp",
+    )
+
+    def __init__(self, tp: TopicPartition, gate: Gate, skip: OffsetMap | None = None) -> None:
+        """``skip``: what the group knows to be finished behind its committed offset."""
+        self.tp = tp
+        self.gate = gate
+        self.alive = True
+        #: When each message that is not finished was taken (seconds), by ascending offset.
+        self.pending: dict[int, float] = {}
+        self.strands: dict[Any, Strand] = {}
+        #: Strands that wait for the end of a rebalance.
+        self.shelf: list[Strand] = []
+        self.skip = skip
+        #: Behind the last message that was taken, and behind the highest that is finished.
+        self.next = 0
+        self.top = 0
+        #: True while nothing more of it is to be taken.
+        self.full = False
+        self._looked = 0
+        self._fits = True
+
+    def take(self, messages: Sequence[Any], now: float) -> Sequence[Any]:
+        """These came; returns those of them that are not finished already."""
+        self.next = messages[-1].offset + 1
+        skip = self.skip
+        if skip is not None:
+            messages = [message for message in messages if not skip.finished(message.offset)]
+            if self.next >= skip.top:
+                self.skip, self.top = None, max(self.top, skip.top)
+        self.pending.update(dict.fromkeys([message.offset for message in messages], now))
+        return messages
+
+    def lowest(self) -> int | None:
+        """The lowest offset that is not finished; None: all that was taken is."""
+        return next(iter(self.pending), None)
+
+    def known(self) -> OffsetMap:
+        """What is finished behind an unfinished message."""
+        skip, unfinished = self.skip, list(self.pending)
+        if skip is None:
+            return OffsetMap(tuple(unfinished), self.top)
+        unfinished += [offset for offset in skip.unfinished if offset >= self.next]
+        return OffsetMap(tuple(unfinished), max(self.top, skip.top))
+
+    def text(self, base: int, room: int) -> str:
+        """The map for a commit of ``base``, in at most ``room`` characters."""
+        known = self.known()
+        text = offset_map.encode(known, base)
+        return text if len(text) <= room else offset_map.shortened(known, base, room)
+
+    def map_fits(self, room: int) -> bool:
+        """False while the map is longer than ``room``."""
+        count = len(self.pending)
+        if count <= _SURELY_FITS:
+            self._fits = True
+        elif abs(count - self._looked) >= _LOOK_AGAIN:
+            self._looked = count
+            lowest = self.lowest()
+            text = "" if lowest is None else offset_map.encode(self.known(), lowest)
+            # What runs may finish in the worst order before it is looked again.
+            self._fits = len(text) + 4 * _LOOK_AGAIN <= room
+        return self._fits

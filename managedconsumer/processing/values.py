@@ -1,0 +1,112 @@
+"""What ``run()`` is told, and what it says at its end. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from managedconsumer.config import check_choice, check_int, wrong_kind, wrong_value
+from managedconsumer.values import NamedTuple, Value
+
+KEY, PARTITION, NONE = "key", "partition", "none"
+ORDERS = (KEY, PARTITION, NONE)
+#: What a pause grows to is bounded by ``most_ms``; this many doublings are beyond every bound.
+_MOST_STEPS = 64
+
+
+class Retry(Value):
+    """How often a message that failed is handed to the handler again, and after which pauses. Immutable.
+
+    ``attempts``: how often it is handed over in all. The pause after the first failure is ``first_ms``; each further
+    one is ``factor`` times as long, ``most_ms`` at most; ``jitter`` 0.2 makes it up to 20 % shorter or longer, by
+    chance. ``on``: the exceptions that are tried again (a class or several); others count as the last failure.
+
+    Raises TypeError or ConfigurationError for bad values.
+    """
+
+    attempts: int
+    first_ms: int
+    factor: float
+    most_ms: int
+    jitter: float
+    on: tuple[type[BaseException], ...]
+    _fields = ("attempts", "first_ms", "factor", "most_ms", "jitter", "on")
+
+    def __init__(
+        self,
+        attempts: int = 5,
+        first_ms: int = 100,
+        factor: float = 2.0,
+        most_ms: int = 30000,
+        jitter: float = 0.2,
+        on: type[BaseException] | Sequence[type[BaseException]] = (Exception,),
+    ) -> None:
+        for name, value, least in (("factor", factor, 1.0), ("jitter", jitter, 0.0)):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise wrong_kind(name, value, "a number")
+            if value < least or (name == "jitter" and value > 1.0):
+                raise wrong_value(name, value, "a number from 0 to 1" if name == "jitter" else "1 or more")
+        kinds = (on,) if isinstance(on, type) else tuple(on)
+        for kind in kinds:
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise wrong_kind("on", kind, "exception classes")
+        values = {
+            "attempts": check_int("attempts", attempts),
+            "first_ms": check_int("first_ms", first_ms, 0, "ms"),
+            "factor": float(factor),
+            "most_ms": check_int("most_ms", most_ms, 0, "ms"),
+            "jitter": float(jitter),
+            "on": kinds,
+        }
+        self.__dict__.update(values)
+
+    def pause(self, failures: int, chance: float) -> float:
+        """Seconds before the next attempt after so many failures; ``chance`` from 0 to 1 decides the jitter."""
+        longest = min(float(self.most_ms), self.first_ms * self.factor ** min(failures - 1, _MOST_STEPS))
+        return longest * (1.0 + self.jitter * (2.0 * chance - 1.0)) / 1000.0
+
+    def again(self, error: BaseException, failures: int) -> bool:
+        """True if a message that has failed so often, with this error now, is tried again."""
+        return failures < self.attempts and isinstance(error, self.on)
+
+
+class RunSummary(NamedTuple):
+    """What one ``run()`` did: numbers of messages, and how it ended.
+
+    ``done``: their handler returned. ``dead``: they failed for good, and ``on_dead`` returned. ``unfinished``: they
+    were taken and not finished, so the next owner of their partition gets them. ``retried``: attempts after a failure.
+    ``seconds``: how long it ran. ``reason``: ``"stopped"``, ``"signal"`` or ``"failed"``.
+    """
+
+    done: int
+    retried: int
+    dead: int
+    unfinished: int
+    seconds: float
+    reason: str
+
+
+class Plan(NamedTuple):
+    """What the decisions need to know of ``run()``'s arguments; ``batch``: at most so many messages, after seconds."""
+
+    order: str = KEY
+    max_in_flight: int = 1000
+    batch: tuple[int, float] | None = None
+    retry: Retry | None = None
+
+
+def plan_of(order: Any, max_in_flight: Any, batch: Any, retry: Any) -> Plan:
+    """A Plan from what a user has given. Raises TypeError or ConfigurationError."""
+    checked = None
+    if batch is not None:
+        try:
+            most, wait = batch
+        except (TypeError, ValueError):
+            raise wrong_kind("batch", batch, "a pair (max_messages, max_ms)") from None
+        seconds = check_int("batch[1] (max_ms)", wait, 0, "ms") / 1000.0
+        checked = check_int("batch[0] (max_messages)", most), seconds
+    if retry is not None and not isinstance(retry, Retry):
+        raise wrong_kind("retry", retry, "a Retry (or None)")
+    most_in_flight = check_int("max_in_flight", max_in_flight)
+    if checked is not None and checked[0] > most_in_flight:
+        raise wrong_value("batch[0] (max_messages)", checked[0], f"at most max_in_flight={most_in_flight}")
+    return Plan(check_choice("order", order, ORDERS), most_in_flight, checked, retry)

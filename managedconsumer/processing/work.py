@@ -1,0 +1,334 @@
+"""Which message may start, what is finished, when a failed one is tried again, where fetching waits. Pure.
+
+The driver takes messages from the consumer and offers them; workers take strands, work on them and report how far they
+came. Nothing here waits, and nothing is thread-safe: the consumer's lock is held around every call, but for what a
+worker reads of the strand that it has.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from itertools import count
+from typing import Any, Container, Sequence
+
+from managedconsumer.processing.offset_map import OffsetMap
+from managedconsumer.processing.strands import Gate, Part, State, Strand
+from managedconsumer.processing.values import KEY, NONE, Plan
+from managedconsumer.structs import TopicPartition
+
+# A partition may have so many times as many messages in hand as there is room left, and goes on when it has fewer than
+# so many times: stuck ones leave room to the others.
+_FULL_AT, _GOES_ON_AT = 4, 2
+#: The key of what is not sorted by keys.
+_ALL = object()
+
+
+class Work:
+    """All that one ``run()`` has in hand."""
+
+    def __init__(self, plan: Plan, map_room: int = 3800) -> None:
+        """``map_room``: how many characters the map of a partition may have."""
+        self._plan = plan
+        self.map_room = map_room
+        self.parts: dict[TopicPartition, Part] = {}
+        self._ready: deque[Strand] = deque()
+        self._timers: list[tuple[float, int, Strand]] = []
+        self._numbers = count()
+        self._shelved: set[TopicPartition] = set()
+        self._full: set[TopicPartition] = set()
+        #: Partitions whose ``full`` has changed; the driver takes them out.
+        self.turned: set[TopicPartition] = set()
+        # Messages of any partition that wait for their batch to become full (order "none").
+        self._mixed: Strand | None = None
+        #: Moves whenever what was handed to workers and not begun has to come back.
+        self.era = 0
+        self.ending = False
+        self.in_hand = self.ready = self.parked = 0
+        self.done = self.retried = self.dead = self.unfinished = 0
+
+    # -- what comes -----------------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """How many messages may be taken now."""
+        return 0 if self.ending else self._plan.max_in_flight - self.in_hand
+
+    def open(self, tp: TopicPartition, gate: Gate, skip: OffsetMap | None) -> Part:
+        """A partition begins; ``skip``: what the group's commit says to be finished behind its offset."""
+        part = self.parts[tp] = Part(tp, gate, skip)
+        return part
+
+    def offer(self, part: Part, messages: Sequence[Any], now: float) -> None:
+        """Messages of one partition came, in order."""
+        fresh = part.take(messages, now)
+        self.in_hand += len(fresh)
+        if self._plan.order == NONE:
+            self._offer_single(part, fresh, now)
+        elif self._plan.order == KEY:
+            self._offer_keys(part, fresh, now)
+        elif fresh:
+            self._append(part, _ALL, list(fresh), now)
+        self._look_whether_full(part)
+
+    def _offer_keys(self, part: Part, messages: Sequence[Any], now: float) -> None:
+        strands, ready = part.strands, self._ready
+        batched = self._plan.batch is not None
+        for message in messages:
+            key = message.partition_key
+            if key is not None:
+                strand = strands.get(key)
+                if strand is not None or batched:
+                    self._append(part, key, [message], now)
+                    continue
+            elif batched:  # each is a key of its own: any of them may be in one batch
+                self._offer_single(part, [message], now)
+                continue
+            strand = Strand(part, key, [message])
+            self.ready += 1
+            ready.append(strand)
+            if key is not None:
+                strands[key] = strand
+
+    def _append(self, part: Part, key: Any, messages: list[Any], now: float) -> None:
+        strand = part.strands.get(key)
+        if strand is None:
+            strand = part.strands[key] = Strand(part, key, messages)
+            strand.since = now
+            self._queue(strand)
+            return
+        if not strand.waiting:
+            strand.since = now
+        strand.waiting += messages
+        if strand.state is State.READY:
+            self.ready += len(messages)
+        elif strand.state is State.FILLING:
+            self._queue(strand)
+
+    def _offer_single(self, part: Part, messages: Sequence[Any], now: float) -> None:
+        batch = self._plan.batch
+        if batch is None:
+            self._ready.extend([Strand(part, None, [message]) for message in messages])
+            self.ready += len(messages)
+            return
+        for message in messages:
+            strand = self._mixed
+            if strand is None:
+                strand = self._mixed = Strand(part, None, [])
+                strand.parts, strand.since = [], now
+            strand.waiting.append(message)
+            if strand.parts is not None:
+                strand.parts.append(part)
+            if len(strand.waiting) >= batch[0] or len(strand.waiting) == 1:
+                self._queue(strand)
+
+    def _queue(self, strand: Strand, *, first: bool = False) -> None:
+        """It has messages and does not run: it is ready, or waits until its batch is."""
+        batch, waiting = self._plan.batch, len(strand.waiting)
+        if batch is None or strand.same or waiting >= batch[0] or batch[1] <= 0.0:
+            strand.state = State.READY
+            self.ready += waiting
+            (self._ready.appendleft if first else self._ready.append)(strand)
+            if strand is self._mixed:
+                self._mixed = None
+        elif strand.state is not State.FILLING or strand.due != strand.since + batch[1]:
+            strand.state = State.FILLING
+            self._set_timer(strand, strand.since + batch[1])
+
+    def _set_timer(self, strand: Strand, due: float) -> None:
+        strand.due = due
+        heapq.heappush(self._timers, (due, next(self._numbers), strand))
+
+    # -- what starts ----------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`wake` has something to do; None: at no time that is known."""
+        return self._timers[0][0] if self._timers and not self.ending else None
+
+    def wake(self, now: float) -> None:
+        """What waited for its time, or for the end of a rebalance, is ready."""
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            due, _, strand = heapq.heappop(timers)
+            if strand.due != due or strand.state not in (State.PARKED, State.FILLING):
+                continue
+            if strand.state is State.PARKED:
+                self.parked -= 1
+            elif strand is self._mixed:
+                self._mixed = None
+            strand.state = State.READY
+            self.ready += len(strand.waiting)
+            self._ready.append(strand)
+        for tp in list(self._shelved):
+            part = self.parts.get(tp)
+            if part is None or not part.gate.held:
+                self._shelved.discard(tp)
+                if part is not None:
+                    self._unshelve(part)
+
+    def _unshelve(self, part: Part) -> None:
+        for strand in part.shelf:
+            strand.state = State.READY
+            self.ready += len(strand.waiting)
+        self._ready.extendleft(reversed(part.shelf))
+        part.shelf = []
+
+    def take(self, limit: int, now: float) -> list[Strand]:
+        """Up to ``limit`` messages for one worker (with batches: batches), strand by strand."""
+        self.wake(now)
+        taken: list[Strand] = []
+        batch = self._plan.batch
+        while self._ready and limit > 0 and not self.ending:
+            strand = self._ready.popleft()
+            self.ready -= len(strand.waiting)
+            if not (strand.part.alive if strand.parts is None else self._sort_out(strand)):
+                continue
+            if strand.parts is None and strand.part.gate.held:
+                self._shelve(strand)
+                continue
+            most = limit if batch is None else strand.same or batch[0]
+            if len(strand.waiting) <= most:
+                strand.running, strand.waiting = strand.waiting, []
+            else:
+                strand.running, strand.waiting = strand.waiting[:most], strand.waiting[most:]
+                strand.since = now
+            strand.state = State.RUNNING
+            limit -= len(strand.running) if batch is None else 1
+            taken.append(strand)
+        return taken
+
+    def _shelve(self, strand: Strand) -> None:
+        strand.state = State.SHELVED
+        strand.part.shelf.append(strand)
+        self._shelved.add(strand.part.tp)
+
+    def _sort_out(self, strand: Strand) -> bool:
+        """Of messages of several partitions those stay that may start; False: none may."""
+        pairs = list(zip(strand.waiting, strand.parts or (), strict=True))
+        pairs = [(message, part) for message, part in pairs if part.alive]
+        for part in {part for _, part in pairs if part.gate.held}:
+            aside = Strand(part, None, [message for message, its in pairs if its is part])
+            aside.parts = [part] * len(aside.waiting)
+            aside.attempts, aside.same = strand.attempts, len(aside.waiting) if strand.same else 0
+            self._shelve(aside)
+        pairs = [(message, part) for message, part in pairs if not part.gate.held]
+        strand.waiting, strand.parts = [message for message, _ in pairs], [part for _, part in pairs]
+        strand.same = min(strand.same, len(pairs))
+        return bool(pairs)
+
+    # -- what ends ------------------------------------------------------------------------------------
+
+    def again(self, strand: Strand, place: int, error: BaseException) -> bool:
+        """True if the message of ``strand`` that failed with ``error`` is to be tried again; ``place``: which one.
+
+        Called by the worker that has the strand, without the lock.
+        """
+        retry = self._plan.retry
+        return retry is not None and retry.again(error, 1 if place else strand.attempts + 1)
+
+    def report(
+        self, strand: Strand, finished: int, now: float, *, failed: bool = False, dead: int = 0, chance: float = 0.5
+    ) -> None:
+        """A worker gives ``strand`` back: the first ``finished`` of its messages are, ``dead`` of them by ``on_dead``.
+
+        ``failed``: the next one (the batch) has failed and is to be tried again; otherwise it was not begun.
+        """
+        running = strand.running
+        if finished:
+            ours = strand.finish(finished)
+            self.in_hand -= ours
+            self.done += max(0, ours - dead)
+            self.dead += min(ours, dead)
+            strand.attempts = strand.same = 0
+        strand.running = []
+        rest = running[finished:]
+        if strand.parts is None and not strand.part.alive:
+            return
+        if rest:
+            strand.waiting = rest + strand.waiting
+        if failed:
+            self._park(strand, len(rest), now, chance)
+        elif strand.waiting:
+            strand.state = State.RUNNING
+            strand.same = len(rest) if self._plan.batch is not None and (rest and strand.attempts) else 0
+            self._queue(strand, first=bool(rest))
+        elif strand.key is not None:
+            del strand.part.strands[strand.key]
+        self._look_who_goes_on()
+
+    def _park(self, strand: Strand, size: int, now: float, chance: float) -> None:
+        strand.attempts += 1
+        strand.same = size if self._plan.batch is not None else 0
+        strand.state = State.PARKED
+        self.retried += 1
+        self.parked += 1
+        retry = self._plan.retry
+        self._set_timer(strand, now + (0.0 if retry is None else retry.pause(strand.attempts, chance)))
+
+    # -- partitions that go -----------------------------------------------------------------------------
+
+    def interrupt(self) -> None:
+        """A rebalance begins, or the end: workers give back what they have not begun."""
+        self.era += 1
+
+    def forget(self, tps: Container[TopicPartition]) -> None:
+        """Partitions are not ours any more, or go on elsewhere (a seek): nothing of what is in hand counts."""
+        gone = [part for tp, part in self.parts.items() if tp in tps]
+        for part in gone:
+            if part.alive:
+                self.in_hand -= len(part.pending)
+                self.unfinished += len(part.pending)
+            part.alive = False
+            del self.parts[part.tp]
+            self._shelved.discard(part.tp)
+            if part.full:
+                self._full.discard(part.tp)
+                self.turned.add(part.tp)
+        if gone:
+            self.interrupt()
+            self._drop_dead()
+            self._look_who_goes_on()
+
+    def _drop_dead(self) -> None:
+        def alive(strand: Strand) -> bool:
+            return strand.part.alive if strand.parts is None else any(part.alive for part in strand.parts)
+
+        self._ready = deque(strand for strand in self._ready if alive(strand))
+        self.ready = sum(len(strand.waiting) for strand in self._ready)
+        self._timers = [entry for entry in self._timers if alive(entry[2])]
+        heapq.heapify(self._timers)
+        self.parked = sum(1 for due, _, strand in self._timers if strand.state is State.PARKED and strand.due == due)
+        if self._mixed is not None and not alive(self._mixed):
+            self._mixed = None
+
+    def end(self) -> None:
+        """Nothing new starts; what runs may finish."""
+        self.ending = True
+        self.interrupt()
+
+    def abandon(self) -> None:
+        """What has not finished by now is given up: its results do not count."""
+        self.end()
+        self.unfinished += self.in_hand
+        self.in_hand = 0
+        for part in self.parts.values():
+            part.alive = False
+
+    # -- what may be committed --------------------------------------------------------------------------
+
+    def oldest(self) -> float | None:
+        """When the message that has been in hand longest was taken (seconds); None: nothing is in hand."""
+        firsts = (next(iter(part.pending.values()), None) for part in self.parts.values())
+        return min((first for first in firsts if first is not None), default=None)
+
+    def _look_whether_full(self, part: Part) -> None:
+        held, room = len(part.pending), self._plan.max_in_flight - self.in_hand
+        bound = (_GOES_ON_AT if part.full else _FULL_AT) * room
+        full = held > 0 and (held >= bound or not part.map_fits(self.map_room))
+        if full is not part.full:
+            part.full = full
+            (self._full.add if full else self._full.discard)(part.tp)
+            self.turned.add(part.tp)
+
+    def _look_who_goes_on(self) -> None:
+        for tp in list(self._full):
+            self._look_whether_full(self.parts[tp])

@@ -1,0 +1,1 @@
+"""Drives ``run()``: in threads or greenlets, and on an event loop."""

@@ -1,0 +1,365 @@
+"""What the drivers of ``run()`` share: the way from the consumer to the workers and back, under the consumer's lock.
+
+Messages come in lots and go to workers in blocks: a worker takes the lock once for a block, to report the last one and
+to get the next. Blocks are as large as makes about a millisecond's work, so slow handlers get one message at a time,
+and quick ones do not wait for the lock. A worker without work takes over what a slow one has not begun.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Callable, Container, Sequence
+
+from managedconsumer import errors as err
+from managedconsumer.fetch.hands import RUN
+from managedconsumer.processing import offset_map
+from managedconsumer.processing.strands import Strand
+from managedconsumer.processing.values import Plan
+from managedconsumer.processing.work import Work
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+from managedconsumer.values import NamedTuple
+
+if TYPE_CHECKING:
+    from managedconsumer.runtime.engine.engine import Engine
+
+# A block takes about this long (seconds), and has at most so many messages.
+_BLOCK_S, _LARGEST_BLOCK = 0.001, 128
+# At most so many messages are taken from the consumer at once.
+_LARGEST_LOT = 256
+# What a worker has had for this long (seconds) without beginning it is another one's.
+_STUCK_S = 0.005
+# How a new measurement of the handler's time changes the mean.
+_WEIGHT = 0.2
+
+
+class Calls(NamedTuple):
+    """The user's code: the handler, ``on_dead`` or None, and how a message is deserialized (None: it is not).
+
+    ``deserialize(message)`` is False for a message that the user wants skipped.
+    """
+
+    handler: Callable[[Any], Any]
+    on_dead: Callable[[Any, BaseException], Any] | None
+    deserialize: Callable[[Any], bool] | None = None
+
+
+class Seat:
+    """A worker: what it has been given, and what it works on."""
+
+    __slots__ = ("current", "era", "since", "todo")
+
+    def __init__(self) -> None:
+        self.todo: deque[Strand] = deque()
+        self.current: Strand | None = None
+        self.era = 0
+        self.since = 0.0
+
+
+class Report(NamedTuple):
+    """How far a worker came with a strand: see :meth:`managedconsumer.processing.work.Work.report`."""
+
+    strand: Strand
+    finished: int
+    failed: bool = False
+    dead: int = 0
+
+
+class Run:
+    """One ``run()``. Implements :class:`managedconsumer.fetch.hands.Keeper`; the engine's lock guards everything."""
+
+    def __init__(self, engine: Engine, plan: Plan, calls: Calls, workers: int) -> None:
+        self.engine = engine
+        self.calls = calls
+        self.work = Work(plan)
+        self.lists = plan.batch is not None
+        self.seats = [Seat() for _ in range(workers)]
+        #: The message that failed for good and why, or None and what else has ended the run.
+        self.failure: tuple[Any, BaseException] | None = None
+        #: True when all is over: workers end.
+        self.over = False
+        #: Seconds that handlers took, and for how many messages.
+        self.handler_seconds, self.handled = 0.0, 0
+        self.began = engine.handler.now()
+        self._mean = 0.0
+        self._idle = 0
+        self._torn = self._abandoned = False
+        self._batch = plan.batch[0] if plan.batch is not None else 1
+
+    # -- from the consumer ------------------------------------------------------------------------------
+
+    def take_in(self, who: int) -> bool | None:
+        """Take what is there for the workers; true when there is something for the caller to look at."""
+        work = self.work
+        if work.ending:
+            return True
+        work.wake(self.engine.handler.now())
+        came = self._take_lot(who)
+        self.wake_workers()
+        return came
+
+    def wants_more(self) -> bool:
+        """True if messages that come are taken at once."""
+        with self.engine.lock:
+            return self.work.room() > 0 and self.work.ready < 2 * len(self.seats) * self._unit()
+
+    def _take_lot(self, who: int) -> bool | None:
+        work, collector = self.work, self.engine.collector
+        limit = min(work.room(), _LARGEST_LOT * self._batch)
+        if limit <= 0 or work.ready >= 2 * len(self.seats) * self._unit():
+            return None
+        try:
+            messages = collector.take_many(who, max(1, limit // 2))
+            if not messages:
+                return None
+            hand = collector.hands[who]
+            states = {queue.tp: queue.state for queue, _ in hand}
+            lots: Sequence[tuple[TopicPartition, list[Any]]]
+            if len(hand) == 1:
+                lots = [(hand[0][0].tp, messages)]
+            else:
+                lots = [(TopicPartition(*place), list(lot)) for place, lot in groupby(messages, _place)]
+            collector.hands.adopt(who)
+            now = self.engine.handler.now()
+            for tp, lot in lots:
+                part = work.parts.get(tp)
+                if part is None:
+                    part = work.open(tp, states[tp], offset_map.decode(states[tp].finished_map, lot_base(states[tp])))
+                work.offer(part, lot, now)
+        except err.CorruptRecordError:
+            raise
+        except BaseException:
+            # A signal in the middle: what is in hand is not known any more, so nothing more is committed.
+            self._torn = True
+            raise
+        self._turn()
+        return True
+
+    def _turn(self) -> None:
+        """Fetching of some partitions waits, or goes on."""
+        work = self.work
+        if work.turned:
+            parts = {tp: work.parts.get(tp) for tp in work.turned}
+            work.turned.clear()
+            self.engine.set_full({tp: part is not None and part.full for tp, part in parts.items()})
+
+    # -- to the workers -----------------------------------------------------------------------------------
+
+    def _block(self) -> int:
+        if self.lists or self._mean <= 0.0:
+            return 1
+        return max(1, min(_LARGEST_BLOCK, int(_BLOCK_S / self._mean)))
+
+    def _unit(self) -> int:
+        """How many messages a worker gets at a time."""
+        return self._batch if self.lists else self._block()
+
+    def wake_workers(self) -> None:
+        """As many as there is work for; the lock is held."""
+        ready = self.work.ready
+        if self._idle and ready:
+            self.engine.work.notify(min(self._idle, -(-ready // self._unit())))
+
+    def claim(self, seat: Seat, who: int) -> bool:
+        """Give ``seat`` its next block; False: there is none at present. The lock is held."""
+        work, now = self.work, self.engine.handler.now()
+        if work.ending:
+            return False
+        if work.ready < len(self.seats) * self._unit():
+            try:
+                self.engine.take_in_passing(self._take_lot, who)
+            except err.KafkaException:
+                self.engine.lock.notify_all()  # it is raised again, in the thread that called run()
+        strands = work.take(self._fair_block(), now)
+        if not strands:
+            return self._take_over(seat, now)
+        seat.todo.extend(strands)
+        seat.era, seat.since = work.era, now
+        self.wake_workers()
+        return True
+
+    def _fair_block(self) -> int:
+        return max(1, min(self._block(), -(-self.work.ready // len(self.seats))))
+
+    def _take_over(self, seat: Seat, now: float) -> bool:
+        """What a worker that is slow has not begun."""
+        for other in self.seats:
+            if other.todo and other.era == self.work.era and now - other.since > _STUCK_S:
+                try:
+                    seat.todo.append(other.todo.pop())
+                except IndexError:  # it has just begun it
+                    continue
+                seat.era, seat.since = self.work.era, now
+                return True
+        return False
+
+    def patience(self) -> float:
+        """How long (seconds) a worker without work waits at most; the lock is held."""
+        longest = 2 * _STUCK_S if any(other.todo for other in self.seats) else 1.0
+        due = self.work.next_deadline()
+        return longest if due is None else max(0.0, min(longest, due - self.engine.handler.now()))
+
+    def wait_for_work(self) -> None:
+        """A worker waits until there may be something for it; the lock is held."""
+        self._idle += 1
+        try:
+            self.engine.work.wait(self.patience())
+        finally:
+            self._idle -= 1
+
+    # -- back from the workers ----------------------------------------------------------------------------
+
+    def take_reports(self, seat: Seat, reports: list[Report]) -> None:
+        """A worker is through with its block; the lock is held."""
+        work, engine = self.work, self.engine
+        now, finished, parked = engine.handler.now(), 0, False
+        for strand, count, failed, dead in reports:
+            work.report(strand, count, now, failed=failed, dead=dead, chance=engine.handler.random() if failed else 0.5)
+            finished += count
+            parked = parked or failed
+        if reports:
+            seconds = now - seat.since
+            self.handler_seconds += seconds
+            self.handled += finished
+            if finished:
+                mean = seconds / finished
+                self._mean += (mean - self._mean) * _WEIGHT if self._mean else mean
+            reports.clear()
+        seat.current = None
+        if parked:
+            engine.work.notify()  # somebody has to know when it is due
+        self._turn()
+        if engine.draining or work.ending:
+            engine.lock.notify_all()
+
+    def fail(self, message: Any, error: BaseException) -> None:
+        """The run ends because of ``error``, of that message (None: of no message)."""
+        with self.engine.lock:
+            if self.failure is None and not self._abandoned:
+                self.failure = message, error
+            self.end()
+
+    def end(self) -> None:
+        """Nothing new starts; what runs may finish."""
+        with self.engine.lock:
+            if not self.work.ending:
+                self.work.end()
+                self._call_back()
+            self.engine.lock.notify_all()
+
+    def abandon(self) -> None:
+        """What still runs is given up, and its results do not count."""
+        with self.engine.lock:
+            self.settle()
+            self._abandoned = True
+            self.work.abandon()
+
+    def finish(self) -> None:
+        """All is over: the workers end as soon as they are here."""
+        with self.engine.lock:
+            self.over = True
+            self.engine.work.notify_all()
+
+    # -- what the consumer asks (Keeper) --------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Bring the hand up to date; the lock is held."""
+        if not (self._torn or self._abandoned):
+            parts = self.work.parts
+
+            def lowest(tp: TopicPartition) -> int | None:
+                part = parts.get(tp)
+                return None if part is None else part.lowest()
+
+            self.engine.collector.hands.settle_run(lowest)
+
+    def busy(self, tps: Container[TopicPartition] | None) -> bool:
+        """True while a handler works on a message of ``tps``."""
+        if self._abandoned:
+            return False
+        return any(seat.current is not None and seat.current.touches(tps) for seat in self.seats)
+
+    def interrupt(self) -> None:
+        """Partitions are held: nothing of them starts."""
+        self.work.interrupt()
+        self._call_back()
+
+    def forget(self, tps: Container[TopicPartition]) -> None:
+        """Partitions are gone, or go on elsewhere."""
+        self.work.forget(tps)
+        self._call_back()
+
+    def _call_back(self) -> None:
+        """What the workers have not begun comes back."""
+        now = self.engine.handler.now()
+        for seat in self.seats:
+            while seat.todo:
+                try:
+                    strand = seat.todo.pop()
+                except IndexError:
+                    break
+                self.work.report(strand, 0, now)
+
+    def finished(self, metadata: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is finished and not committed like that yet, with its maps; the lock is held."""
+        self.settle()
+        room = self.work.map_room = offset_map.room_for_map(metadata)
+        found = {}
+        for tp, state in self.engine.subscription.assignment.items():
+            if state.finished is None:
+                continue
+            part = self.work.parts.get(tp)
+            if part is not None:
+                text = part.text(state.finished, room)
+            else:
+                text = state.finished_map if state.finished == state.committed else ""
+            if state.finished != state.committed or text != state.finished_map:
+                epoch = state.epoch_before(state.finished)
+                found[tp] = OffsetAndMetadata(state.finished, offset_map.with_map(metadata, text), epoch)
+        return found
+
+    # -- what an operator asks --------------------------------------------------------------------------------
+
+    def health(self) -> dict[str, Any]:
+        """In plain values; ages and times in seconds. Takes the lock."""
+        with self.engine.lock:
+            work, oldest = self.work, self.work.oldest()
+            return {
+                "in_flight": work.in_hand,
+                "running": sum(seat.current is not None for seat in self.seats),
+                "waiting_keys": work.parked,
+                "done": work.done,
+                "retried": work.retried,
+                "dead": work.dead,
+                "oldest_unfinished_s": None if oldest is None else self.engine.handler.now() - oldest,
+                "handler_s": self.handler_seconds / self.handled if self.handled else None,
+                "full_partitions": sum(part.full for part in work.parts.values()),
+            }
+
+
+def lot_base(state: Any) -> int:
+    """The offset that the map of a partition belongs to."""
+    return 0 if state.committed is None else int(state.committed)
+
+
+def _place(message: Any) -> tuple[str, int]:
+    return message.topic, message.partition_id
+
+
+def keep(run: Run) -> None:
+    """From here on the consumer's messages are those of ``run``. Raises IllegalStateError if another one goes on."""
+    hands = run.engine.collector.hands
+    with run.engine.lock:
+        if hands.keeper is not None:
+            raise err.IllegalStateError("run() is under way already: a consumer has one at a time")
+        hands.keeper = run
+        run.engine.inside.add(RUN)
+
+
+def let_go(run: Run) -> None:
+    """The run has ended."""
+    hands = run.engine.collector.hands
+    with run.engine.lock:
+        hands.keeper = None
+        hands.pop(RUN, None)
+        run.engine.inside.discard(RUN)

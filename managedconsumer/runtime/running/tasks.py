@@ -1,0 +1,208 @@
+"""``run_async()``: the handler is a coroutine function, and the workers are tasks of the event loop that runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
+from managedconsumer import errors as err
+from managedconsumer.processing.strands import Strand
+from managedconsumer.runtime.running.run import Report, Run, Seat
+from managedconsumer.runtime.waiting import owners
+
+if TYPE_CHECKING:
+    import asyncio
+
+# A missed wake-up can cost the dispatching task at most this much (seconds).
+_NAP = 0.5
+# How often (seconds) it is looked whether what runs has finished.
+_SLICE = 0.01
+# An event loop gets a turn at the latest after so many messages whose handlers did not wait.
+_TURN = 64
+
+
+class TaskRun:
+    """One ``run_async()``."""
+
+    def __init__(self, run: Run, decide_corrupt: Callable[[err.CorruptRecordError], None]) -> None:
+        """Made on the loop on which it runs."""
+        import asyncio  # here, as few consume from a loop and importing it takes long
+
+        self._run = run
+        self._engine = run.engine
+        self._decide_corrupt = decide_corrupt
+        self._loop = asyncio.get_running_loop()
+        self._asyncio = asyncio
+        self._tasks: list[asyncio.Task[None]] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._room = asyncio.Event()
+
+    def start(self) -> None:
+        """Start the workers."""
+        self._tasks = [self._loop.create_task(self._work(seat)) for seat in self._run.seats]
+
+    async def consume(self, look: Callable[[], None] = lambda: None) -> None:
+        """Take messages until an end is wanted; raises what ends the consumer. ``look`` is called now and then."""
+        run, engine = self._run, self._engine
+        task = self._asyncio.current_task()
+        who = engine.handler.ident() if task is None else owners.of_task(task)
+        engine.consume_on(self._loop)
+        while not (run.work.ending or engine.ending or engine.stop_wanted):
+            try:
+                came, callback = self._attempt(who)
+            except err.CorruptRecordError as error:
+                self._decide_corrupt(error)
+                continue
+            look()
+            if callback is not None:
+                await callback.run_async()
+            elif came:
+                self._wake()
+                await self._asyncio.sleep(0)
+            elif run.wants_more():
+                await engine.news.wait(_NAP)
+            else:
+                await self._wait_for_room()
+
+    def _attempt(self, who: int) -> tuple[Any, Any]:
+        """Look without waiting. A ``stop()`` in a signal handler that interrupts it follows when this has come back."""
+        engine, me = self._engine, self._engine.handler.ident()
+        engine.inside.add(me)
+        try:
+            return engine.attempt(self._run.take_in, who)
+        finally:
+            engine.inside.discard(me)
+
+    async def _wait_for_room(self) -> None:
+        self._room.clear()
+        try:
+            await self._asyncio.wait_for(self._room.wait(), _NAP / 5)
+        except self._asyncio.TimeoutError:
+            pass
+
+    async def drain(self, seconds: float) -> None:
+        """Let what runs finish, for at most ``seconds``; nothing new starts."""
+        run = self._run
+        run.end()
+        until = self._loop.time() + seconds
+        while self._busy() and self._loop.time() < until:
+            await self._asyncio.sleep(_SLICE)
+
+    def _busy(self) -> bool:
+        with self._engine.lock:
+            return self._run.busy(None)
+
+    async def join(self) -> None:
+        """The workers end; one that is stuck in the handler is cancelled."""
+        self._run.finish()
+        for task in self._tasks:
+            task.cancel()
+        await self._asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- a worker -----------------------------------------------------------------------------------------
+
+    async def _work(self, seat: Seat) -> None:
+        run, engine = self._run, self._engine
+        reports: list[Report] = []
+        quick = 0
+        try:
+            task = self._asyncio.current_task()
+            who = 0 if task is None else owners.of_task(task)
+            while not run.over:
+                with engine.mutex:
+                    run.take_reports(seat, reports)
+                    self._room.set()
+                    claimed = run.claim(seat, who)
+                    longest = run.patience()
+                if not claimed:
+                    await self._wait(longest)
+                    continue
+                while seat.todo:
+                    strand = seat.current = seat.todo.popleft()
+                    if seat.era != run.work.era:
+                        reports.append(Report(strand, 0))
+                    else:
+                        reports.append(await (self._list(strand) if run.lists else self._strand(strand, seat.era)))
+                    quick += len(strand.running)
+                    if quick >= _TURN:
+                        quick = 0
+                        await self._asyncio.sleep(0)
+        except self._asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+            run.fail(None, error)
+
+    async def _wait(self, seconds: float) -> None:
+        woken: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(woken)
+        timer = self._loop.call_later(seconds, _wake, woken)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            if woken in self._waiting:
+                self._waiting.remove(woken)
+
+    def _wake(self) -> None:
+        """All workers that wait look whether there is something for them."""
+        waiting, self._waiting = self._waiting, []
+        for woken in waiting:
+            _wake(woken)
+
+    async def _strand(self, strand: Strand, era: int) -> Report:
+        run, calls, running = self._run, self._run.calls, strand.running
+        place = dead = 0
+        while place < len(running):
+            if run.work.era != era:
+                break
+            message = running[place]
+            raw = message.value, message.partition_key
+            try:
+                if calls.deserialize is None or calls.deserialize(message):
+                    await calls.handler(message)
+            except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+                message.value, message.partition_key = raw
+                if run.work.again(strand, place, error):
+                    return Report(strand, place, failed=True, dead=dead)
+                if not await self._died([message], error):
+                    break
+                dead += 1
+            place += 1
+        return Report(strand, place, dead=dead)
+
+    async def _list(self, strand: Strand) -> Report:
+        run, calls, messages = self._run, self._run.calls, strand.running
+        raw = [(message.value, message.partition_key) for message in messages] if calls.deserialize else []
+        try:
+            wanted = [message for message in messages if calls.deserialize is None or calls.deserialize(message)]
+            if wanted:
+                await calls.handler(wanted)
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            for message, (value, key) in zip(messages, raw, strict=False):
+                message.value, message.partition_key = value, key
+            if run.work.again(strand, 0, error):
+                return Report(strand, 0, failed=True)
+            died = await self._died(messages, error)
+            return Report(strand, len(messages), dead=len(messages)) if died else Report(strand, 0)
+        return Report(strand, len(messages))
+
+    async def _died(self, messages: list[Any], error: BaseException) -> bool:
+        """``on_dead`` has taken these messages; False: there is none, or it raised, and the run ends."""
+        run, on_dead = self._run, self._run.calls.on_dead
+        for message in messages:
+            if on_dead is None:
+                run.fail(message, error)
+                return False
+            try:
+                result = on_dead(message, error)
+                if hasattr(result, "__await__"):
+                    await result
+            except Exception as problem:  # noqa: BLE001 - it ends the run, and is raised by it
+                problem.__context__ = error
+                run.fail(message, problem)
+                return False
+        return True
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,161 @@
+"""``run()`` in threads or greenlets: the calling thread takes messages and runs callbacks, workers run the handler."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
+from managedconsumer.processing.strands import Strand
+from managedconsumer.runtime.running.run import Report, Run, Seat
+from managedconsumer.runtime.waiting.primitives import Worker
+
+# A missed wake-up can cost the calling thread at most this much (seconds).
+_NAP = 0.5
+# How long (seconds) the workers may take to end when all is over; one that is stuck in a handler is left behind.
+_JOIN = 0.2
+
+
+class ThreadRun:
+    """One ``run()`` whose workers are those of the consumer's handler."""
+
+    def __init__(self, run: Run, decide_corrupt: Callable[[err.CorruptRecordError], None]) -> None:
+        self._run = run
+        self._engine = run.engine
+        self._decide_corrupt = decide_corrupt
+        self._workers: list[Worker] = []
+
+    def start(self) -> None:
+        """Start the workers."""
+        for number, seat in enumerate(self._run.seats):
+            self._workers.append(self._engine.handler.spawn(f"run-{number}", self._work, seat))
+
+    def consume(self, look: Callable[[], None] = lambda: None) -> None:
+        """Take messages until an end is wanted; raises what ends the consumer. ``look`` is called now and then."""
+        run, engine = self._run, self._engine
+        while not (run.work.ending or engine.ending or engine.stop_wanted):
+            try:
+                engine.wait_for(run.take_in, _NAP)
+            except err.CorruptRecordError as error:
+                self._decide_corrupt(error)
+            look()
+
+    def drain(self, seconds: float) -> None:
+        """Let what runs finish, for at most ``seconds``; nothing new starts."""
+        run, engine = self._run, self._engine
+        run.end()
+        deadline = Deadline(engine.handler.now(), seconds)
+        with engine.lock:
+            while run.busy(None) and not deadline.expired(engine.handler.now()):
+                engine.lock.wait(min(_NAP, deadline.remaining(engine.handler.now()) or 0.0))
+
+    def join(self) -> None:
+        """The workers end."""
+        self._run.finish()
+        deadline = Deadline(self._engine.handler.now(), _JOIN)
+        for worker in self._workers:
+            worker.join(deadline.remaining(self._engine.handler.now()))
+
+    # -- a worker -----------------------------------------------------------------------------------------
+
+    def _work(self, seat: Seat) -> None:
+        run, engine = self._run, self._engine
+        who = engine.handler.ident()
+        reports: list[Report] = []
+        one = self._list if run.lists else self._strand
+        try:
+            while self._next(seat, who, reports):
+                while True:
+                    try:
+                        strand = seat.todo.popleft()
+                    except IndexError:
+                        break
+                    # In this order: whoever holds partitions back looks at what is begun afterwards.
+                    seat.current = strand
+                    reports.append(Report(strand, 0) if seat.era != run.work.era else one(strand, seat.era))
+                engine.give_turn()
+        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+            run.fail(None, error)
+
+    def _next(self, seat: Seat, who: int, reports: list[Report]) -> bool:
+        """Report, and wait for the next block; False: there is none any more."""
+        run, engine = self._run, self._engine
+        with engine.mutex:
+            run.take_reports(seat, reports)
+            while not run.over:
+                if run.claim(seat, who):
+                    return True
+                run.wait_for_work()
+        return False
+
+    def _strand(self, strand: Strand, era: int) -> Report:
+        """Hand the strand's messages to the handler, until one fails or what is not begun has to go back."""
+        run, calls, work = self._run, self._run.calls, self._run.work
+        handler, deserialize, running = calls.handler, calls.deserialize, strand.running
+        place = dead = 0
+        while True:
+            try:
+                for message in running[place:] if place else running:
+                    if work.era != era:
+                        return Report(strand, place, dead=dead)
+                    if deserialize is None:
+                        handler(message)
+                    else:
+                        self._deserialized(message)
+                    place += 1
+                return Report(strand, place, dead=dead)
+            except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+                if work.again(strand, place, error):
+                    return Report(strand, place, failed=True, dead=dead)
+                if not self._died(running[place : place + 1], error):
+                    return Report(strand, place, dead=dead)
+                place += 1
+                dead += 1
+            except BaseException as error:  # noqa: BLE001 - it ends the run, and is raised by it
+                run.fail(None, error)
+                return Report(strand, place, dead=dead)
+
+    def _deserialized(self, message: Any) -> None:
+        """The handler gets what the deserializer has made of the message; if that fails the message is as it came."""
+        calls, raw = self._run.calls, (message.value, message.partition_key)
+        try:
+            if calls.deserialize is None or calls.deserialize(message):
+                calls.handler(message)
+        except BaseException:
+            message.value, message.partition_key = raw
+            raise
+
+    def _list(self, strand: Strand, _era: int) -> Report:
+        """Hand all of the strand's messages to the handler as one list."""
+        run, calls, messages = self._run, self._run.calls, strand.running
+        raw = [(message.value, message.partition_key) for message in messages] if calls.deserialize else []
+        try:
+            wanted = [message for message in messages if calls.deserialize is None or calls.deserialize(message)]
+            if wanted:
+                calls.handler(wanted)
+            return Report(strand, len(messages))
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            for message, (value, key) in zip(messages, raw, strict=False):
+                message.value, message.partition_key = value, key
+            if run.work.again(strand, 0, error):
+                return Report(strand, 0, failed=True)
+            if self._died(messages, error):
+                return Report(strand, len(messages), dead=len(messages))
+        except BaseException as error:  # noqa: BLE001 - it ends the run, and is raised by it
+            run.fail(None, error)
+        return Report(strand, 0)
+
+    def _died(self, messages: list[Any], error: BaseException) -> bool:
+        """``on_dead`` has taken these messages; False: there is none, or it raised, and the run ends."""
+        run, on_dead = self._run, self._run.calls.on_dead
+        for message in messages:
+            if on_dead is None:
+                run.fail(message, error)
+                return False
+            try:
+                on_dead(message, error)
+            except BaseException as problem:  # noqa: BLE001 - it ends the run, and is raised by it
+                problem.__context__ = error
+                run.fail(message, problem)
+                return False
+        return True

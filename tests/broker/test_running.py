@@ -1,0 +1,147 @@
+"""``run()`` on a real broker: killed with work in flight, ended by SIGTERM under load, and rebalanced in the middle."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from managedconsumer import SimpleConsumer
+from managedconsumer.processing import offset_map
+from managedconsumer.testing import DevBroker
+from tests.broker.consumerkit import fill
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
+PARTITIONS, EACH, LONG = 4, 250, 90.0
+EVERYTHING = {(partition, offset) for partition in range(PARTITIONS) for offset in range(EACH)}
+
+
+class Runner:
+    """A process of ``tests.broker.runner``: what it has begun and done."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        command = [sys.executable, "-m", "tests.broker.runner", json.dumps(given)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
+        self.began: list[tuple[int, int]] = []
+        self.done: list[tuple[int, int]] = []
+        self.summary: list[Any] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            kind, *rest = json.loads(line)
+            if kind == "summary":
+                self.summary = rest
+            else:
+                (self.began if kind == "began" else self.done).append((rest[0], rest[1]))
+
+    def end(self, number: signal.Signals) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        self.process.wait(LONG)
+        self._reader.join(LONG)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Group:
+    """A topic with 1,000 messages, and a group that runs handlers for it."""
+
+    def __init__(self, broker: DevBroker, topic: str, group: str) -> None:
+        self.broker, self.topic, self.group = broker, topic, group
+        self.runners: list[Runner] = []
+
+    def run(self, hold: float, **run: Any) -> Runner:
+        options = {
+            "auto_offset_reset": "earliest",
+            "membership_protocol": "cooperative-sticky",
+            "heartbeat_interval_ms": 300,
+            "session_timeout_ms": 6000,
+            "revoke_drain_ms": 20_000,
+        }
+        given = {"topic": self.topic, "bootstrap": self.broker.bootstrap, "group": self.group}
+        runner = Runner(
+            {**given, "hold": hold, "options": options, "run": {"workers": 16, "max_in_flight": 2000, **run}}
+        )
+        self.runners.append(runner)
+        return runner
+
+    def committed(self) -> set[tuple[int, int]]:
+        """What the group's commits, and the maps beside them, say to be finished."""
+        reader = SimpleConsumer(self.topic, self.broker.bootstrap, self.group, reset_offset_on_fetch=False)
+        try:
+            found = reader.fetch_offsets()
+        finally:
+            reader.stop()
+        finished = set()
+        for number, entry in found:
+            assert len(entry.metadata) <= offset_map.LIMIT
+            base = max(0, entry.offset)
+            known = offset_map.decode(offset_map.map_in(entry.metadata.decode()), base)
+            finished |= {(number, n) for n in range(EACH) if n < base or (known is not None and known.finished(n))}
+        return finished
+
+
+@pytest.fixture
+def group(kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]) -> Iterator[Group]:
+    name = topic(kafka43, partitions=PARTITIONS)
+    for partition in range(PARTITIONS):
+        fill(kafka43, name, EACH, partition)
+    made = Group(kafka43, name, unique("run"))
+    yield made
+    for runner in made.runners:
+        runner.end(signal.SIGKILL)
+
+
+def test_a_member_that_is_killed_loses_nothing_and_what_was_committed_is_not_done_again(group: Group) -> None:
+    first = group.run(0.1)
+    until(lambda: len(first.done) > 200, LONG)
+    first.end(signal.SIGKILL)
+    finished = group.committed()
+    assert finished, "it commits once a second"
+    assert finished <= set(first.done), "a commit beyond what is done"
+    second = group.run(0.001)
+    until(lambda: set(first.done) | set(second.done) == EVERYTHING, LONG)
+    second.end(signal.SIGTERM)
+    assert not finished & set(second.began), "what was committed as finished is done again"
+    assert len(second.began) == len(set(second.began))
+    assert set(second.began) == EVERYTHING - finished
+
+
+def test_sigterm_under_load_and_nothing_is_done_twice(group: Group) -> None:
+    first = group.run(0.05)
+    until(lambda: len(first.done) > 100, LONG)
+    first.end(signal.SIGTERM)
+    assert first.process.returncode == 0
+    assert first.began and set(first.began) == set(first.done), "what had begun had time to finish"
+    done, *_, reason = first.summary
+    assert (done, reason) == (len(first.done), "signal")
+    assert group.committed() == set(first.done)
+    second = group.run(0.001)
+    until(lambda: len(second.done) == len(EVERYTHING) - done, LONG)
+    second.end(signal.SIGTERM)
+    assert not set(first.done) & set(second.began)
+    assert group.committed() == EVERYTHING
+
+
+def test_a_rebalance_in_the_middle_and_nothing_is_done_twice(group: Group) -> None:
+    first = group.run(0.05)
+    until(lambda: len(first.done) > 50, LONG)
+    second = group.run(0.05)
+    until(lambda: len(first.done) + len(second.done) >= len(EVERYTHING), LONG)
+    for runner in (first, second):
+        runner.end(signal.SIGTERM)
+    assert second.done, "the second one has got partitions"
+    both = first.began + second.began
+    assert len(both) == len(set(both))
+    assert set(both) == EVERYTHING == group.committed()
