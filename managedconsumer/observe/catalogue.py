@@ -129,7 +129,7 @@ OF_RUNS = (
         "gauge",
         "s",
         "Mean time that the handler takes for a message",
-        "messaging.process.duration",
+        f"{_O}run.handler.duration",
     ),
 )
 #: What the members of groups count, where ``metrics=`` was given.

@@ -12,6 +12,8 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer, Message, Retry, RunSummary, SimpleConsumer
 from managedconsumer import errors as err
+from managedconsumer.observe.catalogue import OF_RUNS
+from managedconsumer.observe.metrics import Metrics
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.records.encode import Record
@@ -376,6 +378,18 @@ def test_a_simple_consumer_runs_too(broker: MemoryBroker) -> None:
     until(lambda: len(seen) == 10, LONG)
     going.stop()
     assert committed(broker) == 10
+
+
+def test_a_registry_hears_of_the_run_while_it_goes_on(broker: MemoryBroker, member: Callable[..., Any]) -> None:
+    fill(broker, ["a", "b", "b"])
+    registry, free = Metrics(), threading.Event()
+    going = Going(member(metrics=registry), lambda _message: free.wait(LONG))
+    until(lambda: 'managedconsumer_run_in_flight{group="billing"} 3' in registry.prometheus(), LONG)
+    told = {line.split("{")[0] for line in registry.prometheus().splitlines()}
+    assert {each.name for each in OF_RUNS} <= told
+    free.set()
+    going.stop()
+    assert "run_in_flight" not in registry.prometheus()
 
 
 def test_one_run_at_a_time(member: Callable[..., Any]) -> None:
