@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from managedconsumer.testing.check_store import StoreCheckError, check_store
 from managedconsumer.testing.kafka._errors import (
     BrokerStartError,
     DataDirError,
@@ -27,5 +28,7 @@ __all__ = [
     "MemoryBroker",
     "PortTakenError",
     "Record",
+    "StoreCheckError",
     "UnknownKafkaVersionError",
+    "check_store",
 ]
