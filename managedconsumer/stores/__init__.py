@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _HOMES = {"DeltaStore": "delta", "DirectoryStore": "directory", "IcebergStore": "iceberg", "SQLStore": "sql"}
 
-__all__ = [  # noqa: RUF022, PLE0604
+__all__ = [  # noqa: PLE0604
     "AlreadyStoredError",
     "ConflictError",
     "FencedStoreError",

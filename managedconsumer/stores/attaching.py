@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, Collection, Iterable, Mapping, Protocol
 
 from managedconsumer import errors as err
@@ -74,9 +75,7 @@ def partitions_of(consumer: Any) -> list[TopicPartition]:
 class Taking:
     """Claims partitions for a consumer, in the generation that it is in, and moves its positions."""
 
-    def __init__(
-        self, store: ClaimingStore, consumer: Any, group: str, lonely: str, *, confirmed: bool
-    ) -> None:
+    def __init__(self, store: ClaimingStore, consumer: Any, group: str, lonely: str, *, confirmed: bool) -> None:
         """``confirmed``: Kafka can be asked whether the consumer may commit for its group."""
         self.store = store
         self.group = group
@@ -90,7 +89,10 @@ class Taking:
             me = self._identity()
             try:
                 self.store.claim(
-                    self.group, tps, *me, proof=(lambda rows, me=me: self._prove(rows, tps, me)) if self._confirmed else None
+                    self.group,
+                    tps,
+                    *me,
+                    proof=partial(self._prove, tps, me) if self._confirmed else None,
                 )
                 break
             except FencedStoreError:
@@ -105,7 +107,7 @@ class Taking:
         member = getattr(self._consumer, "consumer_id", b"").decode()
         return (self._consumer.generation_id, member) if member else (NO_GROUP, self._lonely)
 
-    def _prove(self, rows: Mapping[TopicPartition, Row], tps: Iterable[TopicPartition], me: tuple[int, str]) -> None:
+    def _prove(self, tps: Collection[TopicPartition], me: tuple[int, str], rows: Mapping[TopicPartition, Row]) -> None:
         """Kafka's own fence: it takes a commit only from a member of the present generation.
 
         The commit says what the group has committed or what the store has, so it changes no position.

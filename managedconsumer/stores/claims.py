@@ -75,8 +75,8 @@ class Claims:
             for tp in spans:
                 if self._busy.setdefault((group, tp), token) is not token:
                     raise err.IllegalStateError(
-                        f"a transaction of {tp.topic}-{tp.partition} is open already: a partition's messages are stored one "
-                        'transaction after the other, in order (with run(): order="partition")'
+                        f"a transaction of {tp.topic}-{tp.partition} is open already: its messages are stored "
+                        'one transaction after the other, in order (with run(): order="partition")'
                     )
                 taken.append(tp)
             held = {tp: self._held.get((group, tp)) for tp in taken}
@@ -92,22 +92,20 @@ class Claims:
         self, group: str, held: Mapping[TopicPartition, Held], spans: Mapping[TopicPartition, Span]
     ) -> dict[TopicPartition, Move]:
         """What the transaction changes. Raises when its messages do not follow on what is stored."""
-        stored = {
-            tp: end for tp, span in spans.items() if (end := held[tp].row.next) is not None and span.first < end
-        }
+        stored = {tp: end for tp, span in spans.items() if (end := held[tp].row.next) is not None and span.first < end}
         if stored:
             (topic, number), end = next(iter(stored.items()))
             raise AlreadyStoredError(
-                f"group {group}: {topic}-{number} is stored up to offset {end} (exclusive), and these messages begin at "
-                f"{spans[TopicPartition(topic, number)].first}",
+                f"group {group}: {topic}-{number} is stored up to offset {end}, and these messages begin "
+                f"at {spans[TopicPartition(topic, number)].first}",
                 stored,
             )
         for tp, span in spans.items():
             owed = held[tp].owed
             if owed is not None and span.first > owed:
                 raise err.IllegalStateError(
-                    f"the transaction of {tp.topic}-{tp.partition} from offset {owed} on was undone, and these messages begin "
-                    f"at {span.first}: what lies between would be lost. Store it first, or call rewind(consumer)"
+                    f"the transaction of {tp.topic}-{tp.partition} from offset {owed} on was undone, and these "
+                    f"messages begin at {span.first}: what lies between would be lost. Store it first, or call rewind(consumer)"
                 )
         return {tp: Move(held[tp].row, spans[tp].next) for tp in sorted(spans)}
 

@@ -37,7 +37,7 @@ class DeltaStore(VersionedStore):
         """
         try:
             import deltalake  # noqa: F401
-            import pyarrow  # noqa: F401
+            import pyarrow as pa  # noqa: F401
         except ImportError as error:
             raise MissingPackageError(
                 "DeltaStore needs the packages deltalake and pyarrow: pip install 'managedconsumer[delta]'"

@@ -32,6 +32,8 @@ class Dialect:
 
     name = "sqlite"
     mark = "?"
+    #: What a move sets besides the offset.
+    also = ""
 
     def __init__(self, table: str, idle_ms: int) -> None:
         self.table = table
@@ -66,9 +68,9 @@ class Dialect:
         """Take the lock at once: a transaction that reads first and writes then can be refused half-way otherwise."""
         connection.execute("begin immediate")
 
-    def open(self, connection: Any) -> bool:
-        """False if the transaction has been ended by somebody else."""
-        return bool(connection.in_transaction)
+    def mark_of(self, connection: Any) -> object:
+        """What is the same at the beginning and at the end of one transaction, and different outside of it."""
+        return connection.in_transaction
 
     def commit(self, connection: Any) -> None:
         """Durable when it returns."""
@@ -86,8 +88,8 @@ class Dialect:
         some = " or ".join(["(topic = ? and kafka_partition = ?)"] * len(tps))
         cursor = self.run(
             connection,
-            "select topic, kafka_partition, next_offset, claim_number, generation, member "
-            f"from {self.table} where consumer_group = ? and ({some})",  # noqa: S608 - a checked name
+            "select topic, kafka_partition, next_offset, claim_number, generation, member "  # noqa: S608 - a checked name
+            f"from {self.table} where consumer_group = ? and ({some})",
             [group, *(part for tp in tps for part in tp)],
         )
         found: list[tuple[Any, ...]] = cursor.fetchall()
@@ -103,9 +105,7 @@ class Dialect:
             [*place, *owner],
         )
 
-    def update_owner(
-        self, connection: Any, place: _Place, owner: tuple[int, int, str], old: tuple[int, str]
-    ) -> int:
+    def update_owner(self, connection: Any, place: _Place, owner: tuple[int, int, str], old: tuple[int, str]) -> int:
         """Another claim; 0 if the row is not what it was."""
         return self.changed(
             connection,
@@ -123,7 +123,7 @@ class Dialect:
         unmoved = "next_offset is null" if row.next is None else "next_offset = ?"
         return self.changed(
             connection,
-            f"update {self.table} set next_offset = ? "  # noqa: S608
+            f"update {self.table} set next_offset = ?{self.also} "  # noqa: S608
             f"where {_WHERE} and claim_number = ? and member = ? and {unmoved}",
             [move.next, *place, row.claim, row.member, *([] if row.next is None else [row.next])],
         )
@@ -168,8 +168,8 @@ class PostgreSQL(Dialect):
         # The condition of a move is looked at anew when its lock is there: that needs no higher level.
         self.run(connection, "begin isolation level read committed").close()
 
-    def open(self, connection: Any) -> bool:
-        return bool(connection.info.transaction_status == 2)  # libpq: in a transaction that has not failed
+    def mark_of(self, connection: Any) -> object:
+        return connection.info.transaction_status  # libpq's: 2 in a transaction that has not failed, 0 outside
 
     def commit(self, connection: Any) -> None:
         self.run(connection, "commit").close()
@@ -180,9 +180,7 @@ class PostgreSQL(Dialect):
     def move(self, connection: Any, group: str, moves: Mapping[TopicPartition, Move]) -> int:
         if len(moves) == 1:
             return super().move(connection, group, moves)
-        return sum(
-            self._move_many(connection, group, part) for part in _parts(sorted(moves.items()), 1000)
-        )
+        return sum(self._move_many(connection, group, part) for part in _parts(sorted(moves.items()), 1000))
 
     def _move_many(self, connection: Any, group: str, moves: Sequence[tuple[TopicPartition, Move]]) -> int:
         values = ", ".join(["(?, ?::integer, ?::bigint, ?::bigint, ?, ?::bigint)"] * len(moves))
@@ -210,6 +208,9 @@ class DuckDB(Dialect):
     """DuckDB: one process at a time; a change of rows that another transaction has changed fails at once."""
 
     name = "duckdb"
+    # Its transactions see the rows as they were at their beginning, and two changes of one row conflict only if they
+    # change the same column. A move that began before a claim must conflict with it.
+    also = ", claim_number = claim_number + 0"
 
     def prepare(self, connection: Any) -> None:
         """Nothing: it commits each statement outside of a transaction by itself."""
@@ -223,8 +224,8 @@ class DuckDB(Dialect):
     def select(self, connection: Any, group: str, tps: Sequence[TopicPartition]) -> list[tuple[Any, ...]]:
         some = " or ".join(["(topic = ? and kafka_partition = ?)"] * len(tps))
         found: list[tuple[Any, ...]] = connection.execute(
-            "select topic, kafka_partition, next_offset, claim_number, generation, member "
-            f"from {self.table} where consumer_group = ? and ({some})",  # noqa: S608
+            "select topic, kafka_partition, next_offset, claim_number, generation, member "  # noqa: S608 - a checked name
+            f"from {self.table} where consumer_group = ? and ({some})",
             [group, *(part for tp in tps for part in tp)],
         ).fetchall()
         return found
@@ -232,13 +233,8 @@ class DuckDB(Dialect):
     def begin(self, connection: Any) -> None:
         connection.execute("begin transaction")
 
-    def open(self, connection: Any) -> bool:
-        try:
-            connection.execute("begin transaction")
-        except Exception as error:  # noqa: BLE001 - what it says is what is asked for
-            return "within a transaction" in str(error)
-        connection.execute("rollback")
-        return False
+    def mark_of(self, connection: Any) -> object:
+        return connection.execute("select txid_current()").fetchone()
 
     def rollback(self, connection: Any) -> None:
         connection.execute("rollback")

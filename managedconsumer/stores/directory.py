@@ -1,8 +1,8 @@
 """DirectoryStore: results as files, offsets as a log of small files beside them. For one machine, or NFS.
 
 ``_log/00000000000000000007.json`` is change number 7: the rows that it sets, and the directory of results that it makes
-count. A change is made by ``link``, which fails if the number is taken, so of two writers one is refused and looks again.
-Every 50th change carries all rows, so that nobody has to read the log from its start.
+count. A change is made by ``link``, which fails if the number is taken, so of two writers one is refused and looks
+again. Every 50th change carries all rows, so that nobody has to read the log from its start.
 """
 
 from __future__ import annotations

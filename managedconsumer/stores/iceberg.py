@@ -16,14 +16,14 @@ _RETRIES = "commit.retry.num-retries"
 class IcebergStore(VersionedStore):
     """A transaction's ``write(arrow_table)`` appends rows; they are committed together with the offsets.
 
-    Offsets and claims are properties of the table (``managedconsumer.<group>.<topic>.<partition>``). Every change, a claim
-    too, makes a snapshot of the branch ``main``, and the catalog refuses it if another one came first.
+    Offsets and claims are properties of the table (``managedconsumer.<group>.<topic>.<partition>``). Every change, a
+    claim too, makes a snapshot of the branch ``main``, and the catalog refuses it if another one came first.
     """
 
     def __init__(self, table: Any, *, patience_ms: int = 60_000, use_greenlets: bool = False) -> None:
         """``table``: a ``pyiceberg.table.Table``. Raises MissingPackageError without pyiceberg or pyarrow."""
         try:
-            import pyarrow  # noqa: F401
+            import pyarrow as pa  # noqa: F401
             import pyiceberg.table  # noqa: F401
         except ImportError as error:
             raise MissingPackageError(
@@ -38,8 +38,8 @@ class IcebergStore(VersionedStore):
     def look(self) -> Any:
         """See :meth:`VersionedStore.look`."""
         table = self._table.catalog.load_table(self._table.name())
-        # pyiceberg tries again by itself after a concurrent commit, and a claim could have come before. This copy of the
-        # metadata only tells it how often; it is not written.
+        # pyiceberg tries again by itself after a concurrent commit, and a claim could have come before. This copy of
+        # the metadata only tells it how often; it is not written.
         properties = {**table.metadata.properties, _RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         return table

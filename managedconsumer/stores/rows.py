@@ -1,12 +1,12 @@
 """What a store keeps for a partition, who may claim it, and which offsets a list of messages covers. Pure.
 
-A *claim* has a number, which grows with every claim of a partition. A transaction names the number and the member of its
-claim and the next offset that it starts from; it counts only if the store still holds all three. So no clock is
+A *claim* has a number, which grows with every claim of a partition. A transaction names the number and the member of
+its claim and the next offset that it starts from; it counts only if the store still holds all three. So no clock is
 needed, and it does not matter how late a zombie comes.
 
-Generations decide only who may claim. They order the owners of a partition as long as the group lives: Kafka never gives
-one partition to two members in one generation. They do not where a group was deleted and its generations begin at 1
-again, nor where a static member came back (it has the old generation under a new member id). There the claimer
+Generations decide only who may claim. They order the owners of a partition as long as the group lives: Kafka never
+gives one partition to two members in one generation. They do not where a group was deleted and its generations begin
+at 1 again, nor where a static member came back (it has the old generation under a new member id). There the claimer
 has to *prove* that Kafka counts it as a member now; see :meth:`managedconsumer.stores.Store.claim`.
 """
 
@@ -84,10 +84,10 @@ def spans_of(messages: Any) -> dict[TopicPartition, Span]:
 
 
 def _spans_of_arrow(data: Any) -> dict[TopicPartition, Span]:
-    import pyarrow
+    import pyarrow as pa
 
     columns = [data.column(name) for name in ("topic", "partition", "offset")]
-    table = pyarrow.table(columns, names=["topic", "partition", "offset"])
+    table = pa.table(columns, names=["topic", "partition", "offset"])
     grouped = table.group_by(["topic", "partition"]).aggregate([("offset", "min"), ("offset", "max")])
     return {
         TopicPartition(str(row["topic"]), row["partition"]): Span(row["offset_min"], row["offset_max"] + 1)
@@ -100,8 +100,8 @@ def unstored(messages: Any, stored: Mapping[TopicPartition, int]) -> Any:
     if not stored:
         return messages
     if hasattr(messages, "schema"):
-        import pyarrow
+        import pyarrow as pa
 
         rows = zip(*(messages.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
-        return messages.filter(pyarrow.array([offset >= stored.get((t, p), 0) for t, p, offset in rows]))  # type: ignore[call-overload]
+        return messages.filter(pa.array([offset >= stored.get((t, p), 0) for t, p, offset in rows]))  # type: ignore[call-overload]
     return [m for m in messages if m.offset >= stored.get((m.topic, m.partition_id), 0)]  # type: ignore[call-overload]

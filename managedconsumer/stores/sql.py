@@ -89,11 +89,12 @@ class SQLStore(Store):
     def writing(self, group: str, moves: Mapping[TopicPartition, Move]) -> Iterator[Any]:
         """See :meth:`Store.writing`; gives the connection, in a transaction."""
         with self._committing() as connection:
+            mark = self._dialect.mark_of(connection)
             yield connection
-            if not self._dialect.open(connection):
+            if self._dialect.mark_of(connection) != mark:
                 raise err.IllegalStateError(
-                    "the block has ended the store's transaction (commit(), rollback(), `with connection:`): what it wrote "
-                    "so far may count without its offsets"
+                    "the block has ended the store's transaction (commit(), rollback(), `with connection:`), or hidden "
+                    "its failure: what it wrote may count without its offsets"
                 )
             if self._dialect.move(connection, group, moves) != len(moves):
                 raise ConflictError("the offsets were moved, or claimed by another member")
@@ -103,7 +104,10 @@ class SQLStore(Store):
         return isinstance(error, OSError) or self._dialect.passing(error)
 
     def close(self) -> None:
-        """Close this process's connections; they are made again when they are needed. Not while others use the store."""
+        """Close this process's connections; they are made again when they are needed.
+
+        Not while other threads use the store.
+        """
         for key in list(self._connections):
             self._drop(key)
 

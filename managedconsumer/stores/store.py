@@ -1,8 +1,8 @@
 """Store: results and next offsets in one transaction, fenced by claims. What all adapters have in common.
 
-An adapter has three methods: :meth:`Store.rows` reads the rows of partitions, :meth:`Store.swap` changes who has claimed
-them, if they are as they were read, and :meth:`Store.writing` is one transaction with a user's results and the moves of
-offsets. Everything else is here: who may claim, what happens when a commit fails, patience.
+An adapter has three methods: :meth:`Store.rows` reads the rows of partitions, :meth:`Store.swap` changes who has
+claimed them, if they are as they were read, and :meth:`Store.writing` is one transaction with a user's results and the
+moves of offsets. Everything else is here: who may claim, what happens when a commit fails, patience.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Store(ABC):
         """How the store keeps a member's name."""
         return member
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most adapters hold nothing
         """Give back what this process holds (connections). What is claimed stays claimed."""
 
     # -- offsets and claims -----------------------------------------------------------------------------
@@ -99,9 +99,10 @@ class Store(ABC):
 
         ``generation`` and ``member``: those that the group has given us (-1 and any unique text without a group).
         Raises FencedStoreError when a partition was claimed in a later generation, or by another member in this
-        one; then nothing has changed. ``proof`` is asked then, with the rows as they are: it returns if Kafka itself says
-        that the member is one now, and raises otherwise. If the rows are still the same after that, the claim counts:
-        this is how a group that begins again at generation 1, and a static member that came back, get their rows.
+        one; then nothing has changed. ``proof`` is asked then, with the rows as they are: it returns if Kafka itself
+        says that the member is one now, and raises otherwise. If the rows are still the same after that, the claim
+        counts: this is how a group that begins again at generation 1, and a static member that came back, get their
+        rows.
         """
         wanted = _partitions(tps)
         if not isinstance(generation, int) or not isinstance(member, str) or not member:

@@ -1,7 +1,7 @@
 """Stores whose every change is a new version of one thing: a log of files, a Delta or an Iceberg table.
 
-A change names the version that it was computed from and fails if there is a newer one. Then the rows are looked at again:
-it is tried again if they still are what they have to be, and refused otherwise.
+A change names the version that it was computed from and fails if there is a newer one. Then the rows are looked at
+again: it is tried again if they still are what they have to be, and refused otherwise.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class VersionedStore(Store):
             new = {}
             for tp, (old, row) in changes.items():
                 now = found.get(tp)
-                if now is not None and not now.same_owner(old) or now is None and old is not None:
+                if (now is not None and not now.same_owner(old)) or (now is None and old is not None):
                     raise ConflictError("a row has changed")
                 new[tp] = row._replace(next=None if now is None else now.next)
             return new
@@ -112,12 +112,12 @@ class Tables:
 
     def write(self, data: Any) -> None:
         """Append a ``pyarrow.Table`` or ``RecordBatch`` (several: one after the other, of one schema)."""
-        import pyarrow
+        import pyarrow as pa
 
-        self._parts.append(data if isinstance(data, pyarrow.Table) else pyarrow.Table.from_batches([data]))
+        self._parts.append(data if isinstance(data, pa.Table) else pa.Table.from_batches([data]))
 
     def table(self) -> Any:
         """All that was written; None if it is nothing."""
-        import pyarrow
+        import pyarrow as pa
 
-        return pyarrow.concat_tables(self._parts) if self._parts else None
+        return pa.concat_tables(self._parts) if self._parts else None

@@ -36,7 +36,9 @@ def _sql(store: Any) -> Kind:
     mark = "%s" if store.dialect == "postgresql" else "?"
 
     def write(handle: Any, messages: list[Message]) -> None:
-        handle.cursor().executemany(f"insert into {_TABLE} values ({mark})", [(m.value.decode(),) for m in messages])  # noqa: S608
+        # DuckDB's cursors are connections, each with transactions of its own.
+        cursor = handle if store.dialect == "duckdb" else handle.cursor()
+        cursor.executemany(f"insert into {_TABLE} values ({mark})", [(m.value.decode(),) for m in messages])  # noqa: S608
 
     def read() -> list[bytes]:
         connection = store.connect()
@@ -61,9 +63,9 @@ def _arrow(store: Any, column: str, rows: Callable[[], Any]) -> Kind:
     del store
 
     def write(handle: Any, messages: list[Message]) -> None:
-        import pyarrow
+        import pyarrow as pa
 
-        handle.write(pyarrow.table({column: [m.value.decode() for m in messages]}))
+        handle.write(pa.table({column: [m.value.decode() for m in messages]}))
 
     return Kind(write, lambda: [value.encode() for value in rows().column(column).to_pylist()])
 
