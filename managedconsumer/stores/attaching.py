@@ -34,9 +34,6 @@ class ClaimingStore(Protocol):
     def claimed(self, group: str) -> dict[TopicPartition, int | None]:
         """See :meth:`managedconsumer.stores.Store.claimed`."""
 
-    def load(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """See :meth:`managedconsumer.stores.Store.load`."""
-
 
 def attach(store: ClaimingStore, consumer: Any, group: str | None, lonely: str) -> None:
     """See :meth:`managedconsumer.stores.Store.attach`. ``lonely``: the member id of a consumer without a group."""
@@ -58,13 +55,14 @@ def attach(store: ClaimingStore, consumer: Any, group: str | None, lonely: str) 
         taking.take(held)
 
 
-def rewind(store: ClaimingStore, consumer: Any) -> None:
-    """See :meth:`managedconsumer.stores.Store.rewind`."""
+def rewind(consumer: Any, begins: Callable[[str], Mapping[TopicPartition, int]]) -> None:
+    """See :meth:`managedconsumer.stores.Store.rewind`; ``begins`` says from where a group's partitions are read."""
     listener = getattr(consumer, "listener", None)
     group = listener.taking.group if isinstance(listener, StoreListener) else consumer.group
     held = partitions_of(consumer)
-    for tp, offset in store.load(group, held).items():
-        consumer.seek(tp, offset)
+    for tp, offset in begins(group).items():
+        if tp in held:
+            consumer.seek(tp, offset)
 
 
 def partitions_of(consumer: Any) -> list[TopicPartition]:

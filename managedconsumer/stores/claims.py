@@ -54,6 +54,15 @@ class Claims:
         """What is claimed, with the next offsets as far as they are known."""
         return {tp: held.row.next for (name, tp), held in list(self._held.items()) if name == group}
 
+    def begins(self, group: str) -> dict[TopicPartition, int]:
+        """From where each claimed partition has to be read again, as far as that is known."""
+        found = {}
+        for (name, tp), held in list(self._held.items()):
+            begin = held.row.next if held.owed is None else held.owed
+            if name == group and begin is not None:
+                found[tp] = begin
+        return found
+
     def group(self, group: str | None) -> str:
         """The group that is meant. Raises IllegalStateError where that is not clear."""
         if group is not None:
@@ -105,7 +114,8 @@ class Claims:
             if owed is not None and span.first > owed:
                 raise err.IllegalStateError(
                     f"the transaction of {tp.topic}-{tp.partition} from offset {owed} on was undone, and these "
-                    f"messages begin at {span.first}: what lies between would be lost. Store it first, or call rewind(consumer)"
+                    f"messages begin at {span.first}: what lies between would be lost. "
+                    "Store it first, or call rewind(consumer)"
                 )
         return {tp: Move(held[tp].row, spans[tp].next) for tp in sorted(spans)}
 

@@ -212,11 +212,11 @@ class Store(ABC):
         attaching.attach(self, consumer, group, self._handler.new_id())
 
     def rewind(self, consumer: Any) -> None:
-        """Let ``consumer`` hand out again what was not stored: from the store's offsets on, where there are any.
+        """Let ``consumer`` hand out again what was not stored, for a loop that goes on after a transaction was undone.
 
-        For a loop that goes on after a transaction was undone. Call it in the thread that consumes.
+        Call it in the thread that consumes.
         """
-        attaching.rewind(self, consumer)
+        attaching.rewind(consumer, self._claims.begins)
 
     def foreach_batch(self, write: Callable[[Any, Any], object], *, group: str) -> Callable[[Any, int], None]:
         """A function for Spark's ``foreachBatch``: stores each micro-batch by ``write(handle, table)``, exactly once.
