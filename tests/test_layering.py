@@ -42,6 +42,7 @@ ROWS = [
     {"consumers"},
     {"simpleconsumer", "balancedconsumer", "managedbalancedconsumer"},
     {"observe"},
+    {"stores"},
     {"spark"},
     {"testing"},
     {"cli"},
