@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,19 +57,14 @@ def test_every_message_counts_once(
             "consumer",
         ),
     }
-    results: dict[str, Any] = {}
 
-    def go(kind: str) -> None:
+    def go(kind: str, name: str) -> tuple[int, int, int]:
         where, away, protocol = stores[kind]
-        name = topic(kafka43, partitions=faultkit.PARTITIONS)
-        results[kind] = run(kind, where, kafka43, name, tmp_path, away, protocol)
+        return run(kind, where, kafka43, name, tmp_path, away, protocol)
 
-    threads = [threading.Thread(target=go, args=[kind]) for kind in stores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert {kind: found[1:] for kind, found in results.items()} == dict.fromkeys(stores, (0, 0))
+    with ThreadPoolExecutor() as pool:
+        calls = {kind: pool.submit(go, kind, topic(kafka43, partitions=faultkit.PARTITIONS)) for kind in stores}
+    assert {kind: call.result()[1:] for kind, call in calls.items()} == dict.fromkeys(stores, (0, 0))
 
 
 @pytest.mark.soak

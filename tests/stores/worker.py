@@ -7,13 +7,14 @@ instead, after each batch. SIGTERM lets it leave the group.
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from managedconsumer import ManagedBalancedConsumer, stop_on_signals
+from managedconsumer import ManagedBalancedConsumer
 from managedconsumer.errors import CommitFailedError
 from managedconsumer.stores import DirectoryStore, FencedStoreError, SQLStore, Store
 
@@ -57,10 +58,12 @@ def main(kind: str, where: str, bootstrap: str, topic: str, group: str, protocol
     )
     if not unfenced:
         store.attach(consumer)
-    with stop_on_signals(consumer), consumer:
+    over: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: over.append(number))
+    with consumer:
         consumer.start()
         print("started", flush=True)
-        while consumer.health()["running"]:
+        while not over:
             batch = consumer.consume_batch(20, 200)
             if not batch:
                 continue
