@@ -1,7 +1,8 @@
 """What a store costs: the same batched inserts with and without offsets, in one database, in turn.
 
-``python benchmarks/stores.py [--rows 500] [--batches 200] [--rounds 5]``. The hand-written loop inserts a batch in a transaction of
-its own and commits it; the store does that and moves the offset of the batch. The result must be at most 5 % dearer.
+``python benchmarks/stores.py [--rows 500] [--batches 200] [--rounds 5]``. The hand-written loop inserts a batch in a
+transaction of its own and commits it; the store does that and moves the offset of the batch. It must be at most 5 %
+dearer.
 """
 
 from __future__ import annotations
@@ -95,8 +96,9 @@ def measure(name: str, connect: Callable[[], Any], rows: int, count: int, rounds
     for what, found in times.items():
         walls, cpus = ([each[place] for each in found] for place in (0, 1))
         print(
-            f"{name:10} {what:8} {statistics.median(walls) / count * 1e6:8.0f} us a batch ({min(walls) / count * 1e6:.0f} to "
-            f"{max(walls) / count * 1e6:.0f}), CPU {statistics.median(cpus) / count * 1e6:.0f} us"
+            f"{name:10} {what:8} {statistics.median(walls) / count * 1e6:8.0f} us a batch "
+            f"({min(walls) / count * 1e6:.0f} to {max(walls) / count * 1e6:.0f}), "
+            f"CPU {statistics.median(cpus) / count * 1e6:.0f} us"
         )
     hand, ours = (statistics.median(wall for wall, _ in times[what]) for what in ("by hand", "store"))
     print(f"{name:10} the store is {100 * (ours / hand - 1):+.1f} % dearer ({rows} rows a batch, {count} batches)")
