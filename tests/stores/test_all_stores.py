@@ -219,6 +219,25 @@ def test_a_lock_is_waited_for(tmp_path: Any) -> None:
     holder.close()
 
 
+@pytest.mark.slow
+def test_a_process_that_stands_still_keeps_no_locks(postgresql: Any, tmp_path: Any) -> None:
+    """PostgreSQL ends its transaction: others can change what it has changed."""
+    import psycopg
+
+    uri = postgresql.get_uri()
+    with psycopg.connect(uri, autocommit=True) as other:
+        other.execute("create table total (n integer)")
+        other.execute("insert into total values (0)")
+        store = owner(SQLStore(lambda: psycopg.connect(uri), "postgresql", idle_ms=300))
+        with pytest.raises(psycopg.Error, match="idle-in-transaction"), store.transaction(messages(0, 1)) as handle:
+            handle.execute("update total set n = n + 1")
+            other.execute("update total set n = n + 10")
+            handle.execute("update total set n = n + 1")
+        found = other.execute("select n from total").fetchone()
+    store.close()
+    assert found == (10,)
+
+
 class LosesItsAnswer:
     """A connection whose commit arrives, but not its answer."""
 
