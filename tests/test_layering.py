@@ -43,6 +43,7 @@ ROWS = [
     {"observe"},
     {"consumers"},
     {"simpleconsumer", "balancedconsumer", "managedbalancedconsumer"},
+    {"stores"},
     {"spark"},
     {"testing"},
     {"cli"},

@@ -50,13 +50,14 @@ class GroupLife:
         negotiation = assignors.negotiation(protocol, session.options.client_rack)
         self.protocol = protocol
         self.engine = engine
+        self.listener_calls = ListenerCalls(listener, engine, options.rebalance_timeout_ms)
         self.machine = build_machine(protocol, engine, options, negotiation, assignors.server)
         self.owner = GroupOwner(
             session,
             self.machine,
             engine.link,
             negotiation,
-            ListenerCalls(listener, engine, options.rebalance_timeout_ms),
+            self.listener_calls,
             post_rebalance,
             drain_ms=options.revoke_drain_ms,
             rebalance_timeout_ms=options.rebalance_timeout_ms,
@@ -143,6 +144,18 @@ class GroupLives:
         self._protocol = options.group_protocol
         #: The present life; None outside of start() to stop().
         self.current: GroupLife | None = None
+
+    @property
+    def listener(self) -> Any:
+        """The user's listener, or None."""
+        return self._listener
+
+    def listen(self, listener: Any) -> None:
+        """From the next callback on, in this life and in those to come, ``listener`` is called."""
+        with self._session.engine.lock:
+            self._listener = listener
+            if self.current is not None:
+                self.current.listener_calls.replace(listener)
 
     def start(self) -> None:
         """Join the group and wait for the first share. Raises what keeps it from that."""

@@ -67,6 +67,11 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         return self._session.topic
 
     @property
+    def group(self) -> str | None:
+        """The group that offsets are committed to, None without one."""
+        return self._session.group
+
+    @property
     def partitions(self) -> dict[Any, Any]:
         """The assigned partitions: ``{id: Partition}`` (``{TopicPartition: Partition}`` with several topics)."""
         session = self._session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from managedconsumer.testing._store_model import StoreCheckError
 from managedconsumer.testing.kafka._errors import (
     BrokerStartError,
     DataDirError,
@@ -14,6 +15,7 @@ from managedconsumer.testing.kafka._errors import (
 )
 from managedconsumer.testing.kafka.devbroker import DevBroker
 from managedconsumer.testing.memory.broker import MemoryBroker
+from managedconsumer.testing.store_check import check_store
 from managedconsumer.wire.records.encode import Record
 
 __all__ = [
@@ -27,5 +29,7 @@ __all__ = [
     "MemoryBroker",
     "PortTakenError",
     "Record",
+    "StoreCheckError",
     "UnknownKafkaVersionError",
+    "check_store",
 ]

@@ -156,6 +156,10 @@ class ListenerCalls:
         self._engine = engine
         self._patience = patience_ms / 1000.0
 
+    def replace(self, listener: Any) -> None:
+        """From the next callback on this listener is called."""
+        self._listener = listener
+
     @property
     def listens(self) -> bool:
         """True when there is a listener."""

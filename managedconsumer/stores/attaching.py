@@ -1,0 +1,161 @@
+"""A consumer and its store: partitions are claimed when they come, and read on from the offsets in the store."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable, Collection, Iterable, Mapping, Protocol
+
+from managedconsumer import errors as err
+from managedconsumer.stores.errors import FencedStoreError
+from managedconsumer.stores.rows import NO_GROUP, Row
+from managedconsumer.structs import TopicPartition
+
+# How often a claim is tried again because the group went on to its next generation meanwhile.
+_TRIES = 5
+
+
+class ClaimingStore(Protocol):
+    """What this module asks of a store."""
+
+    def claim(
+        self,
+        group: str,
+        tps: Iterable[TopicPartition],
+        generation: int,
+        member: str,
+        *,
+        proof: Callable[[Mapping[TopicPartition, Row]], None] | None = None,
+    ) -> None:
+        """See :meth:`managedconsumer.stores.Store.claim`."""
+
+    def give_up(self, group: str, tps: Iterable[TopicPartition]) -> None:
+        """See :meth:`managedconsumer.stores.Store.give_up`."""
+
+    def claimed(self, group: str) -> dict[TopicPartition, int | None]:
+        """See :meth:`managedconsumer.stores.Store.claimed`."""
+
+
+def attach(store: ClaimingStore, consumer: Any, group: str | None, lonely: str) -> None:
+    """See :meth:`managedconsumer.stores.Store.attach`. ``lonely``: the member id of a consumer without a group."""
+    own = consumer.group
+    name = own if group is None else group
+    if name is None:
+        raise err.ConfigurationError(
+            "attach: this consumer has no consumer_group: say under which name its offsets are kept, by group="
+        )
+    taking = Taking(store, consumer, name, lonely, confirmed=own is not None)
+    if not hasattr(consumer, "listener"):
+        if not consumer.partitions:
+            raise err.IllegalStateError("attach: start() the consumer first, so that it has its partitions")
+        taking.take(partitions_of(consumer))
+        return
+    consumer.listener = StoreListener(taking, consumer.listener)
+    held = partitions_of(consumer)
+    if held:  # it has joined already: what comes later is told to the listener
+        taking.take(held)
+
+
+def rewind(consumer: Any, begins: Callable[[str], Mapping[TopicPartition, int]]) -> None:
+    """See :meth:`managedconsumer.stores.Store.rewind`; ``begins`` says from where a group's partitions are read."""
+    listener = getattr(consumer, "listener", None)
+    group = listener.taking.group if isinstance(listener, StoreListener) else consumer.group
+    held = partitions_of(consumer)
+    for tp, offset in begins(group).items():
+        if tp in held:
+            consumer.seek(tp, offset)
+
+
+def partitions_of(consumer: Any) -> list[TopicPartition]:
+    """What the consumer holds."""
+    return sorted(TopicPartition(*each.key) for each in consumer.partitions.values())
+
+
+class Taking:
+    """Claims partitions for a consumer, in the generation that it is in, and moves its positions."""
+
+    def __init__(self, store: ClaimingStore, consumer: Any, group: str, lonely: str, *, confirmed: bool) -> None:
+        """``confirmed``: Kafka can be asked whether the consumer may commit for its group."""
+        self.store = store
+        self.group = group
+        self._consumer = consumer
+        self._lonely = lonely
+        self._confirmed = confirmed
+
+    def take(self, tps: Collection[TopicPartition]) -> None:
+        """Claim ``tps`` and read on from what the store has of them."""
+        for left in reversed(range(_TRIES)):
+            me = self._identity()
+            try:
+                self.store.claim(
+                    self.group,
+                    tps,
+                    *me,
+                    proof=partial(self._prove, tps, me) if self._confirmed else None,
+                )
+                break
+            except FencedStoreError:
+                if not left or self._identity() == me:
+                    raise
+        positions = self._positions()
+        for tp, offset in self.store.claimed(self.group).items():
+            if offset is not None and tp in tps and positions.get(tp) != offset:
+                self._consumer.seek(tp, offset)
+
+    def _identity(self) -> tuple[int, str]:
+        member = getattr(self._consumer, "consumer_id", b"").decode()
+        return (self._consumer.generation_id, member) if member else (NO_GROUP, self._lonely)
+
+    def _prove(self, tps: Collection[TopicPartition], me: tuple[int, str], rows: Mapping[TopicPartition, Row]) -> None:
+        """Kafka's own fence: it takes a commit only from a member of the present generation.
+
+        The commit says what the group has committed or what the store has, so it changes no position.
+        """
+        offsets = {}
+        for tp in tps:
+            stored = rows[tp].next if tp in rows else None
+            offsets[tp] = self._consumer.position(tp) if stored is None else stored
+        self._consumer.commit_offsets(offsets)
+        if self._identity() != me:
+            raise FencedStoreError(f"group {self.group}: generation {me[0]} has ended", tuple(tps))
+
+    def _positions(self) -> dict[TopicPartition, int]:
+        """The next offsets that the consumer would hand out, as far as they are known."""
+        held = self._consumer.held_offsets or {}
+        names = {each.id: each.key.topic for each in self._consumer.partitions.values()}
+        return {
+            key if isinstance(key, TopicPartition) else TopicPartition(names.get(key, ""), key): last + 1
+            for key, last in held.items()
+            if last >= 0
+        }
+
+
+class StoreListener:
+    """The consumer's listener: claims and positions first, then the user's own listener, if there is one.
+
+    The user's may have coroutines: what its methods return is handed on, to be awaited.
+    """
+
+    def __init__(self, taking: Taking, inner: Any) -> None:
+        self.taking = taking
+        self._inner = inner
+
+    def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> Any:
+        """Claim them, and read on from the store."""
+        if assigned:
+            self.taking.take(assigned)
+        return None if self._inner is None else self._inner.on_partitions_assigned(assigned)
+
+    def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> Any:
+        """The user may still store something in its own callback; an async one is not waited for."""
+        try:
+            return None if self._inner is None else self._inner.on_partitions_revoked(revoked)
+        finally:
+            self.taking.store.give_up(self.taking.group, revoked)
+
+    def on_partitions_lost(self, lost: Collection[TopicPartition]) -> Any:
+        """Others may have claimed them already."""
+        self.taking.store.give_up(self.taking.group, lost)
+        if self._inner is None:
+            return None
+        call = getattr(self._inner, "on_partitions_lost", None) or self._inner.on_partitions_revoked
+        return call(lost)

@@ -1,0 +1,162 @@
+"""What one store object has claimed, and what it knows of these partitions. No I/O."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Iterable, Iterator, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.stores.errors import AlreadyStoredError, FencedStoreError
+from managedconsumer.stores.rows import Move, Row, Span
+from managedconsumer.structs import TopicPartition
+
+_Key = tuple[str, TopicPartition]
+
+
+class Held:
+    """One claimed partition. Changed only by the transaction that has it (``Claims.busy``), and by nobody else."""
+
+    __slots__ = ("owed", "row", "unsure")
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        #: The first offset of a transaction that was undone: the next one must not begin behind it.
+        self.owed: int | None = None
+        #: True when the end of a commit is not known.
+        self.unsure = False
+
+    def stored(self, next_offset: int) -> None:
+        """Everything before ``next_offset`` is in the store."""
+        self.row = self.row._replace(next=next_offset)
+        self.owed, self.unsure = None, False
+
+
+class Claims:
+    """Thread-safe without a lock: each change is one step of a dict."""
+
+    def __init__(self) -> None:
+        self._held: dict[_Key, Held] = {}
+        self._busy: dict[_Key, object] = {}
+        self._groups: dict[str, None] = {}
+
+    def take(self, group: str, rows: Mapping[TopicPartition, Row]) -> None:
+        """These partitions are ours, as they are in the store."""
+        self._groups[group] = None
+        for tp, row in rows.items():
+            self._held[group, tp] = Held(row)
+
+    def drop(self, group: str, tps: Iterable[TopicPartition]) -> None:
+        """These partitions are not ours any more."""
+        for tp in tps:
+            self._held.pop((group, tp), None)
+
+    def offsets(self, group: str) -> dict[TopicPartition, int | None]:
+        """What is claimed, with the next offsets as far as they are known."""
+        return {tp: held.row.next for (name, tp), held in list(self._held.items()) if name == group}
+
+    def begins(self, group: str) -> dict[TopicPartition, int]:
+        """From where each claimed partition has to be read again, as far as that is known."""
+        found = {}
+        for (name, tp), held in list(self._held.items()):
+            begin = held.row.next if held.owed is None else held.owed
+            if name == group and begin is not None:
+                found[tp] = begin
+        return found
+
+    def group(self, group: str | None) -> str:
+        """The group that is meant. Raises IllegalStateError where that is not clear."""
+        if group is not None:
+            return group
+        groups = list(self._groups)
+        if len(groups) != 1:
+            if not groups:
+                raise FencedStoreError("nothing is claimed by this store object: attach() it to a consumer first")
+            raise err.IllegalStateError(
+                f"this store has claims of {len(groups)} groups ({', '.join(groups)}): say which one by group="
+            )
+        return groups[0]
+
+    @contextmanager
+    def busy(self, group: str, spans: Iterable[TopicPartition]) -> Iterator[dict[TopicPartition, Held]]:
+        """The claims of a transaction's partitions, for this transaction alone."""
+        token, taken = object(), []
+        try:
+            for tp in spans:
+                if self._busy.setdefault((group, tp), token) is not token:
+                    raise err.IllegalStateError(
+                        f"a transaction of {tp.topic}-{tp.partition} is open already: its messages are stored "
+                        'one transaction after the other, in order (with run(): order="partition")'
+                    )
+                taken.append(tp)
+            held = {tp: self._held.get((group, tp)) for tp in taken}
+            missing = tuple(tp for tp, each in held.items() if each is None)
+            if missing:
+                raise _not_ours(group, missing)
+            yield {tp: each for tp, each in held.items() if each is not None}
+        finally:
+            for tp in taken:
+                del self._busy[group, tp]
+
+    def moves(
+        self, group: str, held: Mapping[TopicPartition, Held], spans: Mapping[TopicPartition, Span]
+    ) -> dict[TopicPartition, Move]:
+        """What the transaction changes. Raises when its messages do not follow on what is stored."""
+        stored = {tp: end for tp, span in spans.items() if (end := held[tp].row.next) is not None and span.first < end}
+        if stored:
+            (topic, number), end = next(iter(stored.items()))
+            raise AlreadyStoredError(
+                f"group {group}: {topic}-{number} is stored up to offset {end}, and these messages begin "
+                f"at {spans[TopicPartition(topic, number)].first}",
+                stored,
+            )
+        for tp, span in spans.items():
+            owed = held[tp].owed
+            if owed is not None and span.first > owed:
+                raise err.IllegalStateError(
+                    f"the transaction of {tp.topic}-{tp.partition} from offset {owed} on was undone, and these "
+                    f"messages begin at {span.first}: what lies between would be lost. "
+                    "Store it first, or call rewind(consumer)"
+                )
+        return {tp: Move(held[tp].row, spans[tp].next) for tp in sorted(spans)}
+
+    def owe(
+        self, held: Mapping[TopicPartition, Held], spans: Mapping[TopicPartition, Span], *, unsure: bool = False
+    ) -> None:
+        """The transaction was undone (``unsure``: perhaps)."""
+        for tp, span in spans.items():
+            each = held[tp]
+            if each.owed is None:
+                each.owed = span.first
+            each.unsure = unsure
+
+    def compare(
+        self,
+        group: str,
+        held: Mapping[TopicPartition, Held],
+        found: Mapping[TopicPartition, Row],
+        error: Exception | None = None,
+    ) -> None:
+        """Believe the store. Raises FencedStoreError for partitions that others have claimed."""
+        lost = tuple(tp for tp, each in held.items() if not each.row.same_owner(found.get(tp)))
+        for tp, each in held.items():
+            if tp in lost:
+                if self._held.get((group, tp)) is each:
+                    self.drop(group, [tp])
+            elif (end := found[tp].next) is not None and end != each.row.next:
+                each.stored(end)
+            else:
+                each.unsure = False
+        if lost:
+            raise _not_ours(group, lost, found) from error
+
+
+def _not_ours(
+    group: str, tps: tuple[TopicPartition, ...], found: Mapping[TopicPartition, Row] | None = None
+) -> FencedStoreError:
+    names = ", ".join(f"{topic}-{number}" for topic, number in tps)
+    row = None if found is None else found.get(tps[0])
+    if row is None:
+        return FencedStoreError(f"group {group}: {names} are not claimed by this store object, or not any more", tps)
+    return FencedStoreError(
+        f"group {group}: {names} were claimed by {row.member} in generation {row.generation}: nothing was stored", tps
+    )

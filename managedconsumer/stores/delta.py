@@ -1,0 +1,103 @@
+"""DeltaStore: rows appended to a Delta table, and next offsets in the same commit. Needs the package deltalake."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any, Iterable, Mapping
+
+from managedconsumer.errors import MissingPackageError
+from managedconsumer.stores.rows import Row
+from managedconsumer.stores.versioned import Rows, Tables, VersionedStore
+from managedconsumer.structs import TopicPartition
+
+_PARTS = ("next", "claim", "generation", "member")
+
+
+class DeltaStore(VersionedStore):
+    """A transaction's ``write(arrow_table)`` appends rows; they are committed together with the offsets.
+
+    Offsets and claims are application transactions of the Delta protocol (``txn``), so they outlive checkpoints and
+    clean-ups of the log, and Spark reads the table as any other. Every commit is made for one version of the table
+    and made again if another writer was faster. The table keeps a member as a number, so errors name it so.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        schema: Any = None,
+        storage_options: Mapping[str, str] | None = None,
+        patience_ms: int = 60_000,
+        use_greenlets: bool = False,
+    ) -> None:
+        """``path`` or URL of the table; ``schema`` (a ``pyarrow.Schema``) makes it when it is missing.
+
+        ``storage_options`` go to deltalake. Raises MissingPackageError without deltalake or pyarrow.
+        """
+        try:
+            import deltalake  # noqa: F401
+            import pyarrow as pa  # noqa: F401
+        except ImportError as error:
+            raise MissingPackageError(
+                "DeltaStore needs the packages deltalake and pyarrow: pip install 'managedconsumer[delta]'"
+            ) from error
+        super().__init__(patience_ms=patience_ms, use_greenlets=use_greenlets)
+        self._path = os.fspath(path)
+        self._schema = schema
+        self._options = dict(storage_options or {})
+
+    def __repr__(self) -> str:
+        return f"DeltaStore({self._path!r})"
+
+    def look(self) -> Any:
+        """See :meth:`VersionedStore.look`."""
+        from deltalake import DeltaTable
+
+        if self._schema is not None and not DeltaTable.is_deltatable(self._path, self._options):
+            DeltaTable.create(self._path, self._schema, mode="ignore", storage_options=self._options)
+        return DeltaTable(self._path, storage_options=self._options)
+
+    def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
+        """See :meth:`VersionedStore.read`."""
+        found = {}
+        for tp in tps:
+            values = [version.transaction_version(name) for name in _names(group, tp)]
+            if values[1] is not None:
+                found[tp] = Row(values[0], values[1], values[2], str(values[3]))
+        return found
+
+    def append(self, version: Any, group: str, rows: Rows, output: Tables | None) -> bool:
+        """See :meth:`VersionedStore.append`."""
+        from deltalake import CommitProperties, Transaction, write_deltalake
+        from deltalake.exceptions import CommitFailedError
+
+        marks = [
+            Transaction(name, value)
+            for tp, row in rows.items()
+            for name, value in zip(_names(group, tp), (*row[:3], int(row.member)), strict=True)
+            if value is not None
+        ]
+        # Without this deltalake tries again by itself after a concurrent append, and a claim could have come before.
+        properties = CommitProperties(app_transactions=marks, max_commit_retries=0)
+        table = None if output is None else output.table()
+        try:
+            if table is None:
+                version.create_write_transaction([], "append", version.schema(), commit_properties=properties)
+            else:
+                write_deltalake(version, table, mode="append", commit_properties=properties)
+        except CommitFailedError:
+            return False
+        return True
+
+    def output(self) -> Tables:
+        """See :meth:`VersionedStore.output`."""
+        return Tables()
+
+    def member_name(self, member: str) -> str:
+        """A number of 63 bits: the table keeps numbers only."""
+        return str(int.from_bytes(hashlib.sha256(member.encode()).digest()[:8], "big") >> 1)
+
+
+def _names(group: str, tp: TopicPartition) -> list[str]:
+    return [f"managedconsumer/{group}/{tp.topic}/{tp.partition}/{part}" for part in _PARTS]

@@ -1,0 +1,257 @@
+"""What differs between databases: placeholders, how a transaction begins, which errors pass.
+
+``move`` and ``update_owner`` are one condition and one change each: the database locks the row, or refuses to commit
+beside a change of it. So a transaction that began before a claim and ends after it changes no row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping, Sequence
+
+from managedconsumer.stores.rows import Move
+from managedconsumer.structs import TopicPartition
+
+_Place = tuple[str, str, int]
+_COLUMNS = """
+    consumer_group varchar(512) not null,
+    topic varchar(249) not null,
+    kafka_partition integer not null,
+    next_offset bigint,
+    claim_number bigint not null,
+    generation bigint not null,
+    member varchar(512) not null,
+    primary key (consumer_group, topic, kafka_partition)
+"""
+_WHERE = "consumer_group = ? and topic = ? and kafka_partition = ?"
+# PostgreSQL: a setting of a session, in ms.
+_IDLE = "idle_in_transaction_session_timeout"
+# PostgreSQL: what a client sees of a server that stops, starts, or has ended its connection.
+_SERVER_GONE = ("57P", "08", "40", "53", "55P03", "25P03")
+
+
+class Dialect:
+    """SQLite's ways, which the others change. One for each store; keeps no connection."""
+
+    name = "sqlite"
+    mark = "?"
+    #: What a move sets besides the offset.
+    also = ""
+
+    def __init__(self, table: str, idle_ms: int) -> None:
+        self.table = table
+        self.idle_ms = idle_ms
+
+    def run(self, connection: Any, statement: str, values: Sequence[object] = ()) -> Any:
+        """A cursor after the statement, whose placeholders are written as question marks."""
+        cursor = connection.cursor()
+        cursor.execute(statement if self.mark == "?" else statement.replace("?", self.mark), values)
+        return cursor
+
+    def changed(self, connection: Any, statement: str, values: Sequence[object]) -> int:
+        """How many rows the statement has changed."""
+        cursor = self.run(connection, statement, values)
+        count = int(cursor.rowcount)
+        cursor.close()
+        return count
+
+    # -- transactions -----------------------------------------------------------------------------------
+
+    def prepare(self, connection: Any) -> None:
+        """Once for each connection: from here on transactions begin and end where we say so."""
+        if getattr(connection, "autocommit", True) is False:  # since Python 3.12
+            connection.autocommit = True
+        connection.isolation_level = None
+
+    def create(self, connection: Any) -> None:
+        """Make the table unless it is there."""
+        self.run(connection, f"create table if not exists {self.table} ({_COLUMNS})")
+
+    def begin(self, connection: Any) -> None:
+        """Take the lock at once: a transaction that reads first and writes then can be refused half-way otherwise."""
+        connection.execute("begin immediate")
+
+    def mark_of(self, connection: Any) -> object:
+        """What is the same at the beginning and at the end of one transaction, and different outside of it."""
+        return connection.in_transaction
+
+    def commit(self, connection: Any) -> None:
+        """Durable when it returns."""
+        connection.execute("commit")
+
+    def rollback(self, connection: Any) -> None:
+        """Undo the transaction, if there is one."""
+        if connection.in_transaction:
+            connection.execute("rollback")
+
+    # -- rows -------------------------------------------------------------------------------------------
+
+    def select(self, connection: Any, group: str, tps: Sequence[TopicPartition]) -> list[tuple[Any, ...]]:
+        """(topic, partition, next, claim, generation, member) of those that have a row."""
+        some = " or ".join(["(topic = ? and kafka_partition = ?)"] * len(tps))
+        cursor = self.run(
+            connection,
+            "select topic, kafka_partition, next_offset, claim_number, generation, member "  # noqa: S608 - a checked name
+            f"from {self.table} where consumer_group = ? and ({some})",
+            [group, *(part for tp in tps for part in tp)],
+        )
+        found: list[tuple[Any, ...]] = cursor.fetchall()
+        cursor.close()
+        return found
+
+    def insert(self, connection: Any, place: _Place, owner: tuple[int, int, str]) -> int:
+        """A first claim; 0 if there is a row already."""
+        return self.changed(
+            connection,
+            f"insert into {self.table} (consumer_group, topic, kafka_partition, claim_number, generation, member) "  # noqa: S608
+            "values (?, ?, ?, ?, ?, ?) on conflict do nothing",
+            [*place, *owner],
+        )
+
+    def update_owner(self, connection: Any, place: _Place, owner: tuple[int, int, str], old: tuple[int, str]) -> int:
+        """Another claim; 0 if the row is not what it was."""
+        return self.changed(
+            connection,
+            f"update {self.table} set claim_number = ?, generation = ?, member = ? "  # noqa: S608
+            f"where {_WHERE} and claim_number = ? and member = ?",
+            [*owner, *place, *old],
+        )
+
+    def move(self, connection: Any, group: str, moves: Mapping[TopicPartition, Move]) -> int:
+        """Move offsets; how many rows were as they had to be."""
+        return sum(self._move_one(connection, (group, *tp), move) for tp, move in moves.items())
+
+    def _move_one(self, connection: Any, place: _Place, move: Move) -> int:
+        row = move.row
+        unmoved = "next_offset is null" if row.next is None else "next_offset = ?"
+        return self.changed(
+            connection,
+            f"update {self.table} set next_offset = ?{self.also} "  # noqa: S608
+            f"where {_WHERE} and claim_number = ? and member = ? and {unmoved}",
+            [move.next, *place, row.claim, row.member, *([] if row.next is None else [row.next])],
+        )
+
+    # -- errors -----------------------------------------------------------------------------------------
+
+    def passing(self, error: BaseException) -> bool:
+        """Another process has the lock, or the file cannot be had just now."""
+        text = str(error)
+        return "OperationalError" in _kinds(error) and any(
+            word in text for word in ("locked", "busy", "unable to open", "disk I/O error", "Conflict on", "conflict")
+        )
+
+    def conflict(self, error: BaseException) -> bool:
+        """True if another transaction has changed the same rows."""
+        return "IntegrityError" in _kinds(error)
+
+
+class PostgreSQL(Dialect):
+    """psycopg 3; psycopg2 has the same interface as far as it is used here."""
+
+    name = "postgresql"
+    mark = "%s"
+
+    def prepare(self, connection: Any) -> None:
+        connection.autocommit = True
+        if self.idle_ms:
+            self.run(connection, "select set_config(?, ?, false)", (_IDLE, str(self.idle_ms))).close()
+
+    def create(self, connection: Any) -> None:
+        there = self.run(connection, "select to_regclass(?) is not null", [self.table]).fetchone()[0]
+        if there:
+            return  # the right to make tables is not needed then
+        try:
+            super().create(connection)
+        except Exception as error:
+            # Two processes that make it at the same moment: "if not exists" does not keep them apart.
+            if getattr(error, "sqlstate", None) not in ("23505", "42P07"):
+                raise
+
+    def begin(self, connection: Any) -> None:
+        # The condition of a move is looked at anew when its lock is there: that needs no higher level.
+        self.run(connection, "begin isolation level read committed").close()
+
+    def mark_of(self, connection: Any) -> object:
+        return connection.info.transaction_status  # libpq's: 2 in a transaction that has not failed, 0 outside
+
+    def commit(self, connection: Any) -> None:
+        self.run(connection, "commit").close()
+
+    def rollback(self, connection: Any) -> None:
+        connection.rollback()
+
+    def move(self, connection: Any, group: str, moves: Mapping[TopicPartition, Move]) -> int:
+        if len(moves) == 1:
+            return super().move(connection, group, moves)
+        return sum(self._move_many(connection, group, part) for part in _parts(sorted(moves.items()), 1000))
+
+    def _move_many(self, connection: Any, group: str, moves: Sequence[tuple[TopicPartition, Move]]) -> int:
+        values = ", ".join(["(?, ?::integer, ?::bigint, ?::bigint, ?, ?::bigint)"] * len(moves))
+        return self.changed(
+            connection,
+            f"update {self.table} as t set next_offset = v.next_offset from (values {values}) "  # noqa: S608
+            "as v (topic, kafka_partition, next_offset, claim_number, member, old) "
+            "where t.consumer_group = ? and t.topic = v.topic and t.kafka_partition = v.kafka_partition "
+            "and t.claim_number = v.claim_number and t.member = v.member and t.next_offset is not distinct from v.old",
+            [*(part for tp, m in moves for part in (*tp, m.next, m.row.claim, m.row.member, m.row.next)), group],
+        )
+
+    def passing(self, error: BaseException) -> bool:
+        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+        if state is None:  # the driver's own, such as a refused connection
+            return bool(_kinds(error) & {"OperationalError", "InterfaceError"})
+        return bool(state.startswith(_SERVER_GONE))
+
+    def conflict(self, error: BaseException) -> bool:
+        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+        return state == "40001" or super().conflict(error)
+
+
+class DuckDB(Dialect):
+    """DuckDB: one process at a time; a change of rows that another transaction has changed fails at once."""
+
+    name = "duckdb"
+    # Its transactions see the rows as they were at their beginning, and two changes of one row conflict only if they
+    # change the same column. A move that began before a claim must conflict with it.
+    also = ", claim_number = claim_number + 0"
+
+    def prepare(self, connection: Any) -> None:
+        """Nothing: it commits each statement outside of a transaction by itself."""
+
+    def changed(self, connection: Any, statement: str, values: Sequence[object]) -> int:
+        return int(connection.execute(statement, values).fetchone()[0])
+
+    def run(self, connection: Any, statement: str, values: Sequence[object] = ()) -> Any:
+        return connection.execute(statement, values)
+
+    def select(self, connection: Any, group: str, tps: Sequence[TopicPartition]) -> list[tuple[Any, ...]]:
+        some = " or ".join(["(topic = ? and kafka_partition = ?)"] * len(tps))
+        found: list[tuple[Any, ...]] = connection.execute(
+            "select topic, kafka_partition, next_offset, claim_number, generation, member "  # noqa: S608 - a checked name
+            f"from {self.table} where consumer_group = ? and ({some})",
+            [group, *(part for tp in tps for part in tp)],
+        ).fetchall()
+        return found
+
+    def begin(self, connection: Any) -> None:
+        connection.execute("begin transaction")
+
+    def mark_of(self, connection: Any) -> object:
+        return connection.execute("select txid_current()").fetchone()
+
+    def rollback(self, connection: Any) -> None:
+        connection.execute("rollback")
+
+    def conflict(self, error: BaseException) -> bool:
+        return bool(_kinds(error) & {"TransactionException", "ConstraintException"})
+
+
+def _kinds(error: BaseException) -> set[str]:
+    """The names of the error's classes: those of PEP 249 are the same in every driver."""
+    return {kind.__name__ for kind in type(error).__mro__}
+
+
+def _parts(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+DIALECTS: dict[str, type[Dialect]] = {"sqlite": Dialect, "postgresql": PostgreSQL, "duckdb": DuckDB}

@@ -1,0 +1,150 @@
+"""DirectoryStore: results as files, offsets as a log of small files beside them. For one machine, or NFS.
+
+``_log/00000000000000000007.json`` is change number 7: the rows that it sets, and the directory of results that it makes
+count. A change is made by ``link``, which fails if the number is taken, so of two writers one is refused and looks
+again. Every 50th change carries all rows, so that nobody has to read the log from its start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Iterable
+
+from managedconsumer.stores.rows import Row
+from managedconsumer.stores.versioned import Rows, VersionedStore
+from managedconsumer.structs import TopicPartition
+
+_WHOLE = 50
+_Key = tuple[str, str, int]
+
+
+class _Version:
+    """The rows of all groups after change ``number``."""
+
+    def __init__(self, number: int, rows: dict[_Key, Row]) -> None:
+        self.number = number
+        self.rows = rows
+
+
+class DirectoryStore(VersionedStore):
+    """A transaction gives a new, empty directory (a ``pathlib.Path``) for the files of its results.
+
+    :meth:`data` lists the directories that count. Others under ``data/`` are of processes that ended in between.
+    Needs a file system with hard links and one view of it for all processes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, patience_ms: int = 60_000, use_greenlets: bool = False) -> None:
+        """``path`` is made when it is missing."""
+        super().__init__(patience_ms=patience_ms, use_greenlets=use_greenlets)
+        self.path = Path(path).expanduser().absolute()
+        self._log = self.path / "_log"
+        self._seen = _Version(0, {})
+
+    def __repr__(self) -> str:
+        return f"DirectoryStore({str(self.path)!r})"
+
+    def data(self) -> list[Path]:
+        """The directories of all transactions that were committed, in their order."""
+        names = (json.loads(file.read_text(encoding="utf-8"))["data"] for file in sorted(self._log.glob("*.json")))
+        return [self.path / name for name in names if name]
+
+    # -- versions ---------------------------------------------------------------------------------------
+
+    def look(self) -> _Version:
+        """Read what was added to the log since the last look."""
+        seen = self._seen
+        if not seen.number:
+            last = max((int(file.stem) for file in self._log.glob("*.json")), default=0)
+            seen = _Version(max(0, last - last % _WHOLE - 1), {})
+        rows = dict(seen.rows)
+        number = seen.number
+        while (change := self._read(number + 1)) is not None:
+            number += 1
+            if change["whole"]:
+                rows.clear()
+            rows.update({(group, topic, part): Row(*row) for group, topic, part, *row in change["rows"]})
+        self._seen = _Version(number, rows)
+        return self._seen
+
+    def read(self, version: _Version, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
+        """See :meth:`VersionedStore.read`."""
+        return {tp: row for tp in tps if (row := version.rows.get((group, *tp))) is not None}
+
+    def append(self, version: _Version, group: str, rows: Rows, output: Path | None) -> bool:
+        """See :meth:`VersionedStore.append`."""
+        name = None
+        if output is not None and any(output.iterdir()):
+            _sync_tree(output, self.path)
+            name = str(output.relative_to(self.path))
+        elif output is not None:
+            output.rmdir()
+        number = version.number + 1
+        new: dict[_Key, Row] = {(group, *tp): row for tp, row in rows.items()}
+        whole = number % _WHOLE == 0
+        change = {
+            "whole": whole,
+            "rows": [[*key, *row] for key, row in ({**version.rows, **new} if whole else new).items()],
+            "data": name,
+        }
+        return self._create(number, change)
+
+    def output(self) -> Path:
+        """A new directory."""
+        made = self.path / "data" / self._handler.new_id()
+        made.mkdir(parents=True)
+        return made
+
+    def discard(self, output: Path) -> None:
+        """Remove it."""
+        shutil.rmtree(output, ignore_errors=True)
+
+    # -- files ------------------------------------------------------------------------------------------
+
+    def _file(self, number: int) -> Path:
+        return self._log / f"{number:020d}.json"
+
+    def _read(self, number: int) -> Any:
+        try:
+            return json.loads(self._file(number).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+
+    def _create(self, number: int, change: object) -> bool:
+        """The whole file at once, unless it is there."""
+        if not self._log.exists():
+            self._log.mkdir(parents=True, exist_ok=True)
+            _sync(self.path)
+        draft = self._log / f".{self._handler.new_id()}"
+        try:
+            with draft.open("w", encoding="utf-8") as out:
+                json.dump(change, out)
+                out.flush()
+                os.fsync(out.fileno())
+            os.link(draft, self._file(number))
+        except FileExistsError:
+            return False
+        finally:
+            draft.unlink(missing_ok=True)
+        _sync(self._log)
+        return True
+
+
+def _sync_tree(output: Path, root: Path) -> None:
+    """Write the files through to the disk, and the names by which they are found: a power cut loses none of them."""
+    for directory, _, names in os.walk(output, topdown=False):
+        for name in names:
+            _sync(Path(directory) / name)
+        _sync(Path(directory))
+    _sync(output.parent)
+    _sync(root)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,39 @@
+"""What a store raises."""
+
+from __future__ import annotations
+
+from typing import Mapping
+
+from managedconsumer.errors import KafkaException
+from managedconsumer.structs import TopicPartition
+
+
+class FencedStoreError(KafkaException):
+    """Another member has claimed these partitions, or they were never claimed here: nothing was stored.
+
+    ``partitions``: which. The transaction is undone as a whole. The consumer learns the same from Kafka, if it has not
+    yet: go on with ``consume()``, and what is still ours is handed out as usual.
+    """
+
+    def __init__(self, text: str, partitions: tuple[TopicPartition, ...] = ()) -> None:
+        super().__init__(text)
+        self.partitions = partitions
+
+
+class AlreadyStoredError(KafkaException):
+    """Some of these messages are stored already: nothing was stored a second time.
+
+    ``next_offsets``: what the store holds, by partition. :meth:`~managedconsumer.stores.Store.save` leaves out such
+    messages and stores the rest.
+    """
+
+    def __init__(self, text: str, next_offsets: Mapping[TopicPartition, int]) -> None:
+        super().__init__(text)
+        self.next_offsets = dict(next_offsets)
+
+
+class ConflictError(KafkaException):
+    """For adapters: the rows are not what they were when they were read, so nothing was stored.
+
+    A store that is used through its methods never raises it: it finds out what happened and raises one of the above.
+    """

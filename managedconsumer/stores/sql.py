@@ -1,0 +1,176 @@
+"""SQLStore: results and next offsets in one transaction of a database with a DB-API 2 connection."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import Any, Callable, Iterable, Iterator, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.stores.dialects import DIALECTS, Dialect
+from managedconsumer.stores.errors import ConflictError
+from managedconsumer.stores.rows import Move, Row
+from managedconsumer.stores.store import Store
+from managedconsumer.structs import TopicPartition
+
+# Rows that are asked for in one statement.
+_TOGETHER = 100
+
+
+class SQLStore(Store):
+    """Next offsets in a table of the user's database; a transaction gives the user's own connection to write with.
+
+    The table (``managedconsumer_offsets``) is made when it is missing. Each thread has a connection. ``commit()`` and
+    ``rollback()`` belong to the store: a block that calls them is refused where that can be seen.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        dialect: str = "sqlite",
+        *,
+        table: str = "managedconsumer_offsets",
+        patience_ms: int = 60_000,
+        idle_ms: int = 60_000,
+        use_greenlets: bool = False,
+    ) -> None:
+        """``connect()`` makes a connection; ``dialect``: ``"sqlite"``, ``"postgresql"`` or ``"duckdb"``.
+
+        ``idle_ms`` (PostgreSQL; 0: never): the server ends a transaction in which nothing was said for so long, so that
+        a process that is stopped in the middle of one does not hold its locks for ever. Raises ConfigurationError for
+        an unknown dialect or a table name that is none.
+        """
+        if dialect not in DIALECTS:
+            raise err.ConfigurationError(f"dialect={dialect!r}: allowed are {', '.join(map(repr, DIALECTS))}")
+        if not all(part.isidentifier() and part.isascii() for part in table.split(".")):
+            raise err.ConfigurationError(f"table={table!r}: a name, or schema.name, of a-z A-Z 0-9 _")
+        super().__init__(patience_ms=patience_ms, use_greenlets=use_greenlets)
+        self.connect = connect
+        self.dialect = dialect
+        self._dialect: Dialect = DIALECTS[dialect](table, idle_ms)
+        self._connections: dict[tuple[int, int], Any] = {}
+        self._made = False
+
+    def __repr__(self) -> str:
+        return f"<SQLStore {self._dialect.name}, table {self._dialect.table}>"
+
+    def rows(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
+        """See :meth:`Store.rows`."""
+        wanted, found = list(tps), {}
+        with self._reading() as connection:
+            for start in range(0, len(wanted), _TOGETHER):
+                part = wanted[start : start + _TOGETHER]
+                for topic, number, *row in self._dialect.select(connection, group, part):
+                    found[TopicPartition(topic, number)] = Row(*row)
+        return found
+
+    def swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
+        """See :meth:`Store.swap`."""
+        dialect = self._dialect
+        try:
+            with self._committing() as connection:
+                for tp, (old, new) in sorted(changes.items()):
+                    owner = (new.claim, new.generation, new.member)
+                    if old is None:
+                        changed = dialect.insert(connection, (group, *tp), owner)
+                    else:
+                        changed = dialect.update_owner(connection, (group, *tp), owner, (old.claim, old.member))
+                    if changed != 1:
+                        raise ConflictError("a row has changed")
+        except ConflictError:
+            return False
+        except Exception as error:
+            if dialect.conflict(error):
+                return False
+            raise
+        return True
+
+    @contextmanager
+    def writing(self, group: str, moves: Mapping[TopicPartition, Move]) -> Iterator[Any]:
+        """See :meth:`Store.writing`; gives the connection, in a transaction."""
+        with self._committing() as connection:
+            mark = self._dialect.mark_of(connection)
+            yield connection
+            if self._dialect.mark_of(connection) != mark:
+                raise err.IllegalStateError(
+                    "the block has ended the store's transaction (commit(), rollback(), `with connection:`), or hidden "
+                    "its failure: what it wrote may count without its offsets"
+                )
+            if self._dialect.move(connection, group, moves) != len(moves):
+                raise ConflictError("the offsets were moved, or claimed by another member")
+
+    def passing(self, error: BaseException) -> bool:
+        """A lock, a lost connection, a server that restarts."""
+        return isinstance(error, OSError) or self._dialect.passing(error)
+
+    def close(self) -> None:
+        """Close this process's connections; they are made again when they are needed.
+
+        Not while other threads use the store.
+        """
+        for key in list(self._connections):
+            self._drop(key)
+
+    # -- connections ------------------------------------------------------------------------------------
+
+    def _key(self) -> tuple[int, int]:
+        return os.getpid(), self._handler.ident()
+
+    def _connection(self) -> Any:
+        key = self._key()
+        connection = self._connections.get(key)
+        if connection is None:
+            connection = self.connect()
+            self._dialect.prepare(connection)
+            if not self._made:
+                self._dialect.create(connection)
+                self._made = True
+            self._connections[key] = connection
+        return connection
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        connection = self._connections.pop(key, None)
+        if connection is None or key[0] != os.getpid():
+            return  # another process's
+        try:
+            connection.close()
+        except Exception:  # noqa: BLE001, S110 - it was lost
+            pass
+
+    @contextmanager
+    def _reading(self) -> Iterator[Any]:
+        try:
+            yield self._connection()
+        except BaseException:
+            self._drop(self._key())
+            raise
+
+    @contextmanager
+    def _committing(self) -> Iterator[Any]:
+        """A transaction; a connection that had trouble is not used again."""
+        connection = self.patiently(self._begin)
+        try:
+            yield connection
+            self._dialect.commit(connection)
+        except BaseException as error:
+            self._undo(connection, error)
+            raise
+
+    def _begin(self) -> Any:
+        try:
+            connection = self._connection()
+            self._dialect.begin(connection)
+        except BaseException:
+            self._drop(self._key())
+            raise
+        return connection
+
+    def _undo(self, connection: Any, error: BaseException) -> None:
+        key = self._key()
+        try:
+            if self._connections.get(key) is connection:
+                self._dialect.rollback(connection)
+        except Exception:  # noqa: BLE001 - the connection is lost, and with it the transaction
+            self._drop(key)
+        if self._dialect.passing(error):
+            self._drop(key)

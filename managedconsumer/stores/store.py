@@ -1,0 +1,319 @@
+"""Store: results and next offsets in one transaction, fenced by claims. What all adapters have in common.
+
+An adapter has three methods: :meth:`Store.rows` reads the rows of partitions, :meth:`Store.swap` changes who has
+claimed them, if they are as they were read, and :meth:`Store.writing` is one transaction with a user's results and the
+moves of offsets. Everything else is here: who may claim, what happens when a commit fails, patience.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Callable, Iterable, Iterator, Mapping, TypeVar
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
+from managedconsumer.runtime.waiting.handlers import default_handler
+from managedconsumer.stores import attaching
+from managedconsumer.stores.claims import Claims, Held
+from managedconsumer.stores.errors import AlreadyStoredError, ConflictError, FencedStoreError
+from managedconsumer.stores.rows import NO_GROUP, Move, Row, Span, outranks, spans_of, unstored
+from managedconsumer.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# How long (seconds) between two tries of what has failed by passing trouble: the first and the longest pause.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+
+
+class Store(ABC):
+    """Next offsets beside results. Thread-safe: one transaction of a partition at a time, any number side by side.
+
+    One object is one owner: what it has claimed is known to it alone. Make one in each process.
+    """
+
+    def __init__(self, *, patience_ms: int = 60_000, use_greenlets: bool = False) -> None:
+        """``patience_ms``: how long trouble that passes (a locked or restarting database) is waited for, in ms.
+
+        ``use_greenlets``: the store is used by greenlets; then waiting lets the others run.
+        """
+        self._handler = default_handler(use_greenlets)
+        self._patience = patience_ms / 1000.0
+        self._claims = Claims()
+
+    # -- what an adapter does ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def rows(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
+        """The rows of those partitions that have one, as committed now. Changes nothing."""
+
+    @abstractmethod
+    def swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
+        """Put each new claim, generation and member in the place of the old row's; ``next`` stays as it is.
+
+        All or none: False, and nothing has changed, if the claim or member of one row is not the old row's any more
+        (None: there was no row). Durable when it returns True.
+        """
+
+    @abstractmethod
+    def writing(self, group: str, moves: Mapping[TopicPartition, Move]) -> AbstractContextManager[Any]:
+        """One transaction: gives the user something to write results with, and commits them with the moves.
+
+        It commits only if each row still has the claim, the member and the next offset of its move *at that moment*
+        (a lock, or a condition that the commit itself checks), and raises ConflictError otherwise. An exception in the
+        block undoes everything and is raised.
+        """
+
+    def passing(self, error: BaseException) -> bool:
+        """True if the same call may succeed later without anybody's doing: a lock, a server that restarts."""
+        return isinstance(error, OSError)
+
+    def member_name(self, member: str) -> str:
+        """How the store keeps a member's name."""
+        return member
+
+    def close(self) -> None:  # noqa: B027 - most adapters hold nothing
+        """Give back what this process holds (connections). What is claimed stays claimed."""
+
+    # -- offsets and claims -----------------------------------------------------------------------------
+
+    def load(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The next offset of each partition of which something was stored. Anybody may ask; nothing changes by it."""
+        wanted = _partitions(tps)
+        found = self.patiently(lambda: self.rows(group, wanted))
+        return {tp: row.next for tp, row in found.items() if row.next is not None}
+
+    def claim(
+        self,
+        group: str,
+        tps: Iterable[TopicPartition],
+        generation: int,
+        member: str,
+        *,
+        proof: Callable[[Mapping[TopicPartition, Row]], None] | None = None,
+    ) -> None:
+        """Make this object the only one whose transactions of ``tps`` succeed; their next offsets stay as they are.
+
+        ``generation`` and ``member``: those that the group has given us (-1 and any unique text without a group).
+        Raises FencedStoreError when a partition was claimed in a later generation, or by another member in this
+        one; then nothing has changed. ``proof`` is asked then, with the rows as they are: it returns if Kafka itself
+        says that the member is one now, and raises otherwise. If the rows are still the same after that, the claim
+        counts: this is how a group that begins again at generation 1, and a static member that came back, get their
+        rows.
+        """
+        wanted = _partitions(tps)
+        if not isinstance(generation, int) or not isinstance(member, str) or not member:
+            raise err.ConfigurationError(f"claim: generation {generation!r} must be an int, member {member!r} a text")
+        if not wanted:
+            return
+        member = self.member_name(member)
+        mine: dict[TopicPartition, Row] = {}
+        swapped = False
+        while not swapped:
+            old = self.patiently(lambda: self.rows(group, wanted))
+            refused = {tp: row for tp, row in old.items() if outranks(row, generation, member)}
+            if refused and proof is None:
+                raise _outranked(group, refused, generation, member)
+            if refused and proof is not None:
+                proof(old)
+            mine = {tp: Row(None, _number(old.get(tp)) + 1, generation, member) for tp in wanted}
+            changes = {tp: (old.get(tp), row) for tp, row in mine.items()}
+            swapped = self.patiently(lambda changes=changes: self.swap(group, changes))  # type: ignore[misc]
+        # Read again: until the claim counted, the owner before us could still move the offsets.
+        found = self.patiently(lambda: self.rows(group, wanted))
+        lost = tuple(tp for tp in wanted if not mine[tp].same_owner(found.get(tp)))
+        if lost:
+            raise FencedStoreError(f"group {group}: {_shown(lost)} were claimed by another member just now", lost)
+        self._claims.take(group, found)
+        log.info("group %s: claimed %s in generation %d as %s", group, _shown(wanted), generation, member)
+
+    def give_up(self, group: str, tps: Iterable[TopicPartition]) -> None:
+        """Forget the claims of ``tps``: transactions of this object are refused from here on. Never raises."""
+        self._claims.drop(group, _partitions(tps))
+
+    def claimed(self, group: str) -> dict[TopicPartition, int | None]:
+        """What this object has claimed and knows to be its own, with the next offsets (None: nothing stored yet)."""
+        return self._claims.offsets(group)
+
+    # -- transactions -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self, messages: Any, *, group: str | None = None) -> Iterator[Any]:
+        """Results and the offsets of ``messages``: both or neither. Gives what the adapter writes with.
+
+        ``messages``: a message, a list of them, Arrow data with the columns topic, partition and offset, or
+        ``{TopicPartition: (first, next)}``. ``group`` is needed only where this object has claims of several.
+
+        An exception in the block undoes everything. Raises FencedStoreError when a partition is not ours any more,
+        AlreadyStoredError when some of the messages are stored already, IllegalStateError when messages would be passed
+        over (an earlier transaction of the partition was undone), or another transaction of the partition is open.
+        """
+        spans = spans_of(messages)
+        group = self._claims.group(group)
+        with self._claims.busy(group, spans) as held:
+            self._refresh(group, held)
+            moves = self._claims.moves(group, held, spans)
+            finished = False
+            try:
+                with self.writing(group, moves) as handle:
+                    yield handle
+                    finished = True
+            except BaseException as error:
+                if not finished or not isinstance(error, Exception):
+                    self._claims.owe(held, spans, unsure=finished)
+                    raise
+                self._settle(group, spans, moves, held, error)
+            for tp, move in moves.items():
+                held[tp].stored(move.next)
+
+    def save(self, messages: Any, write: Callable[[Any, Any], object], *, group: str | None = None) -> None:
+        """Store ``messages`` by ``write(handle, messages)``, again as long as trouble passes.
+
+        ``write`` is called in a transaction, perhaps several times: what it did before was undone. Messages that
+        are stored already are left out, so this may be called again with the same ones. ``messages``: a list, or Arrow
+        data. Raises what :meth:`transaction` and ``write`` raise, passing trouble after ``patience_ms``.
+        """
+        known = self._claims.group(group)
+        deadline, pause = Deadline(self._handler.now(), self._patience), _FIRST_PAUSE
+        while True:
+            spans = spans_of(messages)
+            offsets = self._claims.offsets(known)
+            stored = {tp: end for tp, span in spans.items() if (end := offsets.get(tp)) and end > span.first}
+            messages = unstored(messages, stored)
+            if not len(messages):
+                return
+            try:
+                with self.transaction(messages, group=known) as handle:
+                    write(handle, messages)
+                return
+            except AlreadyStoredError:
+                continue  # what was uncertain is known now
+            except Exception as error:
+                if not self.passing(error) or deadline.expired(self._handler.now()):
+                    raise
+                log.warning("group %s: not stored yet, trying again: %s", known, error)
+                self._handler.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    # -- consumers --------------------------------------------------------------------------------------
+
+    def attach(self, consumer: Any, *, group: str | None = None) -> None:
+        """Let ``consumer`` claim its partitions here and go on from the offsets that are stored here.
+
+        Call it before the first ``consume()``. A group member does so at each assignment, through its listener (a
+        listener that it has already is called afterwards); a SimpleConsumer does so now, for all that it reads.
+        ``group``: the name under which the store keeps the offsets (the consumer's group).
+
+        Raises FencedStoreError when Kafka does not confirm a claim that another one outranks.
+        """
+        attaching.attach(self, consumer, group, self._handler.new_id())
+
+    def rewind(self, consumer: Any) -> None:
+        """Let ``consumer`` hand out again what was not stored, for a loop that goes on after a transaction was undone.
+
+        Call it in the thread that consumes.
+        """
+        attaching.rewind(consumer, self._claims.begins)
+
+    def foreach_batch(self, write: Callable[[Any, Any], object], *, group: str) -> Callable[[Any, int], None]:
+        """A function for Spark's ``foreachBatch``: stores each micro-batch by ``write(handle, table)``, exactly once.
+
+        The data frame needs the columns topic, partition and offset; it is collected to the driver as a
+        ``pyarrow.Table``. Rows that are stored already (the batch runs again, or another query had the partition
+        meanwhile) are left out. Give each stream a ``group`` of its own.
+        """
+        member = self._handler.new_id()
+
+        def store_batch(frame: Any, batch_id: int) -> None:
+            table = frame.toArrow()
+            while table.num_rows:
+                # A query has no generation for each batch: the newest claim counts, and the offsets decide.
+                self.claim(group, spans_of(table), NO_GROUP, member)
+                try:
+                    self.save(table, write, group=group)
+                    return
+                except FencedStoreError as error:
+                    log.info("group %s, batch %d: another query was faster, looking again: %s", group, batch_id, error)
+
+        return store_batch
+
+    # -- what went wrong --------------------------------------------------------------------------------
+
+    def patiently(self, call: Callable[[], T]) -> T:
+        """``call()``, again as long as trouble passes and ``patience_ms`` last."""
+        deadline, pause = Deadline(self._handler.now(), self._patience), _FIRST_PAUSE
+        while True:
+            try:
+                return call()
+            except Exception as error:
+                if not self.passing(error) or deadline.expired(self._handler.now()):
+                    raise
+                log.debug("the store has to wait: %s", error)
+            self._handler.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _refresh(self, group: str, held: Mapping[TopicPartition, Held]) -> None:
+        """Ask the store about the partitions of which the last commit's end is not known."""
+        unsure = [tp for tp, each in held.items() if each.unsure]
+        if unsure:
+            found = self.patiently(lambda: self.rows(group, unsure))
+            self._claims.compare(group, {tp: held[tp] for tp in unsure}, found)
+
+    def _settle(
+        self,
+        group: str,
+        spans: Mapping[TopicPartition, Span],
+        moves: Mapping[TopicPartition, Move],
+        held: Mapping[TopicPartition, Held],
+        error: Exception,
+    ) -> None:
+        """A commit has failed: ask the store how it ended. Returns if it counts, raises otherwise."""
+        try:
+            found = self.patiently(lambda: self.rows(group, moves))
+        except Exception:  # noqa: BLE001 - the first error is the one that matters; the next transaction asks again
+            found = None
+        if found is None:
+            self._claims.owe(held, spans, unsure=True)
+            raise error
+        ours = all(move.row.same_owner(found.get(tp)) for tp, move in moves.items())
+        if ours and not isinstance(error, ConflictError) and all(found[tp].next == moves[tp].next for tp in moves):
+            log.info("group %s: a commit has succeeded although it was reported to fail: %s", group, error)
+            return
+        self._claims.owe(held, spans)
+        self._claims.compare(group, held, found, error)
+        stored = {tp: row.next for tp, row in found.items() if row.next is not None and row.next != moves[tp].row.next}
+        if stored:
+            raise AlreadyStoredError(
+                f"group {group}: messages of {_shown(stored)} are stored already: {stored}", stored
+            ) from error
+        raise error
+
+
+def _number(row: Row | None) -> int:
+    return 0 if row is None else row.claim
+
+
+def _partitions(tps: Iterable[TopicPartition]) -> list[TopicPartition]:
+    return sorted({TopicPartition(*tp) for tp in tps})
+
+
+def _shown(tps: Iterable[TopicPartition]) -> str:
+    return ", ".join(f"{topic}-{number}" for topic, number in tps)
+
+
+def _outranked(group: str, refused: Mapping[TopicPartition, Row], generation: int, member: str) -> FencedStoreError:
+    tp, row = next(iter(refused.items()))
+    if generation == NO_GROUP:
+        return FencedStoreError(
+            f"group {group}: {tp.topic}-{tp.partition} belongs to {row.member}, a member of the group in generation "
+            f"{row.generation}; a consumer outside of the group cannot claim it. Use another name for its offsets",
+            tuple(refused),
+        )
+    return FencedStoreError(
+        f"group {group}: {tp.topic}-{tp.partition} was claimed by {row.member} in generation {row.generation}, so "
+        f"{member} cannot claim it in generation {generation}",
+        tuple(refused),
+    )

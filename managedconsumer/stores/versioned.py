@@ -1,0 +1,123 @@
+"""Stores whose every change is a new version of one thing: a log of files, a Delta or an Iceberg table.
+
+A change names the version that it was computed from and fails if there is a newer one. Then the rows are looked at
+again: it is tried again if they still are what they have to be, and refused otherwise.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from contextlib import contextmanager
+from typing import Any, Callable, Iterable, Iterator, Mapping
+
+from managedconsumer.stores.errors import ConflictError
+from managedconsumer.stores.rows import Move, Row
+from managedconsumer.stores.store import Store
+from managedconsumer.structs import TopicPartition
+
+Rows = Mapping[TopicPartition, Row]
+
+
+class VersionedStore(Store):
+    """The rows and the data in one chain of versions."""
+
+    @abstractmethod
+    def look(self) -> Any:
+        """The newest version, as :meth:`read` and :meth:`append` take it."""
+
+    @abstractmethod
+    def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
+        """The rows of those partitions that have one."""
+
+    @abstractmethod
+    def append(self, version: Any, group: str, rows: Rows, output: Any) -> bool:
+        """Make ``rows`` and what was written to ``output`` (None: nothing) the version after ``version``.
+
+        False if there is one already. Durable when it returns True.
+        """
+
+    @abstractmethod
+    def output(self) -> Any:
+        """Something new for a user's results."""
+
+    def discard(self, output: Any) -> None:
+        """The transaction was undone: what was written to ``output`` is not needed."""
+
+    # -- what Store asks --------------------------------------------------------------------------------
+
+    def rows(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
+        """See :meth:`Store.rows`."""
+        return self.read(self.look(), group, tps)
+
+    def swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
+        """See :meth:`Store.swap`."""
+
+        def change(found: Rows) -> dict[TopicPartition, Row]:
+            new = {}
+            for tp, (old, row) in changes.items():
+                now = found.get(tp)
+                if (now is not None and not now.same_owner(old)) or (now is None and old is not None):
+                    raise ConflictError("a row has changed")
+                new[tp] = row._replace(next=None if now is None else now.next)
+            return new
+
+        try:
+            self._change(group, list(changes), change, None)
+        except ConflictError:
+            return False
+        return True
+
+    @contextmanager
+    def writing(self, group: str, moves: Mapping[TopicPartition, Move]) -> Iterator[Any]:
+        """See :meth:`Store.writing`."""
+
+        def change(found: Rows) -> dict[TopicPartition, Row]:
+            for tp, move in moves.items():
+                now = found.get(tp)
+                if now is None or not now.same_owner(move.row) or now.next != move.row.next:
+                    raise ConflictError("the offsets were moved, or claimed by another member")
+            return {tp: found[tp]._replace(next=move.next) for tp, move in moves.items()}
+
+        output = self.output()
+        try:
+            yield output
+        except BaseException:
+            self.discard(output)
+            raise
+        try:
+            self._change(group, list(moves), change, output)
+        except ConflictError:
+            self.discard(output)
+            raise
+
+    def _change(
+        self,
+        group: str,
+        tps: list[TopicPartition],
+        change: Callable[[Rows], dict[TopicPartition, Row]],
+        output: Any,
+    ) -> None:
+        """One change, on the newest version that there is."""
+        while True:
+            version = self.look()
+            if self.append(version, group, change(self.read(version, group, tps)), output):
+                return
+
+
+class Tables:
+    """What a transaction of a table gives: Arrow data that is appended with the offsets, in one commit."""
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+
+    def write(self, data: Any) -> None:
+        """Append a ``pyarrow.Table`` or ``RecordBatch`` (several: one after the other, of one schema)."""
+        import pyarrow as pa
+
+        self._parts.append(data if isinstance(data, pa.Table) else pa.Table.from_batches([data]))
+
+    def table(self) -> Any:
+        """All that was written; None if it is nothing."""
+        import pyarrow as pa
+
+        return pa.concat_tables(self._parts) if self._parts else None

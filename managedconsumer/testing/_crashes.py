@@ -1,0 +1,47 @@
+"""A process that ends between two lines of Python, without ending it."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any, Callable
+
+
+class Crash(BaseException):
+    """The process has ended here, as far as the code under test is concerned."""
+
+
+def count_lines(call: Callable[[], object]) -> int:
+    """How many lines of Python ``call`` runs."""
+    counted = 0
+
+    def tracer(_frame: FrameType, event: str, _arg: Any) -> Any:
+        nonlocal counted
+        counted += event == "line"
+        return tracer
+
+    _traced(call, tracer)
+    return counted
+
+
+def crash_at(line: int, call: Callable[[], object]) -> None:
+    """Raise Crash out of ``call`` before its line number ``line``; nothing happens if it has fewer lines."""
+    left = line
+
+    def tracer(_frame: FrameType, event: str, _arg: Any) -> Any:
+        nonlocal left
+        left -= event == "line"
+        if left < 1:
+            raise Crash
+        return tracer
+
+    _traced(call, tracer)
+
+
+def _traced(call: Callable[[], object], tracer: Any) -> None:
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        call()
+    finally:
+        sys.settrace(before)

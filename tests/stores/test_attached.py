@@ -1,0 +1,285 @@
+"""A consumer with a store: it goes on where the store says, and a zombie's transaction is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.stores import FencedStoreError, SQLStore
+from managedconsumer.testing import MemoryBroker
+from tests.waiting import until
+
+COUNT = 60
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker({"orders": 2}) as made:
+        made.produce("orders", [b"%d" % n for n in range(COUNT)])
+        yield made
+
+
+@pytest.fixture
+def open_store(database: Path) -> Iterator[Callable[[], SQLStore]]:
+    with sqlite3.connect(database) as connection:
+        connection.execute("create table results (value integer)")
+    connection.close()
+    made = []
+
+    def make() -> SQLStore:
+        made.append(SQLStore(lambda: sqlite3.connect(database)))
+        return made[-1]
+
+    yield make
+    for store in made:
+        store.close()
+
+
+def values(database: Path) -> list[int]:
+    connection = sqlite3.connect(database)
+    found = [value for (value,) in connection.execute("select value from results order by value")]
+    connection.close()
+    return found
+
+
+def consumer_of(broker: MemoryBroker, **more: Any) -> ManagedBalancedConsumer:
+    return ManagedBalancedConsumer("orders", broker.bootstrap, "billing", **{"consumer_timeout_ms": 50, **more})
+
+
+def insert(handle: Any, messages: list[Any]) -> None:
+    handle.executemany("insert into results values (?)", [(int(m.value),) for m in messages])
+
+
+def store_some(consumer: Any, store: SQLStore, most: int = 10) -> int:
+    """Read a batch and store it; how many messages that were."""
+    batch = consumer.consume_batch(most, 50)
+    if batch:
+        with store.transaction(batch) as handle:
+            insert(handle, batch)
+    return len(batch)
+
+
+def store_all(consumer: Any, store: SQLStore, database: Path) -> None:
+    def done() -> bool:
+        try:
+            store_some(consumer, store)
+        except FencedStoreError:  # the consumer learns of its eviction a moment later
+            pass
+        return len(values(database)) >= COUNT
+
+    until(done, 60)
+
+
+@pytest.mark.parametrize("auto_start", [True, False])
+def test_a_restart_goes_on_where_the_store_says(
+    broker: MemoryBroker, open_store: Callable[[], SQLStore], database: Path, auto_start: bool
+) -> None:
+    store = open_store()
+    with consumer_of(broker, auto_start=auto_start) as consumer:
+        store.attach(consumer)
+        consumer.start()
+        until(lambda: store_some(consumer, store))
+        consumer.consume_batch(10, 50)  # read, and not stored
+    assert broker.committed("billing") == {}
+    store = open_store()
+    with consumer_of(broker) as consumer:
+        store.attach(consumer)
+        store_all(consumer, store, database)
+    assert values(database) == list(range(COUNT))
+
+
+class Worker:
+    """A member in a thread of its own."""
+
+    def __init__(self, broker: MemoryBroker, store: SQLStore) -> None:
+        self.consumer = consumer_of(broker, auto_start=False)
+        self.store = store
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._work)
+        self.thread.start()
+
+    def _work(self) -> None:
+        with self.consumer:
+            self.store.attach(self.consumer)
+            self.consumer.start()
+            while not self.over.is_set():
+                store_some(self.consumer, self.store, 2)
+
+    def leave(self) -> None:
+        self.over.set()
+        self.thread.join(60)
+
+
+def test_members_that_come_and_go(broker: MemoryBroker, open_store: Callable[[], SQLStore], database: Path) -> None:
+    first, second = Worker(broker, open_store()), Worker(broker, open_store())
+    try:
+        until(lambda: len(first.store.claimed("billing")) == len(second.store.claimed("billing")) == 1, 60)
+        broker.produce("orders", [b"%d" % n for n in range(COUNT, 2 * COUNT)])
+        second.leave()
+        assert second.store.claimed("billing") == {}
+        until(lambda: len(values(database)) >= 2 * COUNT, 60)
+    finally:
+        first.leave()
+        second.leave()
+    assert values(database) == list(range(2 * COUNT))
+
+
+def test_a_zombies_transaction_is_refused(
+    broker: MemoryBroker, open_store: Callable[[], SQLStore], database: Path
+) -> None:
+    zombies, heirs = open_store(), open_store()
+    with consumer_of(broker) as zombie:
+        zombies.attach(zombie)
+        batch = until(lambda: zombie.consume_batch(20, 50))
+        with pytest.raises(FencedStoreError) as raised, zombies.transaction(batch) as handle:
+            handle.rollback()  # it holds no lock yet: SQLite lets nobody else write otherwise
+            broker.evict("billing")
+            with consumer_of(broker, auto_start=False, consumer_timeout_ms=500) as heir:
+                heirs.attach(heir)
+                heir.start()
+                until(lambda: store_some(heir, heirs))
+            handle.execute("begin immediate")
+            insert(handle, batch)
+        assert {tp.topic for tp in raised.value.partitions} == {"orders"}
+        store_all(zombie, zombies, database)  # it is a member again
+    assert values(database) == list(range(COUNT))
+
+
+def test_without_the_fence_it_would_count_twice(broker: MemoryBroker, database: Path) -> None:
+    """The control: the same zombie with offsets in Kafka."""
+    connection = sqlite3.connect(database)
+    connection.execute("create table results (value integer)")
+    with consumer_of(broker) as zombie:
+        batch = until(lambda: zombie.consume_batch(20, 50))
+        broker.evict("billing")
+        with consumer_of(broker, auto_start=False) as heir:
+            heir.start()
+            again = until(lambda: heir.consume_batch(20, 50))
+            for messages in (again, batch):
+                insert(connection, messages)
+    connection.commit()
+    connection.close()
+    found = values(database)
+    assert len(found) > len(set(found))
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self.told.append("assigned")
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        self.told.append("revoked")
+
+
+def test_the_users_own_listener_is_called(broker: MemoryBroker, open_store: Callable[[], SQLStore]) -> None:
+    listener = Listener()
+    with consumer_of(broker, listener=listener, auto_start=False) as consumer:
+        open_store().attach(consumer)
+        consumer.start()
+        until(lambda: consumer.consume() is not None)
+    assert listener.told == ["assigned", "revoked"]
+
+
+def test_a_listener_with_coroutines_is_awaited(broker: MemoryBroker, open_store: Callable[[], SQLStore]) -> None:
+    import asyncio
+
+    told = []
+
+    class Coroutines:
+        async def on_partitions_assigned(self, assigned: Any) -> None:
+            await asyncio.sleep(0)
+            told.append("assigned")
+
+        async def on_partitions_revoked(self, revoked: Any) -> None:
+            told.append("revoked")
+
+    store = open_store()
+
+    async def main() -> None:
+        with consumer_of(broker, listener=Coroutines(), auto_start=False) as consumer:
+            store.attach(consumer)
+            consumer.start()
+            async for message in consumer:
+                store.save([message], insert)
+                break
+
+    asyncio.run(main())
+    assert told == ["assigned", "revoked"]
+
+
+def test_a_group_that_was_deleted(open_store: Callable[[], SQLStore], database: Path) -> None:
+    """Its generations begin at 1 again: Kafka is asked who the member is."""
+    store = open_store()
+    tps = [TopicPartition("orders", n) for n in range(2)]
+    store.claim("billing", tps, 57, "a member of the group before")
+    store.save([], insert)
+    with MemoryBroker({"orders": 2}) as broker:
+        broker.produce("orders", [b"%d" % n for n in range(COUNT)])
+        fresh = open_store()
+        with consumer_of(broker) as consumer:
+            fresh.attach(consumer)
+            store_all(consumer, fresh, database)
+    assert values(database) == list(range(COUNT))
+
+
+def test_a_static_member_that_starts_again(
+    broker: MemoryBroker, open_store: Callable[[], SQLStore], database: Path
+) -> None:
+    """It is given its partitions in the same generation, under a new member id; the one before is fenced."""
+    old, new = open_store(), open_store()
+    before = consumer_of(broker, group_instance_id="one")
+    old.attach(before)
+    until(lambda: store_some(before, old))
+    in_hand = until(lambda: before.consume_batch(10, 50))
+    generation = before.generation_id
+    with consumer_of(broker, group_instance_id="one") as after:
+        new.attach(after)
+        assert after.generation_id == generation and after.consumer_id != before.consumer_id
+        with pytest.raises(FencedStoreError), old.transaction(in_hand) as handle:
+            insert(handle, in_hand)
+        store_all(after, new, database)
+    with pytest.raises(Exception, match="instance"):
+        before.consume()
+    before.stop()
+    assert values(database) == list(range(COUNT))
+
+
+def test_a_simple_consumer(broker: MemoryBroker, open_store: Callable[[], SQLStore], database: Path) -> None:
+    stores = [open_store(), open_store()]
+    with SimpleConsumer("orders", broker.bootstrap, consumer_timeout_ms=50) as first:
+        with pytest.raises(ConfigurationError, match="group="):
+            stores[0].attach(first)
+        stores[0].attach(first, group="report")
+        until(lambda: store_some(first, stores[0]))
+        in_hand = until(lambda: first.consume_batch(10, 50))
+        with SimpleConsumer("orders", broker.bootstrap, consumer_timeout_ms=50) as second:
+            stores[1].attach(second, group="report")
+            with pytest.raises(FencedStoreError), stores[0].transaction(in_hand) as handle:
+                insert(handle, in_hand)
+            store_all(second, stores[1], database)
+    assert values(database) == list(range(COUNT))
+
+
+def test_a_loop_that_goes_on_after_an_error(
+    broker: MemoryBroker, open_store: Callable[[], SQLStore], database: Path
+) -> None:
+    store = open_store()
+    with consumer_of(broker) as consumer:
+        store.attach(consumer)
+        batch = until(lambda: consumer.consume_batch(20, 50))
+        with pytest.raises(ZeroDivisionError), store.transaction(batch) as handle:
+            insert(handle, batch)
+            1 / 0  # noqa: B018
+        store.rewind(consumer)
+        store_all(consumer, store, database)
+    assert values(database) == list(range(COUNT))
