@@ -533,10 +533,24 @@ WIRE = [
 SPARK = [
     Mutant(
         "a claim that exists is claimed again",
-        "managedconsumer/spark/store.py",
-        "return found is not None and found.data == data and found.stop == entry.stop",
+        "managedconsumer/spark/claims/chains.py",
+        "return self._read(tp, entry.start) == Claim(*entry, data)",
         "return True",
         ("tests/spark/test_store.py",),
+    ),
+    Mutant(
+        "a batch that others have overtaken is claimed in the group",
+        "managedconsumer/spark/claims/group.py",
+        "link.range == entry and (goes_on or commit is None)",
+        "link.range == entry",
+        ("tests/spark/test_claims.py",),
+    ),
+    Mutant(
+        "a batch that runs again writes its rows again",
+        "managedconsumer/spark/claims/sql.py",
+        "if cursor.rowcount != 1:",
+        "if cursor.rowcount != 1 and not self._has(cursor, tp, entry, data):",
+        ("tests/spark/test_claims.py",),
     ),
     Mutant(
         "empty answers are the end of a range",

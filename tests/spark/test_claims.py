@@ -233,11 +233,14 @@ def test_a_batch_that_others_have_overtaken_does_not_count(
     broker.evict("g")
     other = make()
     other.drain()
+    other.query.stop()
+    before = log_of(broker, claims).winners()
     back = make(start, planned)
     back.write()
     back.query.start, back.query.planned = planned, None
     back.drain()
     assert counted(back, log_of(broker, claims)) == WANT
+    assert log_of(broker, claims).winners() == before, "what was claimed stays so"
     assert sum(map(len, back.sink.values())) == 100, "20 rows were read twice, and count once"
 
 
