@@ -55,7 +55,6 @@ RDKAFKA = ["confluent-kafka>=2.3"]
 FAST = ["isal>=1.5"]
 # Claims of Spark queries in object stores (each store needs its own package, s3fs for example).
 OBJECTS = ["fsspec>=2024.10"]
-# A PostgreSQL server for tests of claims.
 # Typed values in Spark: Avro and Protobuf.
 TYPED = ["fastavro>=1.9", "protobuf>=5"]
 # pykafka 2.8 imports pkg_resources, which setuptools 81 removed.
