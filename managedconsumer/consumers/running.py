@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, suppress
-from inspect import iscoroutinefunction
 from typing import Any, Awaitable, Callable, NoReturn
 
 from managedconsumer import errors as err
@@ -81,7 +80,7 @@ class RunningAPI(ReadingAPI):
                     progress=progress,
                 )
             )
-        if iscoroutinefunction(handler):
+        if _is_coroutine_function(handler):
             raise err.ConfigurationError("handler is a coroutine function: await run_async(handler), or on='asyncio'")
         if on == "greenlets" and self._session.engine.handler.native:
             raise err.ConfigurationError("on='greenlets' needs a consumer made with use_greenlets=True")
@@ -106,7 +105,7 @@ class RunningAPI(ReadingAPI):
 
         ``on_dead`` may be a coroutine function. A task that is cancelled ends the run without its grace.
         """
-        if not iscoroutinefunction(handler) and not iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
+        if not _is_coroutine_function(handler):
             raise wrong_kind("handler", handler, "a coroutine function")
         plan = plan_of(order, max_in_flight, batch, retry)
         return await _Running(self, plan, handler, on_dead, workers, grace_ms, signals, progress).in_tasks()
@@ -123,6 +122,12 @@ class RunningAPI(ReadingAPI):
                 return False
             raise
         return True
+
+
+def _is_coroutine_function(handler: Any) -> bool:
+    from inspect import iscoroutinefunction  # here, as importing it takes long
+
+    return iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
 class _Running:

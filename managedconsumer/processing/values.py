@@ -101,12 +101,12 @@ def plan_of(order: Any, max_in_flight: Any, batch: Any, retry: Any) -> Plan:
         try:
             most, wait = batch
         except (TypeError, ValueError):
-            raise wrong_kind("batch", batch, "a pair (max_messages, max_ms)") from None
-        seconds = check_int("batch[1] (max_ms)", wait, 0, "ms") / 1000.0
-        checked = check_int("batch[0] (max_messages)", most), seconds
+            raise wrong_kind("batch", batch, "a pair (messages, milliseconds)") from None
+        seconds = check_int("batch[1]", wait, 0, "ms") / 1000.0
+        checked = check_int("batch[0]", most), seconds
     if retry is not None and not isinstance(retry, Retry):
         raise wrong_kind("retry", retry, "a Retry (or None)")
     most_in_flight = check_int("max_in_flight", max_in_flight)
     if checked is not None and checked[0] > most_in_flight:
-        raise wrong_value("batch[0] (max_messages)", checked[0], f"at most max_in_flight={most_in_flight}")
+        raise wrong_value("batch[0]", checked[0], f"at most max_in_flight={most_in_flight}")
     return Plan(check_choice("order", order, ORDERS), most_in_flight, checked, retry)

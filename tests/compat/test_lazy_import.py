@@ -24,6 +24,8 @@ CONTRACT = {
     "Partition",
     "RangeProtocol",
     "RoundRobinProtocol",
+    "Retry",
+    "RunSummary",
     "SimpleConsumer",
     "SslConfig",
     "SubscriptionState",
