@@ -109,8 +109,7 @@ class StreamDriver:
 
     def latest(self) -> dict[str, dict[str, int]] | None:
         """The logs' ends as last seen, for the progress report."""
-        ends = self.view.known_ends()
-        return ranges.nest(ends) if ends else None
+        return self.view.shown_ends() or None
 
     def member_of(self, end: StreamOffset) -> str | None:
         """The id under which the group has given us the partitions of the batch that was planned last."""
@@ -161,7 +160,7 @@ class StreamDriver:
             self.member = QueryMember(self.view, self._find_positions, self._listener, self._how)
         member = self.member
         self.view.partitions()
-        finished = start.ends if done else {}
+        finished = start.moved if done else {}
         if self.store is not None:
             finished = {tp: end for tp in member.positions if (end := self.store.end(tp)) is not None}
         member.metadata = self._author(start).text()
@@ -217,10 +216,22 @@ class StreamDriver:
         if self._positions is not None and not done and tps is self._read and self.store is None:
             self._positions.update(self.watch.moved(self._positions))
             return self._positions
-        positions, read, first = self._positions, set(tps), self._positions is None
+        positions = self._positions
+        if positions is None:
+            positions = self._fitting(start.ends, tps, first=True)
+        else:
+            positions = {**positions, **start.moved} if done else positions
+            if tps is not self._read:
+                positions = self._fitting(positions, tps, first=False)
         self._read = tps
-        if positions is None or done:
-            positions = {**(positions or {}), **start.ends}
+        if self.store is not None:
+            positions = {**positions, **{tp: end for tp in tps if (end := self.store.end(tp)) is not None}}
+        self._positions = {**positions, **self.watch.moved(positions)}
+        return self._positions
+
+    def _fitting(self, positions: Offsets, tps: list[TopicPartition], *, first: bool) -> Offsets:
+        """``positions`` of these partitions: without those that are gone, with those that are new."""
+        read = set(tps)
         gone = [tp for tp in positions if tp not in read]
         if gone:
             self.watch.lost(f"{_names(gone)} do not exist any more")
@@ -231,10 +242,7 @@ class StreamDriver:
         if new:
             log.info("new partitions are read from their start: %s", _names(new))
             positions = {**positions, **self.view.starts(new)}
-        if self.store is not None:
-            positions = {**positions, **{tp: end for tp in tps if (end := self.store.end(tp)) is not None}}
-        self._positions = {**positions, **self.watch.moved(positions)}
-        return self._positions
+        return positions
 
     def _commit_progress(self, start: StreamOffset, positions: Offsets) -> None:
         """Tell the group how far the query is, without being a member: monitors see the lag."""
@@ -262,14 +270,15 @@ class StreamDriver:
         ends = ranges.cap(self.view.ends(positions), self._limit)
         if not any(end > positions[tp] for tp, end in ends.items()):
             return None
-        planned = ranges.plan(positions, ends, max_rows)
+        planned = ranges.plan(positions, ends, max_rows, self._start.ranges)
         topics = {tp.topic for tp in planned}
+        epochs = self.view.epochs
         return StreamOffset(
             planned,
             query=self._query,
             batch=self._start.batch + 1,
             ids={topic: known for topic, known in self.watch.ids.items() if topic in topics},
-            epochs={tp: epoch for tp in planned if (epoch := self.view.epochs.get(tp, -1)) >= 0},
+            epochs={tp: epoch for tp in planned if (epoch := epochs.get(tp, -1)) >= 0},
         )
 
     def _nap(self) -> None:

@@ -12,6 +12,7 @@ offset calls all run in one process per query, on its main thread; ``read`` runs
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -38,7 +39,7 @@ except ImportError as error:
 
 from managedconsumer.spark.driver import StreamDriver
 from managedconsumer.spark.options import SourceOptions
-from managedconsumer.spark.ranges import OffsetRange, Ranges, StreamOffset
+from managedconsumer.spark.ranges import OffsetMemory, OffsetRange, Ranges
 from managedconsumer.spark.read import Task, read_task
 from managedconsumer.spark.sizes import RecordSizes
 from managedconsumer.spark.tasks import share_out, split
@@ -157,6 +158,7 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self.options = SourceOptions.parse(options, streaming=True)
         self._listener = listener
         self._driver: StreamDriver | None = None
+        self._memory = OffsetMemory()
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors get the options; connections and the membership stay where they are.
@@ -167,6 +169,7 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """The part that talks to the brokers, made when first needed."""
         if self._driver is None:
             _on_sigterm_stop()
+            gc.freeze()  # of the modules: a collection would look at all of them while a trigger waits
             self._driver = StreamDriver(self.options, self._listener)
         return self._driver
 
@@ -180,9 +183,9 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The next batch; proof that ``start`` is done: here offsets are committed, and rebalances happen."""
-        before = StreamOffset.from_json(start)
+        before = self._memory.read(start)
         planned = self.driver.next(before, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        return start if planned is before else planned.to_json()
+        return start if planned is before else self._memory.write(planned, before)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The logs' ends, so that a progress report shows the lag."""
@@ -196,7 +199,7 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """Slices of the ranges that ``end`` names: the same after a crash, whatever the group looks like by then."""
         if start == end:
             return []
-        offset = StreamOffset.from_json(end)
+        offset = self._memory.read(end)
         driver = self.driver
         return _tasks(self.options, driver.to_read(offset), driver.sizes, offset.ids, driver.member_of(offset))
 

@@ -201,8 +201,8 @@ class Connection:
             sent()
         return self.receive(correlation_id, timeout_ms)
 
-    def send(self, api: schemas.Api, body: Mapping[str, Any], version: int | None = None) -> int:
-        """Send a request; returns its correlation id.  Logs in again before, when that is due and nothing is under way.
+    def send(self, api: schemas.Api, body: Mapping[str, Any] | bytes, version: int | None = None) -> int:
+        """Send a request (bytes are encoded already); returns its correlation id.  Logs in again before, when due.
 
         :raises ValueError: the body cannot be encoded; the connection stays usable
         :raises SocketDisconnectedError: the broker has closed the connection, idle or not
@@ -273,8 +273,8 @@ class Connection:
 
     # -- the stream ---------------------------------------------------------------------------------------------
 
-    def _transmit(self, api: schemas.Api, version: int, body: Mapping[str, Any], deadline: float) -> _Pending:
-        encoded = api.encode(version, body)
+    def _transmit(self, api: schemas.Api, version: int, body: Mapping[str, Any] | bytes, deadline: float) -> _Pending:
+        encoded = body if isinstance(body, bytes) else api.encode(version, body)
         self._last_id = 1 if self._last_id >= _MAX_CORRELATION_ID else self._last_id + 1
         frame = framing.encode_frame(api, version, self._last_id, self.settings.client_id, encoded)
         pending = _Pending(self._last_id, api, version, self._handler.now(), deadline)
