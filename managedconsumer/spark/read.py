@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import gc
 import logging
-from typing import Any, Collection, Iterator, Mapping, NamedTuple
+from typing import TYPE_CHECKING, Any, Collection, Iterator, Mapping, NamedTuple
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool, shared_pool
-from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.fetch_ranges import Range, fetch_ranges
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark.options import SourceOptions
-from managedconsumer.spark.sharing import group_members
 from managedconsumer.spark.tasks import Slice
 from managedconsumer.wire.protocol.schemas import Api
 from managedconsumer.wire.records.arrow import chunk_to_columns
+
+if TYPE_CHECKING:
+    from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,10 @@ def _check_member(options: SourceOptions, pool: ConnectionPool, member: str) -> 
 
 def _members(pool: ConnectionPool, group: str) -> Collection[str]:
     """Who is in the group; a coordinator that has moved is looked up once."""
+    # Only members of a group need these, and each worker process pays for what it imports.
+    from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+    from managedconsumer.spark.sharing import group_members
+
     link = _links.get((pool, group))
     if link is None:
         link = _links[pool, group] = CoordinatorLink(pool.cluster, group)

@@ -17,7 +17,7 @@ import os
 import signal
 import threading
 from types import FrameType
-from typing import Any, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 
 from managedconsumer.errors import ConfigurationError, MissingPackageError
 
@@ -37,14 +37,16 @@ except ImportError as error:
         "(what the extra 'managedconsumer[spark]' brings)"
     ) from error
 
-from managedconsumer.spark.driver import StreamDriver
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.ranges import OffsetMemory, OffsetRange, Ranges
 from managedconsumer.spark.read import Task, read_task
-from managedconsumer.spark.sizes import RecordSizes
 from managedconsumer.spark.tasks import share_out, split
-from managedconsumer.spark.topics import TopicView
 from managedconsumer.wire.records.arrow import COLUMNS
+
+# What only the driver needs is imported there: the executors' workers import this file, too.
+if TYPE_CHECKING:
+    from managedconsumer.spark.driver import StreamDriver
+    from managedconsumer.spark.sizes import RecordSizes
 
 
 def _types() -> dict[str, T.DataType]:
@@ -130,6 +132,9 @@ class ManagedKafkaReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Where it begins and ends, cut into slices for the tasks."""
+        from managedconsumer.spark.sizes import RecordSizes
+        from managedconsumer.spark.topics import TopicView
+
         view = TopicView(self.options)
         sizes = RecordSizes(view)
         try:
@@ -168,6 +173,8 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def driver(self) -> StreamDriver:
         """The part that talks to the brokers, made when first needed."""
         if self._driver is None:
+            from managedconsumer.spark.driver import StreamDriver
+
             _on_sigterm_stop()
             gc.freeze()  # of the modules: a collection would look at all of them while a trigger waits
             self._driver = StreamDriver(self.options, self._listener)
