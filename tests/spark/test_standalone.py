@@ -81,6 +81,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
             process.wait(30)
 
 
+@pytest.mark.timeout(900)
 def test_a_standalone_cluster_gets_the_package_as_an_archive(
     cluster: str, kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -104,7 +105,7 @@ def test_a_standalone_cluster_gets_the_package_as_an_archive(
     ]
     environment = {**os.environ, "PYTHONPATH": str(shipped), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        submit, capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path, check=False
+        submit, capture_output=True, text=True, timeout=600, env=environment, cwd=tmp_path, check=False
     )
     said = done.stdout.splitlines()
     assert "BATCH 20000" in said, done.stdout + done.stderr[-4000:]
