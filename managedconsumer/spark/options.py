@@ -31,7 +31,7 @@ _OWN = """
     subscribe assign subscribePattern columns includeHeaders group.id group.mode offsetConflict store
     startingOffsets startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy
     endingOffsets endingTimestamp endingOffsetsByTimestamp maxOffsetsPerTrigger minPartitions failOnDataLoss
-    kafkaConsumer.pollTimeoutMs filterPushdown
+    kafkaConsumer.pollTimeoutMs
 """.split()  # noqa: SIM905 (three lines instead of twenty)
 # Spark's, and not to be had here: better said than silently without effect.
 _NOT_HERE = {
@@ -96,7 +96,6 @@ class SourceOptions:
     patience: float
     group_mode: str = MEMBER
     conflict: str = AUTO
-    filter_pushdown: bool = False
     kafka: Mapping[str, str] = field(repr=False, default_factory=dict)
 
     @classmethod
@@ -127,7 +126,6 @@ class SourceOptions:
             store=own.get("store") or None,
             group_mode=_word(own, "group.mode", GROUP_MODES),
             conflict=_word(own, "offsetConflict", CONFLICTS),
-            filter_pushdown=flag(own, "filterPushdown", False),
             patience=_or(number(own, "kafkaConsumer.pollTimeoutMs", 1), 120_000) / 1000.0,
             kafka=kafka,
         )
@@ -142,8 +140,6 @@ class SourceOptions:
         for name in ("store", "group.mode", "offsetConflict"):
             if own.get(name.lower()) and not streaming:
                 raise ConfigurationError(f"the option {name} is for streams: a batch read neither claims nor commits")
-        if streaming and self.filter_pushdown:
-            raise ConfigurationError("the option filterPushdown is for batch reads: PySpark hands filters to no stream")
         if self.store is not None:
             local_path(self.store)
         if self.group_protocol == CONSUMER and self.assignor_chosen:

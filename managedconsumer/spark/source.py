@@ -37,19 +37,16 @@ except ImportError as error:
         "(what the extra 'managedconsumer[spark]' brings)"
     ) from error
 
-from managedconsumer.spark.filters import Narrowing, narrow
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.ranges import OffsetMemory, OffsetRange, Ranges
 from managedconsumer.spark.read import Task, read_task
 from managedconsumer.spark.tasks import share_out, split
-from managedconsumer.spark.where import Where
 from managedconsumer.wire.records.arrow import COLUMNS
 
 # What only the driver needs is imported there: the executors' workers import this file, too.
 if TYPE_CHECKING:
     from managedconsumer.spark.driver import StreamDriver
     from managedconsumer.spark.sizes import RecordSizes
-    from managedconsumer.spark.topics import TopicView
 
 
 def _types() -> dict[str, T.DataType]:
@@ -96,8 +93,7 @@ class ManagedKafkaSource(DataSource):
 
     def reader(self, schema: Any) -> ManagedKafkaReader:
         """For ``spark.read``."""
-        reader = ManagedKafkaReader(_for_schema(dict(self.options), schema))
-        return FilteringKafkaReader(reader.options) if reader.options.filter_pushdown else reader
+        return ManagedKafkaReader(_for_schema(dict(self.options), schema))
 
     def streamReader(self, schema: Any) -> ManagedKafkaStreamReader:  # noqa: N802 (Spark's name)
         """For ``spark.readStream``."""
@@ -131,11 +127,8 @@ def _for_schema(options: dict[str, str], schema: Any) -> dict[str, str]:
 class ManagedKafkaReader(DataSourceReader):
     """A batch: everything between the starting and the ending offsets, which are looked up once."""
 
-    def __init__(self, options: Mapping[str, str] | SourceOptions) -> None:
-        if not isinstance(options, SourceOptions):
-            options = SourceOptions.parse(options, streaming=False)
-        self.options: SourceOptions = options
-        self.narrowing = Narrowing()
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = SourceOptions.parse(options, streaming=False)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Where it begins and ends, cut into slices for the tasks."""
@@ -153,33 +146,14 @@ class ManagedKafkaReader(DataSourceReader):
                 if start < first[tp] and not self.options.fail_on_data_loss:
                     starts[tp] = first[tp]
             wanted = {tp: OffsetRange(start, max(start, ends[tp])) for tp, start in starts.items()}
-            return _tasks(self.options, self._narrowed(wanted, view), sizes)
+            return _tasks(self.options, wanted, sizes)
         finally:
             sizes.close()
             view.close()
 
-    def _narrowed(self, wanted: Ranges, view: TopicView) -> Ranges:
-        found = self.narrowing.of(wanted) if self.narrowing != Narrowing() else wanted
-        if self.narrowing.since is None or not found:
-            return found
-        since = Where("timestamp", timestamp=self.narrowing.since, strict=False)
-        return self.narrowing.behind(found, view.resolve(since, found))
-
     def read(self, partition: Any) -> Iterator[Any]:
         """On an executor: what the task reads, as Arrow batches."""
         return iter(()) if partition.value is None else read_task(self.options, partition.value)
-
-
-class FilteringKafkaReader(ManagedKafkaReader):
-    """A batch that reads less where filters allow it. PySpark 4.1 and newer, and only if the session lets it.
-
-    (A reader that has this method and may not use it is an error for PySpark, so it is another class.)
-    """
-
-    def pushFilters(self, filters: Any) -> Any:  # noqa: N802 (Spark's name)
-        """Take what can be told from offsets, partitions and topics; give the rest back."""
-        self.narrowing, left = narrow(filters)
-        return left
 
 
 class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
