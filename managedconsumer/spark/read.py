@@ -51,7 +51,7 @@ def read_task(options: SourceOptions, task: Task) -> Iterator[Any]:
     Raises OffsetOutOfRangeError for records that are gone, or a topic that was made anew, unless ``failOnDataLoss`` is
     false; UnknownMemberId if the query has lost its place in the group, and others read the same.
     """
-    _freeze()
+    freeze_modules()
     pool = shared_pool(options.identity(), lambda: _cluster(options))
     batches = _read(options, pool, task)
     yield from batches if len(task.parts) == 1 else _merged(batches)
@@ -146,8 +146,8 @@ class _Lost:
         )
 
 
-def _freeze() -> None:
-    """Spark's worker collects garbage after every task; with pyarrow loaded that is 25 ms of looking at modules."""
+def freeze_modules() -> None:
+    """Once in a process: a collection, which Spark makes after every task, would look at all modules for 25 ms."""
     global _frozen
     if not _frozen:
         _frozen = True

@@ -12,7 +12,6 @@ offset calls all run in one process per query, on its main thread; ``read`` runs
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
@@ -39,7 +38,7 @@ except ImportError as error:
 
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.ranges import OffsetMemory, OffsetRange, Ranges
-from managedconsumer.spark.read import Task, read_task
+from managedconsumer.spark.read import Task, freeze_modules, read_task
 from managedconsumer.spark.tasks import share_out, split
 from managedconsumer.wire.records.arrow import COLUMNS
 
@@ -176,7 +175,7 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             from managedconsumer.spark.driver import StreamDriver
 
             _on_sigterm_stop()
-            gc.freeze()  # of the modules: a collection would look at all of them while a trigger waits
+            freeze_modules()
             self._driver = StreamDriver(self.options, self._listener)
         return self._driver
 
