@@ -44,6 +44,7 @@ def main(bootstrap: str, topic: str) -> int:
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", topic)
         .option("group.id", "listening")
+        .option("columns", "partition")
         .load()
     )
     seen: list[int] = []

@@ -24,7 +24,7 @@ def main(bootstrap: str, topic: str, path: str) -> Any:
         .option("subscribe", topic)
         .option("group.id", "page-view-counts")
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 200_000)
+        .option("maxOffsetsPerTrigger", 1_000_000)
         .option("columns", "key,timestamp")
         .load()
     )

@@ -30,7 +30,7 @@ from managedconsumer.testing.kafka._owned import NotOurs, check_owned
 
 _TICK = 0.2
 # Up to so many records Spark's JVM is better off when it starts fast than when it runs fast.
-_SHORT_RUN = 3_000_000
+_SHORT_RUN = 300_000
 # Everything in the output directory that the demo makes, so that it can take away what it made and nothing else.
 _OURS = ("data", "counts", "_claims", "_checkpoint", "plain.json", "demo.json")
 
@@ -57,7 +57,7 @@ class Plan:
     rate: float | None = None
     partitions: int = 8
     output: str | None = None
-    batch: int | None = 200_000
+    batch: int | None = 1_000_000
     kafka_version: str = DEFAULT_VERSION
     memory: str = "1g"
     keep_running: bool = False

@@ -45,7 +45,7 @@ def _topic(_ctx: click.Context, _param: click.Parameter, value: str | None) -> s
 @click.option("--seed", type=int, default=1, show_default=True, help="Other page views.")
 @click.option("--output", metavar="DIR", help="Where the result goes. [default: output/TOPIC]")
 @click.option(
-    "--batch", type=click.IntRange(1), default=200_000, show_default=True, help="Most records of a micro-batch."
+    "--batch", type=click.IntRange(1), default=1_000_000, show_default=True, help="Most records of a micro-batch."
 )
 @click.option("--keep-running", is_flag=True, help="Go on with what comes later, until Ctrl-C.")
 @click.option("--fresh", is_flag=True, help="Forget an earlier run with the same settings.")

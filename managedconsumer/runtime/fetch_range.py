@@ -19,8 +19,8 @@ from managedconsumer.fetch.plan import TOPIC_ID_VERSION
 from managedconsumer.fetch.refused import refused_batch
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
-from managedconsumer.runtime.engine.fetch_pool import answer_timeout_ms
 from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.runtime.net.fetch_wait import answer_timeout_ms
 from managedconsumer.structs import BrokerInfo, OffsetType, PartitionInfo, TopicPartition
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import PartitionContext, RecordChunk

@@ -8,7 +8,6 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 from managedconsumer import errors as err
 from managedconsumer.fetch.plan import TOPIC_ID_VERSION
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
-from managedconsumer.runtime.engine.fetch_pool import answer_timeout_ms
 from managedconsumer.runtime.fetch_range import (
     OnLost,
     RangeLimits,
@@ -17,6 +16,7 @@ from managedconsumer.runtime.fetch_range import (
     fetch_range,
     partition_body,
 )
+from managedconsumer.runtime.net.fetch_wait import answer_timeout_ms
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import PartitionContext, RecordChunk

@@ -115,8 +115,7 @@ class StreamDriver:
 
     def latest(self) -> dict[str, dict[str, int]] | None:
         """The logs' ends as last seen, for the progress report."""
-        ends = self.view.known_ends()
-        return ranges.nest(ends) if ends else None
+        return self.view.shown_ends() or None
 
     def member_of(self, end: StreamOffset) -> str | None:
         """The id under which the group has given us the partitions of the batch that was planned last."""
@@ -171,7 +170,7 @@ class StreamDriver:
         member.metadata = lambda tp: author._replace(data=claims.last(tp) if claims is not None else "").text()
         try:
             member.finished(
-                claims.done(start, member.positions, here=done) if claims is not None else start.ends if done else {}
+                claims.done(start, member.positions, here=done) if claims is not None else start.moved if done else {}
             )
             settled = member.at_boundary(patience)
         except err.FencedInstanceId as error:
@@ -240,10 +239,22 @@ class StreamDriver:
         if self._positions is not None and not done and tps is self._read and self.claims is None:
             self._positions.update(self.watch.moved(self._positions))
             return self._positions
-        positions, read, first = self._positions, set(tps), self._positions is None
+        positions = self._positions
+        if positions is None:
+            positions = self._fitting(start.ends, tps, first=True)
+        else:
+            positions = {**positions, **start.moved} if done else positions
+            if tps is not self._read:
+                positions = self._fitting(positions, tps, first=False)
         self._read = tps
-        if positions is None or done:
-            positions = {**(positions or {}), **start.ends}
+        if self.claims is not None:
+            positions = {**positions, **self.claims.done(start, positions, here=done)}
+        self._positions = {**positions, **self.watch.moved(positions)}
+        return self._positions
+
+    def _fitting(self, positions: Offsets, tps: list[TopicPartition], *, first: bool) -> Offsets:
+        """``positions`` of these partitions: without those that are gone, with those that are new."""
+        read = set(tps)
         gone = [tp for tp in positions if tp not in read]
         if gone:
             self.watch.lost(f"{_names(gone)} do not exist any more")
@@ -254,10 +265,7 @@ class StreamDriver:
         if new:
             log.info("new partitions are read from their start: %s", _names(new))
             positions = {**positions, **self.view.starts(new)}
-        if self.claims is not None:
-            positions = {**positions, **self.claims.done(start, positions, here=done)}
-        self._positions = {**positions, **self.watch.moved(positions)}
-        return self._positions
+        return positions
 
     def _commit_progress(self, start: StreamOffset, positions: Offsets) -> None:
         """Tell the group how far the query is, without being a member: monitors see the lag."""
@@ -286,8 +294,9 @@ class StreamDriver:
         available = sum(max(0, end - positions[tp]) for tp, end in ends.items())
         if not available or (self._limit is None and not self._pace.wants(available, self.view.handler.now())):
             return None
-        planned = ranges.plan(positions, ends, max_rows)
+        planned = ranges.plan(positions, ends, max_rows, self._start.ranges)
         topics = {tp.topic for tp in planned}
+        epochs = self.view.epochs
         now = self.member.generation if self.member is not None else None
         return StreamOffset(
             planned,
@@ -295,7 +304,7 @@ class StreamDriver:
             query=self._query,
             batch=self._start.batch + 1,
             ids={topic: known for topic, known in self.watch.ids.items() if topic in topics},
-            epochs={tp: epoch for tp in planned if (epoch := self.view.epochs.get(tp, -1)) >= 0},
+            epochs={tp: epoch for tp in planned if (epoch := epochs.get(tp, -1)) >= 0},
             data=f"{self._start.batch + 1:06d}-{self.view.handler.new_id().replace('-', '')[:12]}",
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 from managedconsumer.spark.ranges import OffsetRange, Ranges, StreamOffset
 from managedconsumer.structs import TopicPartition
@@ -28,13 +28,16 @@ def read(value: Mapping[str, Any]) -> StreamOffset:
     return from_connector(value) or StreamOffset.from_json(value)
 
 
-def batch_between(start: Mapping[str, Any], end: Mapping[str, Any]) -> StreamOffset:
+def batch_between(
+    start: Mapping[str, Any], end: Mapping[str, Any], ours: Callable[[Mapping[str, Any]], StreamOffset] = read
+) -> StreamOffset:
     """What the batch that ends at ``end`` reads. One that Spark's own source has planned begins where ``start`` ends.
 
-    A partition that is not in ``start`` was new then, and that source reads those from their first offset, 0.
+    A partition that is not in ``start`` was new then, and that source reads those from their first offset, 0. ``ours``
+    reads an offset of this source.
     """
     theirs = from_connector(end)
     if theirs is None:
-        return StreamOffset.from_json(end)
+        return ours(end)
     begin = read(start).ends
     return StreamOffset({tp: OffsetRange(min(begin.get(tp, 0), stop), stop) for tp, stop in theirs.ends.items()})

@@ -12,7 +12,7 @@ topic that was made anew are noticed. ``query`` is a name that the query has giv
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.structs import TopicPartition
@@ -59,14 +59,39 @@ class StreamOffset:
         """The next offset to read after this batch, by partition."""
         return {tp: entry.stop for tp, entry in self.ranges.items()}
 
+    @property
+    def moved(self) -> dict[TopicPartition, int]:
+        """The same, of the partitions that the batch reads something of."""
+        return {tp: stop for tp, (start, stop) in self.ranges.items() if start != stop}
+
     def to_json(self) -> dict[str, Any]:
         """As Spark stores it."""
+        return self._around(self._nested(sorted(self.ranges)))
+
+    def to_json_after(self, before: StreamOffset, told: Mapping[str, Any]) -> dict[str, Any]:
+        """The same; ``told`` is what ``before`` was as JSON, of which most is still right in a topic of thousands."""
+        if before.ranges.keys() != self.ranges.keys() or told.get("version") != VERSION:
+            return self.to_json()
+        known, epochs, old = before.ranges, self.epochs, before.epochs
+        changed = [tp for tp, entry in self.ranges.items() if entry is not known[tp]]
+        if epochs != old:
+            changed = [tp for tp, entry in self.ranges.items() if entry != known[tp] or epochs.get(tp) != old.get(tp)]
+        nested = {topic: dict(parts) for topic, parts in told["ranges"].items()}
+        for topic, parts in self._nested(changed).items():
+            nested[topic].update(parts)
+        return self._around(nested)
+
+    def _nested(self, tps: Iterable[TopicPartition]) -> dict[str, dict[str, list[int]]]:
         nested: dict[str, dict[str, list[int]]] = {}
-        for tp, (start, stop) in sorted(self.ranges.items()):
-            epoch = self.epochs.get(tp)
-            nested.setdefault(tp.topic, {})[str(tp.partition)] = (
-                [start, stop] if epoch is None else [start, stop, epoch]
-            )
+        ranges, epochs = self.ranges, self.epochs
+        for tp in tps:
+            topic, partition = tp
+            epoch = epochs.get(tp)
+            entry = [*ranges[tp]] if epoch is None else [*ranges[tp], epoch]
+            nested.setdefault(topic, {})[str(partition)] = entry
+        return nested
+
+    def _around(self, nested: dict[str, dict[str, list[int]]]) -> dict[str, Any]:
         made: dict[str, Any] = {"version": VERSION, "query": self.query, "batch": self.batch, "ranges": nested}
         if self.ids:
             made["ids"] = dict(sorted(self.ids.items()))
@@ -119,24 +144,57 @@ class StreamOffset:
         )
 
 
-def nest(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """``{"topic": {"0": 23}}``, the form in which Spark's own source shows offsets."""
-    nested: dict[str, dict[str, int]] = {}
-    for tp, offset in sorted(offsets.items()):
-        nested.setdefault(tp.topic, {})[str(tp.partition)] = offset
-    return nested
+class OffsetMemory:
+    """The last offsets as JSON and as values: Spark gives them back several times in every batch."""
+
+    def __init__(self, parse: Callable[[Mapping[str, Any]], StreamOffset] = StreamOffset.from_json) -> None:
+        """``parse`` reads what was not seen before."""
+        self._parse = parse
+        self._known: list[tuple[Mapping[str, Any], StreamOffset]] = []
+
+    def read(self, value: Mapping[str, Any]) -> StreamOffset:
+        """The offset that ``value`` says, parsed once for each."""
+        for told, offset in self._known:
+            if told == value:
+                return offset
+        return self._keep(value, self._parse(value))
+
+    def write(self, offset: StreamOffset, before: StreamOffset) -> dict[str, Any]:
+        """``offset`` as JSON; ``before`` is what :meth:`read` has given last."""
+        told = next((told for told, known in self._known if known is before), None)
+        made = offset.to_json() if told is None else offset.to_json_after(before, told)
+        self._keep(made, offset)
+        return made
+
+    def _keep(self, told: Mapping[str, Any], offset: StreamOffset) -> StreamOffset:
+        self._known = [(told, offset), *self._known[:1]]
+        return offset
+
+
+_NOTHING: Ranges = {}
 
 
 def plan(
-    positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], max_rows: int | None = None
+    positions: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    max_rows: int | None = None,
+    known: Ranges = _NOTHING,
 ) -> Ranges:
     """The next batch: from each position to the log's end, at most ``max_rows`` offsets in all.
 
     A partition without news, or whose end is not known, gets an empty range: it stays in the record of who read what.
+    ``known``: the ranges of the batch before; the empty ones that still hold are in the result as they are.
     """
-    available = {tp: max(0, ends.get(tp, start) - start) for tp, start in positions.items()}
+    available = {tp: end - start for tp, start in positions.items() if (end := ends.get(tp, start)) > start}
     granted = available if max_rows is None else share(available, max_rows)
-    return {tp: OffsetRange(start, start + granted[tp]) for tp, start in positions.items()}
+    if known.keys() != positions.keys():
+        return {tp: OffsetRange(start, start + granted.get(tp, 0)) for tp, start in positions.items()}
+    planned = dict(known)
+    for tp, (start, stop) in known.items():
+        if start != stop or positions[tp] != stop:
+            planned[tp] = OffsetRange(positions[tp], positions[tp])
+    planned.update({tp: OffsetRange(positions[tp], positions[tp] + size) for tp, size in granted.items()})
+    return planned
 
 
 def share(available: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
@@ -144,21 +202,22 @@ def share(available: Mapping[TopicPartition, int], limit: int) -> dict[TopicPart
     total = sum(available.values())
     if total <= limit:
         return dict(available)
-    waiting = sorted((tp for tp, size in available.items() if size), key=lambda tp: (-available[tp], tp))
+    # The largest first; of equals those that come first.
+    waiting = sorted((tp for tp, size in available.items() if size), key=available.__getitem__, reverse=True)
     granted = dict.fromkeys(available, 0)
     if limit < len(waiting):
-        for tp in waiting[:limit]:
-            granted[tp] = 1
+        granted.update(dict.fromkeys(waiting[:limit], 1))
         return granted
     # One each, so that a small partition beside a large one is not forgotten; the rest in proportion.
     spare, rest = limit - len(waiting), total - len(waiting)
-    for tp in waiting:
-        granted[tp] = 1 + (available[tp] - 1) * spare // rest
+    granted.update({tp: 1 + (available[tp] - 1) * spare // rest for tp in waiting})
     left = limit - sum(granted.values())
     for tp in waiting:
-        extra = min(left, available[tp] - granted[tp], 1)
-        granted[tp] += extra
-        left -= extra
+        if not left:
+            break
+        if granted[tp] < available[tp]:
+            granted[tp] += 1
+            left -= 1
     return granted
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
-from typing import Any, Collection, Iterator, Mapping, NamedTuple
+from typing import TYPE_CHECKING, Any, Collection, Iterator, Mapping, NamedTuple
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool, shared_pool
-from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.fetch_ranges import Range, fetch_ranges
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark.columns import ERRORS, RANGE, of_kafka, range_column
@@ -17,11 +16,13 @@ from managedconsumer.spark.decoding.columns import decode
 from managedconsumer.spark.decoding.decoders import decoder_of
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.ranges import OffsetRange
-from managedconsumer.spark.sharing import group_members
 from managedconsumer.spark.tasks import Slice
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.protocol.schemas import Api
 from managedconsumer.wire.records.arrow import chunk_to_columns
+
+if TYPE_CHECKING:
+    from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ def read_task(options: SourceOptions, task: Task) -> Iterator[Any]:
     Raises OffsetOutOfRangeError for records that are gone, or a topic that was made anew, unless ``failOnDataLoss`` is
     false; UnknownMemberId if the query has lost its place in the group, and others read the same.
     """
-    _freeze()
+    freeze_modules()
     pool = shared_pool(options.identity(), lambda: _cluster(options))
     batches = _read(options, pool, task)
     yield from batches if len(task.parts) == 1 else _merged(batches)
@@ -128,6 +129,10 @@ def _check_member(options: SourceOptions, pool: ConnectionPool, member: str) -> 
 
 def _members(pool: ConnectionPool, group: str) -> Collection[str]:
     """Who is in the group; a coordinator that has moved is looked up once."""
+    # Only members of a group need these, and each worker process pays for what it imports.
+    from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+    from managedconsumer.spark.sharing import group_members
+
     link = _links.get((pool, group))
     if link is None:
         link = _links[pool, group] = CoordinatorLink(pool.cluster, group)
@@ -162,8 +167,8 @@ class _Lost:
         )
 
 
-def _freeze() -> None:
-    """Spark's worker collects garbage after every task; with pyarrow loaded that is 25 ms of looking at modules."""
+def freeze_modules() -> None:
+    """Once in a process: a collection, which Spark makes after every task, would look at all modules for 25 ms."""
     global _frozen
     if not _frozen:
         _frozen = True

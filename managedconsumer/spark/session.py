@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any, Mapping
+
+from managedconsumer.spark.workers import export_package, use_this_python
 
 _LOG4J = """\
 rootLogger.level = warn
@@ -35,8 +36,9 @@ def make_session(
     """A SparkSession with ``ManagedKafkaSource`` registered. For your own cluster, make the session as ever instead.
 
     What it sets, and why: workers use this very Python (``PYSPARK_PYTHON``; else they take ``python3`` of PATH, which
-    has no pyarrow) and find this package; few shuffle partitions (Spark's 200 are for clusters; here each costs time in
-    every micro-batch); UTC; no console progress bar; logs in ``log_file`` if given. ``quick_start`` is for jobs of a
+    has no pyarrow), with the PySpark that is installed there instead of ``pyspark.zip``, which each process compiles
+    anew, and find this package; few shuffle partitions (Spark's 200 are for clusters; here each costs time in every
+    micro-batch); UTC; no console progress bar; logs in ``log_file`` if given. ``quick_start`` is for jobs of a
     minute: the JVM compiles in a hurry, which halves the CPU that start and first batches take and costs speed later.
     ``conf`` outranks all of these.
     """
@@ -45,9 +47,8 @@ def make_session(
     settings = {**_settings(driver_memory, shuffle_partitions), **(_QUICK if quick_start else {}), **(conf or {})}
     if log_file is not None:
         _log_to(Path(log_file).absolute(), settings)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    _export_package(settings)
+    use_this_python()
+    export_package(settings)
     from pyspark.sql import SparkSession
 
     if log_file is not None:
@@ -86,16 +87,6 @@ def _settings(driver_memory: str, shuffle_partitions: int) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-
-
-def _export_package(settings: dict[str, str]) -> None:
-    """Let the workers find this package where it is not installed, as in a checkout."""
-    here = str(Path(__file__).resolve().parents[2])
-    if (Path(here) / "setup.py").exists():
-        known = os.environ.get("PYTHONPATH", "")
-        if here not in known.split(os.pathsep):
-            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, known)))
-        settings.setdefault("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
 
 
 def _log_to(path: Path, settings: dict[str, str]) -> None:

@@ -30,7 +30,7 @@ class RecordSizes:
     def of(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, float]:
         """The topics of ``ranges``; those that cannot be told are left out."""
         now = self._view.handler.now()
-        samples = {tp.topic: (tp, entry.start) for tp, entry in ranges.items() if entry.size > 0}
+        samples = {tp.topic: (tp, entry.start) for tp, entry in ranges.items() if entry[0] < entry[1]}
         for topic, (tp, start) in samples.items():
             if topic not in self._known or self._known[topic][0] <= now:
                 found = self._look(tp, start)

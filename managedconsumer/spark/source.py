@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 from types import FrameType
-from typing import Any, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 
 from managedconsumer.errors import ConfigurationError, MissingPackageError
 
@@ -39,18 +39,21 @@ except ImportError as error:
 
 from managedconsumer.spark.columns import ERRORS, RANGE
 from managedconsumer.spark.decoding.decoders import decoder_of
-from managedconsumer.spark.driver import StreamDriver
 from managedconsumer.spark.migration import batch_between
 from managedconsumer.spark.migration import read as read_offset
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.pace import at_most
-from managedconsumer.spark.ranges import OffsetRange, Ranges, StreamOffset
-from managedconsumer.spark.read import Task, read_task
-from managedconsumer.spark.sizes import RecordSizes
+from managedconsumer.spark.ranges import OffsetMemory, OffsetRange, Ranges
+from managedconsumer.spark.read import Task, freeze_modules, read_task
 from managedconsumer.spark.tasks import share_out, split
-from managedconsumer.spark.topics import TopicView
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS
+
+# What only the driver needs is imported there: the executors' workers import this file, too.
+if TYPE_CHECKING:
+    from managedconsumer.spark.driver import StreamDriver
+    from managedconsumer.spark.ranges import StreamOffset
+    from managedconsumer.spark.sizes import RecordSizes
 
 
 def _types(options: SourceOptions) -> dict[str, T.DataType]:
@@ -146,6 +149,9 @@ class ManagedKafkaReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Where it begins and ends, cut into slices for the tasks."""
+        from managedconsumer.spark.sizes import RecordSizes
+        from managedconsumer.spark.topics import TopicView
+
         view = TopicView(self.options)
         sizes = RecordSizes(view)
         try:
@@ -174,6 +180,7 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self.options = SourceOptions.parse(options, streaming=True)
         self._listener = listener
         self._driver: StreamDriver | None = None
+        self._memory = OffsetMemory(read_offset)
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors get the options; connections and the membership stay where they are.
@@ -186,7 +193,10 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _driver_of(self, query: str) -> StreamDriver:
         if self._driver is None:
+            from managedconsumer.spark.driver import StreamDriver
+
             _on_sigterm_stop()
+            freeze_modules()
             self._driver = StreamDriver(self.options, self._listener, query)
         return self._driver
 
@@ -200,9 +210,9 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The next batch; proof that ``start`` is done: here offsets are committed, and rebalances happen."""
-        before = read_offset(start)
+        before = self._memory.read(start)
         planned = self._driver_of(before.query).next(before, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        return start if planned is before else planned.to_json()
+        return start if planned is before else self._memory.write(planned, before)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The logs' ends, so that a progress report shows the lag."""
@@ -216,7 +226,7 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """Slices of the ranges that ``end`` names: the same after a crash, whatever the group looks like by then."""
         if start == end:
             return []
-        offset = batch_between(start, end)
+        offset = batch_between(start, end, self._memory.read)
         driver = self._driver_of(offset.query)
         return _tasks(self.options, driver.to_read(offset), driver.sizes, offset.ids, driver.member_of(offset), offset)
 

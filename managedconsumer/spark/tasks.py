@@ -37,15 +37,15 @@ def split(ranges: Mapping[TopicPartition, OffsetRange], min_partitions: int | No
 
     (The rule of Spark's own source: pieces in proportion to the size.)
     """
-    wanted = {tp: entry for tp, entry in sorted(ranges.items()) if entry.size > 0}
-    total = sum(entry.size for entry in wanted.values())
+    wanted = sorted([(*tp, *entry) for tp, entry in ranges.items() if entry[0] < entry[1]])
+    if min_partitions is None or min_partitions <= len(wanted):
+        return [Slice(*part) for part in wanted]
+    total = sum(stop - start for _, _, start, stop in wanted)
     slices = []
-    for tp, (start, stop) in wanted.items():
-        pieces = 1
-        if min_partitions is not None and min_partitions > len(wanted):
-            pieces = max(1, min(stop - start, round((stop - start) / total * min_partitions)))
+    for topic, partition, start, stop in wanted:
+        pieces = max(1, min(stop - start, round((stop - start) / total * min_partitions)))
         bounds = [start + (stop - start) * i // pieces for i in range(pieces + 1)]
-        slices += [Slice(tp.topic, tp.partition, a, b) for a, b in pairwise(bounds) if b > a]
+        slices += [Slice(topic, partition, a, b) for a, b in pairwise(bounds) if b > a]
     return slices
 
 
@@ -57,18 +57,18 @@ def share_out(
     ``record_bytes``: bytes for each offset by topic, as far as they are known. There are never fewer tasks than
     ``slots``, unless there are fewer slices. The tasks that are shared get about the same work each.
     """
-
-    def work(part: Slice) -> float:
-        return max(part.size / SMALL, part.size * record_bytes.get(part.topic, 0.0) / SMALL_BYTES)
-
-    tasks = [[part] for part in slices if work(part) >= 1.0]
-    small = sorted((part for part in slices if work(part) < 1.0), key=lambda part: (-work(part), part))
+    by_topic = {name: max(1.0 / SMALL, size / SMALL_BYTES) for name, size in record_bytes.items()}
+    least = 1.0 / SMALL
+    works = [(stop - start) * by_topic.get(topic, least) for topic, _, start, stop in slices]
+    tasks = [[part] for part, work in zip(slices, works, strict=True) if work >= 1.0]
+    small = [number for number, work in enumerate(works) if work < 1.0]
     if not small:
         return tasks
-    wanted = max(slots - len(tasks), ceil(sum(map(work, small))), 1)
-    shared: list[list[Slice]] = [[] for _ in range(min(wanted, len(small)))]
+    small.sort(key=works.__getitem__, reverse=True)
+    wanted = max(slots - len(tasks), ceil(sum(map(works.__getitem__, small))), 1)
+    turn = min(wanted, len(small))
     # Forwards and backwards in turn, the largest first: so no task gets all the larger ones.
-    for number, part in enumerate(small):
-        turn, place = divmod(number, len(shared))
-        shared[place if turn % 2 == 0 else -1 - place].append(part)
-    return tasks + [sorted(task) for task in shared]
+    for place in range(turn):
+        shared = small[place :: 2 * turn] + small[2 * turn - 1 - place :: 2 * turn]
+        tasks.append([slices[number] for number in sorted(shared)])
+    return tasks

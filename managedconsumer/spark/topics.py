@@ -10,6 +10,7 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
+from managedconsumer.runtime.cluster.log_ends import LogEnds
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.waiting.handlers import Handler, ThreadingHandler
 from managedconsumer.spark.options import SourceOptions
@@ -37,9 +38,9 @@ class TopicView:
         self.link = CoordinatorLink(self.cluster, options.group_id) if options.group_id is not None else None
         self.offsets = OffsetClient(self.cluster, self.link, options.group_id, options.isolation_level)
         self._max_age = int(options.kafka.get("metadata.max.age.ms", _METADATA_AGE_MS)) / 1000.0
-        self._ends: Offsets = {}
-        #: The leaders' epochs when they told the ends, and how often they were asked.
-        self.epochs: dict[TopicPartition, int] = {}
+        self._logs = LogEnds(self.offsets, self.handler, options.isolation_level)
+        self._shown: dict[str, dict[str, int]] = {}
+        #: How often the leaders were asked where their logs end.
         self.looks = 0
         self._looked_at = float("-inf")
         # All partitions, and the metadata that they are from: an idle query asks for them a hundred times a second.
@@ -61,11 +62,9 @@ class TopicView:
         chosen = self.options.topics
         if self.handler.now() - self.cluster.refreshed_at >= self._max_age:
             self.refresh()
-        if chosen.partitions:
-            return list(chosen.partitions)
         snapshot = self.cluster.snapshot
         if self._listed[0] is not snapshot:
-            found = [
+            found = list(chosen.partitions) or [
                 TopicPartition(topic, number)
                 for topic in sorted(self.topics())
                 for number in sorted(snapshot.partitions_for_topic(topic) or ())
@@ -123,28 +122,41 @@ class TopicView:
 
         Brokers that cannot be reached are not an error: then these are the ends as last seen.
         """
-        missing = any(tp not in self._ends for tp in tps)
+        known = self._logs.ends
+        missing = not known.keys() >= (tps.keys() if isinstance(tps, dict) else set(tps))
         if tps and (fresh or missing or self.look_again_in() == 0.0):
-            found = self.offsets.list_offsets(dict.fromkeys(tps, LATEST), _END_PATIENCE)
-            self._looked_at = self.handler.now()
-            self.looks += 1
-            for tp, answer in found.items():
-                if answer.error is None:
-                    self._ends[tp] = answer.offset
-                    self.epochs[tp] = answer.leader_epoch
-                elif not answer.may_change:
-                    raise answer.error
-                else:
-                    log.warning("the end of %s-%d is not known: %s", *tp, answer.error)
-        return {tp: self._ends[tp] for tp in tps if tp in self._ends}
+            self._look(tps)
+        return {tp: known[tp] for tp in tps if tp in known}
+
+    def _look(self, tps: Collection[TopicPartition]) -> None:
+        began = self.handler.now()
+        left = self._logs.look(tps, self.cluster.snapshot, _END_PATIENCE)
+        patience = max(0.0, began + _END_PATIENCE - self.handler.now())
+        found = self.offsets.list_offsets(dict.fromkeys(left, LATEST), patience) if left else {}
+        self._looked_at = self.handler.now()
+        self.looks += 1
+        for tp, answer in found.items():
+            if answer.error is None:
+                self._logs.note(tp, answer.offset, answer.leader_epoch)
+            elif not answer.may_change:
+                raise answer.error
+            else:
+                log.warning("the end of %s-%d is not known: %s", *tp, answer.error)
+
+    @property
+    def epochs(self) -> dict[TopicPartition, int]:
+        """The leaders' epochs when they told the ends."""
+        return self._logs.epochs
 
     def look_again_in(self) -> float:
         """Seconds until :meth:`ends` asks again."""
         return max(0.0, self._looked_at + LOOK_EVERY - self.handler.now())
 
-    def known_ends(self) -> Offsets:
-        """The ends as last seen, without asking."""
-        return dict(self._ends)
+    def shown_ends(self) -> dict[str, dict[str, int]]:
+        """The ends as last seen, without asking, as Spark's own source shows offsets: ``{"topic": {"0": 23}}``."""
+        for tp in sorted(self._logs.take_changed()):
+            self._shown.setdefault(tp.topic, {})[str(tp.partition)] = self._logs.ends[tp]
+        return self._shown
 
     def starts(self, tps: Collection[TopicPartition]) -> Offsets:
         """Where the logs begin."""

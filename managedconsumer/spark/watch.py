@@ -28,14 +28,16 @@ class LogWatch:
         self._view = view
         self.ids: dict[str, str] = {}
         # The leader's epoch, and where the log ended in it: what is before that end has this epoch or an older one.
-        self._known: dict[TopicPartition, tuple[int, int]] = {}
+        self._epochs: dict[TopicPartition, int] = {}
+        self._ends: Offsets = {}
         self._seen: tuple[object, int, int] = (None, 0, 0)
 
     def remember(self, before: StreamOffset) -> None:
         """What the checkpoint says of the logs counts until it was compared."""
         self.ids = {**before.ids, **self.ids}
         for tp, epoch in before.epochs.items():
-            self._known.setdefault(tp, (epoch, before.ranges[tp].stop))
+            if tp not in self._epochs:
+                self._epochs[tp], self._ends[tp] = epoch, before.ranges[tp].stop
 
     def moved(self, positions: Mapping[TopicPartition, int]) -> Offsets:
         """Where to go on instead, for the positions whose records are not what was read before.
@@ -50,9 +52,8 @@ class LogWatch:
             return {}
         self._seen = seen
         moved = self._made_anew(positions)
-        left = {tp: offset for tp, offset in positions.items() if tp not in moved}
-        moved.update(self._beyond(left, ends))
-        moved.update(self._truncated({tp: offset for tp, offset in left.items() if tp not in moved}, ends))
+        moved.update(self._beyond(_without(positions, moved), ends))
+        moved.update(self._truncated(_without(positions, moved), ends))
         return moved
 
     def inside(self, positions: Mapping[TopicPartition, int]) -> Offsets:
@@ -95,7 +96,7 @@ class LogWatch:
 
     def _beyond(self, positions: Mapping[TopicPartition, int], ends: Offsets) -> Offsets:
         """No position may be behind the end of its log: then the topic was made anew, or truncated."""
-        beyond = {tp: end for tp, end in ends.items() if tp in positions and positions[tp] > end}
+        beyond = {tp: ends[tp] for tp, offset in positions.items() if offset > ends.get(tp, offset)}
         for _ in range(_LOOKS_BEFORE_LOSS):
             if not beyond:
                 return {}
@@ -112,12 +113,14 @@ class LogWatch:
 
     def _truncated(self, positions: Mapping[TopicPartition, int], ends: Offsets) -> Offsets:
         """A new leader may have fewer records than were read, and others in their place by now."""
-        now = self._view.epochs
+        now, known = self._view.epochs, self._epochs
         asked = {}
-        for tp, offset in positions.items():
-            epoch, end = self._known.get(tp, (-1, -1))
-            if 0 <= epoch < now.get(tp, -1) and offset <= end:
-                asked[tp] = epoch
+        if known != now:
+            asked = {
+                tp: epoch
+                for tp, offset in positions.items()
+                if 0 <= (epoch := known.get(tp, -1)) < now.get(tp, -1) and offset <= self._ends[tp]
+            }
         moved: Offsets = {}
         for tp, answer in (self._view.offsets.epoch_ends(asked) if asked else {}).items():
             del asked[tp]
@@ -127,11 +130,19 @@ class LogWatch:
                     f"{positions[tp] - 1} were read already and are other records now"
                 )
                 moved[tp] = answer.end_offset
-        for tp in positions:
-            if tp not in asked and tp in now and tp in ends:  # what was not answered is asked again
-                self._known[tp] = (now[tp], ends[tp])
+        seen = [tp for tp in positions if tp in ends and tp in now]
+        again = {tp: self._ends[tp] for tp in asked}  # what was not answered is asked again
+        self._ends.update({tp: ends[tp] for tp in seen})
+        self._ends.update(again)
+        if known != now:
+            known.update({tp: now[tp] for tp in seen if tp not in asked})
         return {**moved, **self.inside(moved)}
 
     def _forget(self, tps: Collection[TopicPartition]) -> None:
         for tp in tps:
-            self._known.pop(tp, None)
+            self._epochs.pop(tp, None)
+            self._ends.pop(tp, None)
+
+
+def _without(positions: Mapping[TopicPartition, int], moved: Offsets) -> Mapping[TopicPartition, int]:
+    return {tp: offset for tp, offset in positions.items() if tp not in moved} if moved else positions

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Iterable, Mapping
+from contextlib import contextmanager
+from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
@@ -20,7 +21,7 @@ from managedconsumer.runtime.net import diagnose
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.waiting.together import Together
 from managedconsumer.structs import ClusterSnapshot, Generation, TopicPartition
-from managedconsumer.wire.protocol import schemas
+from managedconsumer.wire.protocol import plainoffsets, schemas
 
 log = logging.getLogger(__name__)
 
@@ -150,16 +151,40 @@ class OffsetClient:
 
     def _ask_leader(self, node: int, api: schemas.Api, body: Mapping[str, Any], timeout_ms: float) -> dict[str, Any]:
         """Connect if needed, and ask: both within ``timeout_ms``, and no longer than any request."""
+        with self._borrowed(node, timeout_ms) as (connection, left_ms):
+            return connection.request(api, body, left_ms())
+
+    @contextmanager
+    def _borrowed(self, node: int, timeout_ms: float) -> Iterator[tuple[Connection, Callable[[], float]]]:
+        """A connection to the broker, and how many ms are left after connecting."""
         timeout_ms = min(timeout_ms, self._cluster.settings.request_timeout_ms)
         until = self._now() + timeout_ms / 1000.0
         connection = self._leaders.borrow(node, timeout_ms)
         try:
-            return connection.request(api, body, max(1.0, 1000.0 * (until - self._now())))
+            yield connection, lambda: max(1.0, 1000.0 * (until - self._now()))
         except CONNECTION_ERRORS:
             connection.close()
             raise
         finally:
             self._leaders.give_back(connection)
+
+    def ends_once(
+        self, node: int, encode: Callable[[int], bytes], timeout_ms: float
+    ) -> tuple[int, dict[str, bytes]] | None:
+        """ListOffsets as the caller has encoded it for the version, and that version with the answer's topics.
+
+        None: the answer is not a plain one. See :mod:`managedconsumer.wire.protocol.plainoffsets`.
+        """
+        with self._borrowed(node, timeout_ms) as (connection, left_ms):
+            version = connection.version(schemas.LIST_OFFSETS)
+            sent = connection.send(schemas.LIST_OFFSETS, encode(version), version)
+            frame = connection.receive_frame(sent, left_ms())
+            plain = plainoffsets.read(version, frame) if version in plainoffsets.VERSIONS else None
+            if plain is None:
+                return None
+            if plain[0]:
+                connection.note_throttle(plain[0])
+            return version, plain[1]
 
     # -- the group's offsets --------------------------------------------------------------------------
 

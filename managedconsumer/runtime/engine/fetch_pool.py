@@ -22,6 +22,7 @@ from managedconsumer.runtime.engine.taking import Taking
 from managedconsumer.runtime.engine.troubles import FETCH
 from managedconsumer.runtime.net.buffers import BufferPool
 from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.runtime.net.fetch_wait import answer_timeout_ms
 from managedconsumer.structs import ClusterSnapshot
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import RecordChunk
@@ -39,12 +40,6 @@ _SMALL_ANSWER = 12 * 1024
 # do by default. The first message ends the wait, and so does whatever else there is to ask for (``_hurry``).
 _QUIET_AFTER = 1.0
 QUIET_WAIT_MS = 500
-
-
-def answer_timeout_ms(connection: Connection, max_wait_ms: int, now: float) -> float:
-    """How long to wait for a Fetch: as for any request, and what the broker waits and throttles us for (KIP-219)."""
-    throttled = max(0.0, connection.throttled_until - now)
-    return max_wait_ms + connection.settings.request_timeout_ms + 1000 * throttled
 
 
 class FetchPool(Taking):

@@ -156,8 +156,8 @@ class Connection(Stream):
         """Send a request and wait for its answer; see :meth:`send` and :meth:`receive`."""
         return self.receive(self.send(api, body, version), timeout_ms)
 
-    def send(self, api: schemas.Api, body: Mapping[str, Any], version: int | None = None) -> int:
-        """Send a request; returns its correlation id.  Logs in again before, when that is due and nothing is under way.
+    def send(self, api: schemas.Api, body: Mapping[str, Any] | bytes, version: int | None = None) -> int:
+        """Send a request (bytes are encoded already); returns its correlation id.  Logs in again before, when due.
 
         :raises ValueError: the body cannot be encoded; the connection stays usable
         :raises SocketDisconnectedError: the broker has closed the connection, idle or not

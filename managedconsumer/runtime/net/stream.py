@@ -59,8 +59,8 @@ class Stream:
         """End the connection; never raises.  A blocked call wakes at once and raises SocketDisconnectedError."""
         self._hold.close()
 
-    def _transmit(self, api: schemas.Api, version: int, body: Mapping[str, Any], deadline: float) -> Pending:
-        encoded = api.encode(version, body)
+    def _transmit(self, api: schemas.Api, version: int, body: Mapping[str, Any] | bytes, deadline: float) -> Pending:
+        encoded = body if isinstance(body, bytes) else api.encode(version, body)
         self._last_id = 1 if self._last_id >= _MAX_CORRELATION_ID else self._last_id + 1
         frame = framing.encode_frame(api, version, self._last_id, self.settings.client_id, encoded)
         pending = Pending(self._last_id, api, version, self._handler.now(), deadline)

@@ -1,0 +1,211 @@
+"""The jobs of ``spark.py``: what is read, into what, and what a run of it costs."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workload import send_first, value
+
+from managedconsumer.testing.kafka.devbroker import DevBroker
+from managedconsumer.testing.kafka.producer import Producer, encode_plain
+
+_PARTITIONS, _PER_BATCH, _USERS = 8, 1000, 20_000
+_TUNED = {
+    "kafka.fetch.max.wait.ms": "5",
+    "kafka.max.poll.records": "20000",
+    "kafka.max.partition.fetch.bytes": "4194304",
+}
+#: Seconds after which a stream is given up.
+_PATIENCE = 300
+#: Small triggers: so many, of so many rows.
+TRIGGERS, ROWS = 20, 10_000
+#: Topics: bytes of a value, and the share of ``--messages``.
+TOPICS = {"views": (100, 1.0), "large": (1000, 0.8), "small": (100, 0.0)}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A row: the data source and its options; ``narrow``: it reads only the columns that the job uses."""
+
+    name: str
+    format: str
+    options: Mapping[str, str]
+    narrow: bool = False
+
+
+OURS, NARROW = "managedkafka", "managedkafka, columns that are used"
+DEFAULT, TUNED = "Spark's connector, default", "Spark's connector, tuned"
+SOURCES = [
+    Source(OURS, "managedkafka", {}),
+    Source(NARROW, "managedkafka", {}, narrow=True),
+    Source(DEFAULT, "kafka", {}),
+    Source(TUNED, "kafka", _TUNED),
+]
+
+
+def write_topics(broker: DevBroker, messages: int) -> dict[str, int]:
+    """All topics, and how many messages each has."""
+    counts = {}
+    for topic, (size, share) in TOPICS.items():
+        wanted = int(messages * share) or min(TRIGGERS * ROWS, messages)
+        counts[topic] = _write_views(broker, topic, wanted, size)
+    return counts
+
+
+def _write_views(broker: DevBroker, topic: str, count: int, size: int) -> int:
+    """Page views of 20,000 users over two hours, evenly; how many there are."""
+    broker.create_topic(topic, _PARTITIONS, {"retention.ms": -1})
+    chance = random.Random(7)
+    rounds = -(-count // (_PER_BATCH * _PARTITIONS))
+    with Producer(broker.bootstrap) as producer:
+        producer.partitions(topic)
+        for number in range(rounds):
+            first = 1_760_000_000_000 + number * 7_200_000 // rounds
+            rows = [(b"user-%d" % chance.randrange(_USERS), value(size, chance), first + n) for n in range(_PER_BATCH)]
+            batch = encode_plain(rows)
+            for partition in range(_PARTITIONS):
+                send = producer.send if number else lambda *a: send_first(producer, *a)
+                send(topic, partition, batch)
+        producer.flush()
+    return rounds * _PER_BATCH * _PARTITIONS
+
+
+# -- CPU of a tree of processes -----------------------------------------------------------------------
+
+
+def _processes() -> Iterator[tuple[int, int, float]]:
+    """(process, parent, CPU seconds of it and of its children that have ended)."""
+    tick = os.sysconf("SC_CLK_TCK")
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            yield int(entry.name), int(fields[1]), sum(map(int, fields[11:15])) / tick
+
+
+def tree_cpu() -> float:
+    """CPU seconds of this process and everything below it, now and before."""
+    parents, spent = {}, {}
+    for pid, parent, seconds in _processes():
+        parents[pid], spent[pid] = parent, seconds
+    total = 0.0
+    for pid, seconds in spent.items():
+        above = pid
+        while above and above != os.getpid():
+            above = parents.get(above, 0)
+        total += seconds if above else 0.0
+    return total
+
+
+# -- the jobs -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is done with a topic; ``columns`` are those it uses, "" where it uses all."""
+
+    title: str
+    topic: str
+    run: Callable[[Any, Path], tuple[int, float]]
+    columns: str = ""
+    stream: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def _discard(frame: Any, _: Path) -> tuple[int, float]:
+    frame.write.format("noop").mode("overwrite").save()
+    return -1, 0.0
+
+
+def _sum(frame: Any, _: Path) -> tuple[int, float]:
+    found = frame.selectExpr("count(*)", "sum(length(value))").collect()
+    return int(found[0][0]), 0.0
+
+
+def _to_parquet(frame: Any, home: Path) -> tuple[int, float]:
+    frame.write.parquet(str(home / "rows"))
+    return int(frame.sparkSession.read.parquet(str(home / "rows")).count()), 0.0
+
+
+def _stream(writer: Any, home: Path) -> tuple[int, float]:
+    query = writer.option("checkpointLocation", str(home / "checkpoint")).trigger(availableNow=True).start()
+    if not query.awaitTermination(_PATIENCE):
+        query.stop()
+        raise TimeoutError(f"the stream did not end within {_PATIENCE} s")
+    progress = query.recentProgress
+    inside = sum(each["durationMs"]["triggerExecution"] for each in progress) / 1000
+    return sum(each["numInputRows"] for each in progress), inside
+
+
+def _stream_away(frame: Any, home: Path) -> tuple[int, float]:
+    return _stream(frame.writeStream.format("noop"), home)
+
+
+def _count_views(frame: Any, home: Path) -> tuple[int, float]:
+    from pyspark.sql import functions as sf
+
+    def write(batch: Any, number: int) -> None:
+        counted = batch.groupBy(sf.col("key").cast("string"), sf.window("timestamp", "5 minutes")).count()
+        counted.coalesce(1).write.parquet(str(home / f"counts-{number}"))
+
+    return _stream(frame.writeStream.foreachBatch(write), home)
+
+
+JOBS: dict[str, Job] = {
+    "batch-noop": Job("Batch to noop", "views", _discard, "key,value,timestamp"),
+    "batch-sum": Job("Batch: count and sum of lengths", "views", _sum, "value"),
+    "batch-parquet": Job("Batch to Parquet", "views", _to_parquet, "key,value,timestamp"),
+    "large-noop": Job("Batch to noop, 1 kB", "large", _discard, "key,value,timestamp"),
+    "large-sum": Job("Batch: count and sum of lengths, 1 kB", "large", _sum, "value"),
+    "views": Job("Stream: page views per user and 5 minutes, Parquet", "views", _count_views, "key,timestamp", True),
+    "noop": Job("Stream to noop, all at once", "views", _stream_away, "key,value,timestamp", True),
+    "noop-200k": Job(
+        "Stream to noop, 200,000 a batch",
+        "views",
+        _stream_away,
+        "key,value,timestamp",
+        True,
+        {"maxOffsetsPerTrigger": "200000"},
+    ),
+    "small": Job(
+        f"{TRIGGERS} triggers of {ROWS:,} rows",
+        "small",
+        _stream_away,
+        "key,value,timestamp",
+        True,
+        {"maxOffsetsPerTrigger": str(ROWS)},
+    ),
+}
+
+
+def measure(job: Job, spark: Any, source: Source, bootstrap: str, count: int) -> dict[str, float]:
+    """One run of one job; raises whatever Spark raises, and ValueError if messages are missing."""
+    home = Path(tempfile.mkdtemp(prefix="bench-spark-"))
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": job.topic, "startingOffsets": "earliest"}
+    options.update(source.options)
+    options.update(job.options)
+    if job.stream and source.format == "managedkafka":
+        options["group.id"] = f"bench-{uuid.uuid4().hex[:8]}"  # ours is a member of a group
+    if source.narrow:
+        options["columns"] = job.columns
+    try:
+        began, cpu = time.monotonic(), tree_cpu()
+        reader = (spark.readStream if job.stream else spark.read).format(source.format)
+        rows, inside = job.run(reader.options(**options).load(), home)
+        seconds, spent = time.monotonic() - began, tree_cpu() - cpu
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    if rows not in (-1, count):
+        raise ValueError(f"{rows:,} of {count:,} messages were read")
+    return {"seconds": seconds, "cpu": spent, **({"inside": inside} if job.stream else {})}

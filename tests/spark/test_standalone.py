@@ -1,0 +1,117 @@
+"""A standalone cluster: a master, two workers, ``spark-submit``, and this package shipped as an archive."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import managedconsumer
+from managedconsumer.testing import DevBroker
+from tests.spark.conftest import committed, produce, wait_for
+
+pytestmark = pytest.mark.spark
+
+_APP = """
+import sys
+from pyspark.sql import SparkSession
+from managedconsumer.spark import ManagedKafkaSource
+
+bootstrap, topic, home = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+spark.dataSource.register(ManagedKafkaSource)
+
+def where(_):
+    import managedconsumer, os, socket, time
+    from managedconsumer.wire.records import RecordChunk
+    time.sleep(1)  # so that both workers get one
+    return [(managedconsumer.__file__, os.getcwd(), RecordChunk.__module__)]
+
+found = spark.sparkContext.parallelize(range(2), 2).mapPartitions(where).collect()
+options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+read = spark.read.format("managedkafka").options(**options).load()
+print("BATCH", read.select("partition", "offset").distinct().count())
+stream = spark.readStream.format("managedkafka").options(**options).option("group.id", topic).load()
+query = (stream.select("partition", "offset").writeStream.format("parquet").option("path", home + "/out")
+    .option("checkpointLocation", home + "/checkpoint").trigger(availableNow=True).start())
+query.awaitTermination(200)
+print("STREAM", spark.read.parquet(home + "/out").distinct().count())
+for file, directory, module in found:
+    print("SHIPPED", file.startswith(directory), module)
+print("WORKERS", len({directory for _, directory, _ in found}))
+spark.stop()
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """``spark://host:port`` of a master with two workers of one core each."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment.update(SPARK_HOME=str(home), SPARK_WORKER_DIR=str(tmp_path / "work"), SPARK_DAEMON_MEMORY="256m")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *arguments: str) -> Path:
+        log = tmp_path / f"{name}-{len(started)}.log"
+        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name.lower()}.{name}", *arguments]
+        with log.open("wb") as out:
+            started.append(subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment))
+        return log
+
+    try:
+        log = start("Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        found = wait_for(lambda: re.search(r"spark://127\.0\.0\.1:\d+", log.read_text()), 180, "a master")
+        for _ in range(2):
+            worker = ("--host", "127.0.0.1", "--cores", "1", "--memory", "700m", "--webui-port", "0", found[0])
+            log_of_worker = start("Worker", *worker)
+            wait_for(lambda: "Successfully registered" in log_of_worker.read_text(), 180, "a worker")  # noqa: B023
+        yield found[0]
+    finally:
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            process.wait(30)
+
+
+@pytest.mark.timeout(900)
+def test_a_standalone_cluster_gets_the_package_as_an_archive(
+    cluster: str, kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    name = topic(kafka43, 4)
+    produce(kafka43, name, 20_000)
+    package = Path(managedconsumer.__file__).parent
+    shipped = tmp_path / "shipped"
+    shutil.copytree(package, shipped / "managedconsumer", ignore=shutil.ignore_patterns("__pycache__", "*.c"))
+    archive = shutil.make_archive(str(tmp_path / "managedconsumer"), "zip", shipped)
+    app = tmp_path / "app.py"
+    app.write_text(_APP)
+    import pyspark
+
+    submit = [
+        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        *("--master", cluster, "--driver-memory", "512m", "--executor-memory", "512m"),
+        *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.testing.memory=536870912"),
+        *("--conf", "spark.ui.enabled=false", "--archives", f"{archive}#shipped"),
+        *("--conf", "spark.executorEnv.PYTHONPATH=./shipped"),
+        *(str(app), kafka43.bootstrap, name, str(tmp_path)),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(shipped), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        submit, capture_output=True, text=True, timeout=600, env=environment, cwd=tmp_path, check=False
+    )
+    said = done.stdout.splitlines()
+    assert "BATCH 20000" in said, done.stdout + done.stderr[-4000:]
+    assert "STREAM 20000" in said
+    shipped_rows = [line for line in said if line.startswith("SHIPPED")]
+    implementation = shipped_rows[0].split()[-1]
+    assert shipped_rows == [f"SHIPPED True {implementation}"] * 2, "both workers read with what was shipped"
+    assert "WORKERS 2" in said
+    assert committed(kafka43, name, name) == dict.fromkeys(range(4), 5000)
