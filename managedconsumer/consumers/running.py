@@ -9,11 +9,13 @@ from typing import Any, Awaitable, Callable, NoReturn
 from managedconsumer import errors as err
 from managedconsumer.config import check_bool, check_callable, check_choice, check_int, wrong_kind
 from managedconsumer.consumers.reading import ReadingAPI
+from managedconsumer.consumers.session import Session
 from managedconsumer.consumers.signals import stop_on_signals
 from managedconsumer.processing.values import Retry, RunSummary, plan_of
 from managedconsumer.runtime.running.run import Calls, Run, keep, let_go
 from managedconsumer.runtime.running.tasks import TaskRun
 from managedconsumer.runtime.running.threads import ThreadRun
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import Message
 
 _KINDS = ("threads", "greenlets", "asyncio")
@@ -23,6 +25,19 @@ _COMMIT_EVERY = 1.0
 _PROGRESS_EVERY = 0.5
 # How much longer (seconds) than its grace a run may take to end before a stop() in another thread goes on without it.
 _PATIENCE = 15.0
+
+
+class _Parts(NamedTuple):
+    """What a run needs of its consumer."""
+
+    session: Session
+    end_soon: Callable[[], None]
+    #: Stops the consumer within so many seconds, and does not look whether a run goes on.
+    stop_now: Callable[[float | None], Any]
+    #: Raises for a batch that cannot be read, unless the user wants it skipped.
+    decide_corrupt: Callable[[err.CorruptRecordError], None]
+    #: See :class:`~managedconsumer.runtime.running.run.Calls`.
+    deserialize: Callable[[Message], bool] | None
 
 
 class RunningAPI(ReadingAPI):
@@ -85,7 +100,7 @@ class RunningAPI(ReadingAPI):
         if on == "greenlets" and self._session.engine.handler.native:
             raise err.ConfigurationError("on='greenlets' needs a consumer made with use_greenlets=True")
         plan = plan_of(order, max_in_flight, batch, retry)
-        return _Running(self, plan, handler, on_dead, workers, grace_ms, signals, progress).in_threads()
+        return _Running(self._parts(), plan, handler, on_dead, workers, grace_ms, signals, progress).in_threads()
 
     async def run_async(
         self,
@@ -108,7 +123,11 @@ class RunningAPI(ReadingAPI):
         if not _is_coroutine_function(handler):
             raise wrong_kind("handler", handler, "a coroutine function")
         plan = plan_of(order, max_in_flight, batch, retry)
-        return await _Running(self, plan, handler, on_dead, workers, grace_ms, signals, progress).in_tasks()
+        return await _Running(self._parts(), plan, handler, on_dead, workers, grace_ms, signals, progress).in_tasks()
+
+    def _parts(self) -> _Parts:
+        deserialize = None if self._session.options.deserializer is None else self._can_use
+        return _Parts(self._session, self.end_soon, self._stop_now, self._decide_corrupt, deserialize)
 
     def _can_use(self, message: Message) -> bool:
         """Apply the deserializer; False: the user wants the message skipped. What it raises is the handler's error."""
@@ -135,7 +154,7 @@ class _Running:
 
     def __init__(
         self,
-        consumer: RunningAPI,
+        consumer: _Parts,
         plan: Any,
         handler: Any,
         on_dead: Any,
@@ -147,16 +166,14 @@ class _Running:
         if not callable(handler):
             raise wrong_kind("handler", handler, "a function")
         self._consumer = consumer
-        self._session = session = consumer._session  # noqa: SLF001 (this is a part of that class)
+        self._session = session = consumer.session
         self._engine = session.engine
         self._grace = check_int("grace_ms", grace_ms, 0, "ms") / 1000.0
         self._signals = check_bool("signals", signals)
         shown = check_bool("progress", progress) and sys.stderr.isatty()
         self._shown = self._engine.handler.now() if shown else None
-        deserialize = None if session.options.deserializer is None else consumer._can_use  # noqa: SLF001
-        calls = Calls(handler, check_callable("on_dead", on_dead), deserialize)
+        calls = Calls(handler, check_callable("on_dead", on_dead), consumer.deserialize)
         self._run = Run(self._engine, plan, calls, check_int("workers", workers))
-        self._attempts = 1 if plan.retry is None else plan.retry.attempts
         self._reason = "stopped"
         self._ended = self._engine.handler.Event()
         self._owner = self._engine.handler.ident()
@@ -187,7 +204,7 @@ class _Running:
     # -- the two ways -----------------------------------------------------------------------------------
 
     def in_threads(self) -> RunSummary:
-        driver = ThreadRun(self._run, self._consumer._decide_corrupt)  # noqa: SLF001
+        driver = ThreadRun(self._run, self._consumer.decide_corrupt)
         problem: BaseException | None = None
         self._begin()
         try:
@@ -202,7 +219,7 @@ class _Running:
             problem = error
         try:
             self._run.abandon()
-            self._consumer._stop_now(self._engine.stop_timeout)  # noqa: SLF001
+            self._consumer.stop_now(self._engine.stop_timeout)
         finally:
             driver.join()
             self._over()
@@ -211,7 +228,7 @@ class _Running:
     async def in_tasks(self) -> RunSummary:
         import asyncio
 
-        driver = TaskRun(self._run, self._consumer._decide_corrupt)  # noqa: SLF001
+        driver = TaskRun(self._run, self._consumer.decide_corrupt)
         problem: BaseException | None = None
         self._begin()
         try:
@@ -226,7 +243,7 @@ class _Running:
             problem = error
         try:
             self._run.abandon()
-            await asyncio.shield(asyncio.to_thread(self._consumer._stop_now, self._engine.stop_timeout))  # noqa: SLF001
+            await asyncio.shield(asyncio.to_thread(self._consumer.stop_now, self._engine.stop_timeout))
         finally:
             await driver.join()
             self._over()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import zlib
+from bisect import bisect_left
 from typing import Iterable, Sequence
 
 from managedconsumer.values import NamedTuple
@@ -34,7 +35,10 @@ class OffsetMap(NamedTuple):
 
     def finished(self, offset: int) -> bool:
         """True if ``offset``, at or behind the committed one, is finished."""
-        return offset < self.top and offset not in self.unfinished
+        if offset >= self.top:
+            return False
+        place = bisect_left(self.unfinished, offset)
+        return place == len(self.unfinished) or self.unfinished[place] != offset
 
 
 def encode(known: OffsetMap, base: int) -> str:

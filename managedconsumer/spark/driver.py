@@ -291,7 +291,7 @@ class StreamDriver:
 
     def _plan(self, positions: Offsets, max_rows: int | None) -> StreamOffset | None:
         ends = ranges.cap(self.view.ends(positions), self._limit)
-        available = sum(max(0, end - positions[tp]) for tp, end in ends.items())
+        available = sum([end - positions[tp] for tp, end in ends.items() if end > positions[tp]])
         if not available or (self._limit is None and not self._pace.wants(available, self.view.handler.now())):
             return None
         planned = ranges.plan(positions, ends, max_rows, self._start.ranges)

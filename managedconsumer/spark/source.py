@@ -43,7 +43,7 @@ from managedconsumer.spark.migration import batch_between
 from managedconsumer.spark.migration import read as read_offset
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.pace import at_most
-from managedconsumer.spark.ranges import OffsetMemory, OffsetRange, Ranges
+from managedconsumer.spark.ranges import OffsetMemory, OffsetRange, Ranges, StreamOffset
 from managedconsumer.spark.read import Task, freeze_modules, read_task
 from managedconsumer.spark.tasks import share_out, split
 from managedconsumer.structs import TopicPartition
@@ -52,7 +52,6 @@ from managedconsumer.wire.records.arrow import COLUMNS
 # What only the driver needs is imported there: the executors' workers import this file, too.
 if TYPE_CHECKING:
     from managedconsumer.spark.driver import StreamDriver
-    from managedconsumer.spark.ranges import StreamOffset
     from managedconsumer.spark.sizes import RecordSizes
 
 
