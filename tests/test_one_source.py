@@ -17,8 +17,11 @@ ALLOWED = {
     "runtime/net/sasl.py": {"secrets"},  # nonces: what must not be guessed is no part of any schedule
     "clock.py": {"time"},  # names the real clock as a default for objects that are made without a handler
     "spark/events.py": {"random"},  # example data from a seed
-    "spark/store.py": {"uuid"},  # names of files
-    "spark/pageviews.py": {"uuid"},
+    # Names and ages of files, as the file system's clock tells them; the same for rows of a database.
+    "spark/claims/objects.py": {"time", "uuid"},
+    "spark/claims/sql.py": {"time"},
+    "spark/pageviews.py": {"time", "uuid"},
+    "spark/decoding/registry.py": {"time"},  # pauses between attempts, in a Spark task
 }
 ROOMS = ("testing", "cli")  # with their own clocks, and data of their own
 

@@ -24,6 +24,7 @@ CONTRACT = {
     "Partition",
     "RangeProtocol",
     "RoundRobinProtocol",
+    "PartitionProgress",
     "Retry",
     "RunSummary",
     "SimpleConsumer",

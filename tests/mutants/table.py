@@ -598,8 +598,8 @@ SPARK = [
     Mutant(
         "small partitions are forgotten beside a large one",
         "managedconsumer/spark/ranges.py",
-        "granted[tp] = 1 + (available[tp] - 1) * spare // rest",
-        "granted[tp] = available[tp] * limit // total",
+        "granted.update({tp: 1 + (available[tp] - 1) * spare // rest for tp in waiting})",
+        "granted.update({tp: available[tp] * limit // total for tp in waiting})",
         ("tests/spark/test_ranges.py",),
     ),
 ]
