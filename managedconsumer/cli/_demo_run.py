@@ -172,7 +172,10 @@ class Demo:
     def _start(self, topic: DemoTopic) -> None:
         plan = self.plan
         options = {} if plan.batch is None else {"maxOffsetsPerTrigger": str(plan.batch)}
-        counts = PageViewCounts(self.output, topic.bootstrap, topic.name, f"{topic.name}-spark", options=options)
+        # The claims are in the directory, so that ``--fresh`` forgets them with it.
+        counts = PageViewCounts(
+            self.output, topic.bootstrap, topic.name, f"{topic.name}-spark", options=options, claims="directory"
+        )
         short = 0 < plan.records <= _SHORT_RUN and plan.rate is None and not plan.keep_running
         self._query = Query(counts, self.output / "spark.log", plan.memory, quick=short)
         self._query.start()
