@@ -228,6 +228,50 @@ def test_nothing_is_lost_when_the_thread_is_interrupted(
     until(lambda: again.seen == [b"0", b"1"])
 
 
+class Callback:
+    """For the consuming thread."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+
+    def run(self) -> None:
+        self.ran += 1
+
+    async def run_async(self) -> None:
+        self.run()
+
+
+@pytest.mark.parametrize("what", ["a message", "a callback"])
+def test_nothing_is_lost_when_the_thread_is_interrupted_as_it_leaves_the_loans(
+    broker: MemoryBroker, reader: Reader, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It has got a message, or a callback to run, already."""
+    engine, callback = state(reader.consumer), Callback()
+    lending_, leave = engine.fetchers.lending, engine.fetchers.lending.nobody_serves
+
+    def interrupted(who: int) -> None:
+        monkeypatch.setattr(lending_, "nobody_serves", leave)
+        leave(who)
+        raise Interrupted
+
+    until(lambda: watching(reader.consumer))
+    monkeypatch.setattr(lending_, "nobody_serves", interrupted)
+    if what == "a message":
+        broker.produce(TOPIC, [b"0"])
+    else:
+        engine.run_in_user_thread(callback)
+    reader.thread.join(10)
+    assert isinstance(reader.error, Interrupted)
+    again = Reader(reader.consumer)
+    if what == "a message":
+        until(lambda: again.seen == [b"0"])
+    else:
+        until(lambda: callback.ran)
+    broker.produce(TOPIC, [b"1"])
+    until(lambda: again.seen[-1:] == [b"1"])
+    assert callback.ran == (what == "a callback")
+
+
 def test_a_signals_handler_interrupts_the_wait(broker: MemoryBroker, make: Callable[..., Any]) -> None:
     consumer = make(ManagedBalancedConsumer, "group")
 

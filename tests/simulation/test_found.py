@@ -325,6 +325,13 @@ def test_seeds_in_which_messages_come_with_the_news_of_another_leader(seed: int)
     assert trace.ok, trace
 
 
+@pytest.mark.parametrize("seed", [5476, 18225, 19870])
+def test_an_interruption_as_a_thread_leaves_what_was_lent_to_it(seed: int) -> None:
+    """The messages that it had got were finished unseen, or the callback that it was to run never ran."""
+    trace = simulate(seed)
+    assert trace.ok, trace
+
+
 def test_where_the_log_ends_is_asked_again_although_the_group_rebalances() -> None:
     """A leader's connection breaks while a second member joins: what comes after ``start()`` is read all the same."""
     plan = Plan(seed=3, members=1, topics={"t": 2}, nodes=1, fault_rate=0.0, reset="latest", session=2.0, rebalance=6.0)

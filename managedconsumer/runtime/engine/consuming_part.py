@@ -96,12 +96,18 @@ class ConsumingPart(AssignmentPart):
     def _wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
         """Call ``take`` until it gives something; runs the consuming thread's callbacks first, outside the lock."""
         who = self.handler.ident()
+        taken: T | None = None
         try:
-            return self._wait_as(who, take, timeout)
-        finally:
-            if self.server == who:
-                self.server = 0  # before anything can interrupt this
-                self.fetchers.lending.nobody_serves(who)
+            try:
+                taken = self._wait_as(who, take, timeout)
+            finally:
+                if self.server == who:
+                    self.server = 0  # before anything can interrupt this
+                    self.fetchers.lending.nobody_serves(who)
+        except BaseException:
+            self._give_back(who, taken, None)
+            raise
+        return taken
 
     def _wait_as(self, who: int, take: Callable[[int], T | None], timeout: float | None) -> T | None:
         deadline: Deadline | None = None
@@ -127,19 +133,26 @@ class ConsumingPart(AssignmentPart):
                         )
                 for loan in ready:
                     self.fetchers.lending.serve(loan, who)
+                if task is not None and self.server == who:  # the user's code may take long
+                    self.fetchers.lending.nobody_serves(who)
             except BaseException:
-                if taken:
-                    with self.lock:
-                        self.collector.take_back(who)
+                self._give_back(who, taken, task)
                 raise
             finally:
                 self.inside.discard(who)
             if task is not None:
-                if self.server == who:  # the user's code may take long
-                    self.fetchers.lending.nobody_serves(who)
                 self._run_task(task, who)
             else:
                 self.check_process()
+
+    def _give_back(self, who: int, taken: Any, task: Task | None) -> None:
+        """A call was interrupted that had got a message, or a callback to run: both are for a later call."""
+        if taken or task is not None:
+            with self.lock:
+                if taken:
+                    self.collector.take_back(who)
+                if task is not None:
+                    self._tasks.appendleft(task)
 
     def _rest(self, who: int, seconds: float, now: float) -> Sequence[Loan]:
         """Wait for news. Gives the connections on loan over which something has come. The lock is held, once."""

@@ -42,10 +42,11 @@ _NEVER = ("managedconsumer/testing/", "managedconsumer/errors.py")
 def _comes_at_once(file: str, line: int) -> bool:
     """True for a line that the interpreter goes to without a look at signals.
 
-    It is the first one of a ``finally`` or ``except``, or a ``yield`` of what is there already.
+    It is the first one of a ``finally`` or ``except``, a ``yield`` of what is there already, or a ``with``: to that the
+    interpreter comes back at the end of its block, and nothing happens between that and the release of a lock.
     """
     clean_up = linecache.getline(file, line - 1).strip().startswith(("finally:", "except"))
-    return clean_up or linecache.getline(file, line).strip().startswith("yield ")
+    return clean_up or linecache.getline(file, line).strip().startswith(("yield ", "with "))
 
 
 class Steps:
