@@ -53,6 +53,10 @@ def attach(store: ClaimingStore, consumer: Any, group: str | None, lonely: str) 
     held = partitions_of(consumer)
     if held:  # it has joined already: what comes later is told to the listener
         taking.take(held)
+        # What the group took away meanwhile was never told to the listener, so it does not hear that it is gone.
+        gone = set(held).difference(partitions_of(consumer))
+        if gone:
+            store.give_up(name, gone)
 
 
 def rewind(consumer: Any, begins: Callable[[str], Mapping[TopicPartition, int]]) -> None:

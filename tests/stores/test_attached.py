@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,6 +130,34 @@ def test_members_that_come_and_go(broker: MemoryBroker, open_store: Callable[[],
         first.leave()
         second.leave()
     assert values(database) == list(range(2 * COUNT))
+
+
+class Losing:
+    """A member that loses a partition while the store looks where it is."""
+
+    group, generation_id, consumer_id, listener = "billing", 1, b"m1", None
+
+    def __init__(self) -> None:
+        self.keys = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+
+    @property
+    def partitions(self) -> dict[int, Any]:
+        return {key.partition: SimpleNamespace(key=key, id=key.partition) for key in self.keys}
+
+    @property
+    def held_offsets(self) -> dict[int, int]:
+        del self.keys[1:]
+        return {}
+
+    def seek(self, _tp: TopicPartition, _offset: int) -> None:
+        """It reads on from there."""
+
+
+def test_what_is_taken_away_while_a_store_is_attached_is_not_claimed(open_store: Callable[[], SQLStore]) -> None:
+    """The listener was not there when the partition went."""
+    store, consumer = open_store(), Losing()
+    store.attach(consumer)
+    assert list(store.claimed("billing")) == [TopicPartition("orders", 0)]
 
 
 def test_a_zombies_transaction_is_refused(
