@@ -53,10 +53,7 @@ def attach(store: ClaimingStore, consumer: Any, group: str | None, lonely: str) 
     held = partitions_of(consumer)
     if held:  # it has joined already: what comes later is told to the listener
         taking.take(held)
-        # What the group took away meanwhile was never told to the listener, so it does not hear that it is gone.
-        gone = set(held).difference(partitions_of(consumer))
-        if gone:
-            store.give_up(name, gone)
+        taking.look_what_is_gone()
 
 
 def rewind(consumer: Any, begins: Callable[[str], Mapping[TopicPartition, int]]) -> None:
@@ -84,6 +81,18 @@ class Taking:
         self._consumer = consumer
         self._lonely = lonely
         self._confirmed = confirmed
+        self._taken: set[TopicPartition] = set()
+
+    def look_what_is_gone(self) -> None:
+        """Give up what the group took away while the store was being attached: the listener never heard of it."""
+        gone = self._taken.difference(partitions_of(self._consumer))
+        if gone:
+            self.give_up(gone)
+
+    def give_up(self, tps: Collection[TopicPartition]) -> None:
+        """These are not the consumer's any more."""
+        self._taken.difference_update(tps)
+        self.store.give_up(self.group, tps)
 
     def take(self, tps: Collection[TopicPartition]) -> None:
         """Claim ``tps`` and read on from what the store has of them."""
@@ -100,6 +109,7 @@ class Taking:
             except FencedStoreError:
                 if not left or self._identity() == me:
                     raise
+        self._taken.update(tps)
         positions = self._positions()
         for tp, offset in self.store.claimed(self.group).items():
             if offset is not None and tp in tps and positions.get(tp) != offset:
@@ -145,6 +155,7 @@ class StoreListener:
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> Any:
         """Claim them, and read on from the store."""
+        self.taking.look_what_is_gone()
         if assigned:
             self.taking.take(assigned)
         return None if self._inner is None else self._inner.on_partitions_assigned(assigned)
@@ -154,11 +165,11 @@ class StoreListener:
         try:
             return None if self._inner is None else self._inner.on_partitions_revoked(revoked)
         finally:
-            self.taking.store.give_up(self.taking.group, revoked)
+            self.taking.give_up(revoked)
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> Any:
         """Others may have claimed them already."""
-        self.taking.store.give_up(self.taking.group, lost)
+        self.taking.give_up(lost)
         if self._inner is None:
             return None
         call = getattr(self._inner, "on_partitions_lost", None) or self._inner.on_partitions_revoked

@@ -16,7 +16,7 @@ import managedconsumer
 from managedconsumer.testing import DevBroker
 from tests.spark.conftest import committed, produce, wait_for
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]  # two minutes: run by hand
 
 _APP = """
 import sys

@@ -135,7 +135,8 @@ def test_members_that_come_and_go(broker: MemoryBroker, open_store: Callable[[],
 class Losing:
     """A member that loses a partition while the store looks where it is."""
 
-    group, generation_id, consumer_id, listener = "billing", 1, b"m1", None
+    group, generation_id, consumer_id = "billing", 1, b"m1"
+    listener: Any = None
 
     def __init__(self) -> None:
         self.keys = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
@@ -158,6 +159,9 @@ def test_what_is_taken_away_while_a_store_is_attached_is_not_claimed(open_store:
     store, consumer = open_store(), Losing()
     store.attach(consumer)
     assert list(store.claimed("billing")) == [TopicPartition("orders", 0)]
+    consumer.keys = [TopicPartition("orders", 5)]  # the next assignment
+    consumer.listener.on_partitions_assigned(consumer.keys)
+    assert list(store.claimed("billing")) == [TopicPartition("orders", 5)]
 
 
 def test_a_zombies_transaction_is_refused(
