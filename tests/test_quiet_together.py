@@ -93,9 +93,8 @@ def test_they_need_one_connection_for_the_watch_and_one_for_the_rest(
 ) -> None:
     consumers = [opened(f"g{number}", greenlets=greenlets) for number in range(4)]
     let_them_be_quiet(*consumers)
-    # Greenlets do not share what their client has: one each, and one for the watch.
-    most = 1 + len(consumers) if greenlets else 2
-    until(lambda: [each.consume_batch(timeout_ms=5) for each in consumers] and broker.connections <= most, 60.0)
+    most = 3 if greenlets else 2  # greenlets do not share what their client has
+    until(lambda: [each.consume_batch(timeout_ms=5) for each in consumers] and broker.connections <= most)
     assert not [thread.name for thread in threading.enumerate() if "fetcher" in thread.name]
     assert all(each.health()["fetchers"] for each in consumers)
 

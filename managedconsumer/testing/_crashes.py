@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import FrameType
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 
 class Crash(BaseException):
@@ -42,6 +42,17 @@ def _traced(call: Callable[[], object], tracer: Any) -> None:
     before = sys.gettrace()
     sys.settrace(tracer)
     try:
-        call()
+        for _ in _apart(call):
+            pass
     finally:
         sys.settrace(before)
+
+
+def _apart(call: Callable[[], object]) -> Iterator[None]:
+    """Run ``call`` in a generator: the exceptions that it handles are forgotten when it ends.
+
+    CPython does not do that where a trace function raises at the first line of an ``except`` block: every later
+    exception of the thread would have that one as its ``__context__``.
+    """
+    call()
+    yield

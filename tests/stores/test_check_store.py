@@ -136,6 +136,9 @@ def check(world: World, **more: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_right_store_passes(seed: int) -> None:
     check(World(), walks=3, seed=seed)
+    with pytest.raises(ValueError, match="after it") as raised:
+        raise ValueError("after it")
+    assert raised.value.__context__ is None  # what a crash interrupted is over
 
 
 MISTAKES = [

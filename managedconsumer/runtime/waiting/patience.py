@@ -48,6 +48,8 @@ class Patience:
 
             # Not gevent.sleep(0), which gives way to what is ready but, fifty times over, not to timers and sockets.
             hub = get_hub()
+            # The loop's time is from before this turn: by it, what became due meanwhile would come after this timer.
+            hub.loop.update_now()
             hub.wait(hub.loop.timer(0))
             self._last_turn = self._handler.now()
 
