@@ -1,8 +1,8 @@
 """Consumes on greenlets beside one that ticks, and says how long the hub was kept from it; a process of its own.
 
 ``python -m tests.broker.hub '{"patch": false, "bootstrap": ..., "topics": [...], "way": "consume", ...}'`` prints a
-line of JSON. The time that the operating system gave to other processes is taken off, also where it was a thread with the
-interpreter's lock that had to wait: what is left is what this process did.
+line of JSON. The time that the operating system gave to other processes is taken off, also where a thread with the
+interpreter's lock had to wait: what is left is what this process did.
 """
 
 from __future__ import annotations
