@@ -8,6 +8,7 @@ import pickle
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from datetime import datetime
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.wire import records
-from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker
+from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker, encode_messages
 from tests.wire.recordkit import PARTITION, TOPIC, batch, chunk, drain, flip, offsets
 
 
@@ -113,6 +114,17 @@ def test_records_below_the_fetch_offset_are_not_delivered(twin: ModuleType) -> N
     records_ = chunk(twin, batch(0, 10) + batch(10, 2), 7)
     assert records_.position == 7
     assert offsets(records_) == [7, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("read", [offsets, lambda records_: offsets(records_.take(100))], ids=["next", "take"])
+def test_damaged_offsets_within_old_compressed_messages_repeat_no_message(
+    twin: ModuleType, magic: int, read: Callable[[Any], list[int]]
+) -> None:
+    """Also where small batches are read ahead of the position."""
+    damaged = [Record(b"v", offset_delta=delta) for delta in (-4, -2, 0, 3)]
+    data = batch(0, 4) + encode_messages(damaged, magic=magic, base_offset=4, codec=1) + batch(9, 1)
+    assert read(chunk(twin, data)) == [0, 1, 2, 3, 4, 7, 9]
 
 
 def test_a_fetch_offset_beyond_a_compacted_batch_moves_on(twin: ModuleType) -> None:

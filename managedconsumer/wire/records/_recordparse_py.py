@@ -10,6 +10,8 @@ from __future__ import annotations
 from managedconsumer.wire.records._message_py import Message
 from managedconsumer.wire.records.format import bad_offset, read_varint, signed, zigzag
 
+_SAFE_TIMESTAMP = 1 << 62
+
 ONE_BYTE: list[int] = []
 """The number that a varint of one byte stands for (zigzag decoded)."""
 
@@ -29,6 +31,16 @@ def load_tables() -> None:
         rows: list[list[int | None]] = [[]] * 128
         rows += [[*(zigzag(low | high << 7) for high in range(128)), *more] for low in range(128)]
         TWO_BYTES[:] = rows
+
+
+def mend_timestamps(messages: list[Message], base: int, appended: int | None) -> None:
+    """What the hot loop leaves out, as it is rare: the broker's stamp, and sums beyond 64 bits."""
+    if appended is not None:
+        for message in messages:
+            message.timestamp = appended
+    elif not -_SAFE_TIMESTAMP < base < _SAFE_TIMESTAMP:
+        for message in messages:
+            message.timestamp = signed(message.timestamp)
 
 
 def timestamp_delta(data: bytes, place: int, base: int) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from managedconsumer.wire.records._recordparse_py import (
     BadRecordError,
     fill_message,
     load_tables,
+    mend_timestamps,
     misplaced,
     timestamp_delta,
 )
@@ -34,7 +35,6 @@ IMPLEMENTATION = "python"
 
 _AHEAD_BYTES = 64 * 1024  # of small batches that are made ready together: few records do not pay for the slow path
 _LOT = 256  # messages made ahead of the hand-out: enough to pay for the loop's set-up, little enough to be quick
-_SAFE_TIMESTAMP = 1 << 62
 
 
 class RecordChunk(Reread):
@@ -309,9 +309,11 @@ class RecordChunk(Reread):
 
     def _open_legacy(self, batch: Batch) -> None:
         made = []
+        # Nobody has checked the offsets within: those of damaged data may repeat offsets that are ready by now.
+        start = self._ready[0].offset + 1 if self._ready else self.position
         entry = self._data[batch.start : batch.end]
         for record in reversed(decode_entry(entry, self._max_batch_bytes, self._beside)):
-            if record.offset >= self.position:
+            if record.offset >= start:
                 message: Message = Message.__new__(Message)
                 message.value, message.partition_key = record.value, record.key
                 message.offset, message.timestamp, message.raw_headers = record.offset, record.timestamp, None
@@ -329,18 +331,9 @@ class RecordChunk(Reread):
                 self._failure = fmt.left_over(len(self._payload) - self._place, batch.count)
         except BadRecordError as error:
             self._failure, self._left = str(error), 0
-        self._mend_timestamps(batch, lot)
+        mend_timestamps(lot, batch.base_timestamp, batch.max_timestamp if self._origin.timestamp_type else None)
         lot.reverse()
         self._ready[:0] = lot  # in front: the next message is the last one
-
-    def _mend_timestamps(self, batch: Batch, lot: list[Message]) -> None:
-        """What the hot loop leaves out, as it is rare: the broker's stamp, and sums beyond 64 bits."""
-        if self._origin.timestamp_type:
-            for message in lot:
-                message.timestamp = batch.max_timestamp
-        elif not -_SAFE_TIMESTAMP < batch.base_timestamp < _SAFE_TIMESTAMP:
-            for message in lot:
-                message.timestamp = fmt.signed(message.timestamp)
 
     def _read_records(self, batch: Batch, lot: list[Message]) -> None:
         """The hot loop, see ``_recordparse_py``: varints of one or two bytes are looked up, longer ones computed."""
