@@ -49,6 +49,9 @@ MOST_RERUNS = 5
 # Examples of each property, without ``--long``; hypothesis' own 100 with it.
 settings.register_profile("short", max_examples=20)
 
+# Collecting tests makes many objects, and no garbage; see pytest_collection_finish.
+gc.disable()
+
 _running: list[pytest.Item] = []
 _rerun: list[str] = []
 
@@ -60,13 +63,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Spreads the fast half over one process more than there are cores, as some tests wait. ``-n 0``: one process."""
+    """Spreads the fast half over two processes for each core, as some tests wait. ``-n 0``: one process."""
     option = config.option
     chosen = option.usepdb or option.collectonly or getattr(option, "numprocesses", 0) is not None
     if chosen or config.args_source is not pytest.Config.ArgsSource.TESTPATHS or hasattr(config, "workerinput"):
         return  # or pytest-xdist is not there, or the tests to run are named
     if re.search(r"\bfast\b|\bnot broker\b", option.markexpr):
-        option.numprocesses = min(MOST_PROCESSES, (os.cpu_count() or 1) + 1)
+        option.numprocesses = min(MOST_PROCESSES, 2 * (os.cpu_count() or 1))
         option.dist = "worksteal"
 
 
@@ -84,7 +87,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left_out.append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+        without = set(left_out)
+        items[:] = [item for item in items if item not in without]
 
 
 def _wanted(item: pytest.Item, expression: str) -> bool:
@@ -97,6 +101,7 @@ def pytest_collection_finish() -> None:
     """The tests themselves are no garbage: a test that collects need not look through all of them."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 # -- a test that starts a broker says so ------------------------------------------------------------------------

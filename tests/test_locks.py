@@ -127,6 +127,7 @@ def test_members_that_come_and_go(make: Callable[..., Any], watch: Watch, broker
     assert watch.user_calls
 
 
+@pytest.mark.slow
 def test_several_of_one_client(watch: Watch, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_pool, "_QUIET_AFTER", 0.02)
     monkeypatch.setattr(fetch_pool, "QUIET_WAIT_MS", 50)

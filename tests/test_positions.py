@@ -279,6 +279,7 @@ class TestNone:
             opened("simple", auto_offset_reset="none").reset_offsets()
 
 
+@pytest.mark.slow
 @every_handler
 @every_kind
 def test_a_seek_drops_what_was_fetched(broker: SpoiledBroker, opened: Open, kind: str, greenlets: bool) -> None:

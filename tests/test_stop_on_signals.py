@@ -247,6 +247,7 @@ def test_an_event_that_is_set_while_nothing_comes(broker: MemoryBroker) -> None:
 # -- the shipped example ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_shipped_loop_through_a_row_of_deployments() -> None:
     """SIGTERM in the middle, a new process, again and again: each message is processed exactly once."""
     with MemoryBroker({"orders": 1}) as broker:

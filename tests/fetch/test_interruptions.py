@@ -271,6 +271,7 @@ def test_nothing_is_lost_whatever_line_is_interrupted(kind: str, step: Any, last
     interrupt_everywhere(kind, SOUND, step, last)
 
 
+@pytest.mark.slow
 @first_and_last
 @pytest.mark.parametrize("kind", kinds())
 @pytest.mark.parametrize("take", [in_turns, seated, many, columns])
@@ -278,6 +279,7 @@ def test_nothing_is_lost_after_a_deserializer_refused_messages(kind: str, take: 
     interrupt_everywhere(kind, SOUND, refused(take), last)
 
 
+@pytest.mark.slow
 @first_and_last
 @pytest.mark.parametrize("kind", [kind for kind in kinds() if kind != "rdkafka"])
 @pytest.mark.parametrize("step", [one, seated, many, columns])

@@ -137,6 +137,7 @@ class World:
                 (self.answer if node in self.under_way else self.ask)(node)
 
 
+@pytest.mark.slow
 @seeds
 @pytest.mark.parametrize(("brokers", "partitions"), [(1, 8), (3, 4), (5, 1)])
 @pytest.mark.parametrize("times", [1, 3, 20])

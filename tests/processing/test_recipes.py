@@ -56,6 +56,7 @@ def test_every_recipe_has_a_test() -> None:
     assert [heading for heading in HEADINGS if f"\n{heading}\n----" in TEXT] == HEADINGS
 
 
+@pytest.mark.slow
 def test_slow_handlers(capsys: pytest.CaptureFixture[str]) -> None:
     paid: list[Any] = []
     run("Slow handlers", lambda _: len(paid) == 24, pay=lambda key, value: paid.append((key, value)))
@@ -63,6 +64,7 @@ def test_slow_handlers(capsys: pytest.CaptureFixture[str]) -> None:
     assert [value for key, value in paid if key == b"a"].count(b"0") == 2
 
 
+@pytest.mark.slow
 def test_batches_into_a_database(tmp_path: Path) -> None:
     path = tmp_path / "orders.db"
     run("Batches into a database", lambda _: True, path=path)
@@ -70,6 +72,7 @@ def test_batches_into_a_database(tmp_path: Path) -> None:
         assert db.execute("SELECT count(*) FROM orders").fetchone() == (24,)
 
 
+@pytest.mark.slow
 def test_retries_and_dead_letters() -> None:
     tries: dict[tuple[int, int], int] = {}
 
@@ -87,6 +90,7 @@ def test_retries_and_dead_letters() -> None:
     assert (tries[0, 1], tries[0, 5], tries[0, 0]) == (5, 1, 1)
 
 
+@pytest.mark.slow
 def test_asyncio() -> None:
     sent: list[bytes] = []
 
@@ -99,6 +103,7 @@ def test_asyncio() -> None:
 
 
 @pytest.mark.gevent
+@pytest.mark.slow
 def test_gevent() -> None:
     pytest.importorskip("gevent")
     pages: list[int] = []

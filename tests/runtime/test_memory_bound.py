@@ -25,6 +25,7 @@ def broker() -> Iterator[MemoryBroker]:
         yield broker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fetchers", [1, 4])
 @pytest.mark.parametrize("bound", [1, 30_000, 100_000, 400_000, 2_000_000])
 def test_what_is_held_is_below_the_bound(broker: MemoryBroker, bound: int, fetchers: int) -> None:

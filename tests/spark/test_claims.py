@@ -202,6 +202,7 @@ def counted(writer: Writer, log: ClaimLog) -> Counter[Row]:
 WANT = Counter((partition, offset) for partition in (0, 1) for offset in range(40))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["planned", "written", "done"])
 def test_a_kill_between_rows_and_claim_loses_nothing(
     broker: MemoryBroker, make: Make, claims: dict[str, str], moment: str

@@ -56,6 +56,7 @@ def after(broker: MemoryBroker, start: Any, topic: str = VIEWS) -> None:
         broker.produce(topic, [b"new"] * 10, partition=partition)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_two_sources_of_one_query_share_a_group(broker: MemoryBroker, make: Make, strategy: str) -> None:
     """Spark asks one source after the other in one thread: each must come back before the other can do its part."""

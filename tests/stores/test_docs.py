@@ -19,6 +19,7 @@ def programs() -> list[str]:
     return [block.astext() for block in page.findall(nodes.literal_block) if "import" in block.astext()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(4))
 def test_a_program_of_the_page_runs(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

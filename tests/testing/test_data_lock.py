@@ -46,6 +46,7 @@ def test_the_second_is_told_who_was_first(tmp_path: Path) -> None:
     DataLock.take(tmp_path).release()
 
 
+@pytest.mark.slow
 def test_the_node_keeps_the_directory_when_its_starter_was_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -65,6 +65,7 @@ def hostile(api: Api, version: int, direction: str, extent: tuple[int, int, rang
     cut_short_or_with_bytes_left_over(api, version, direction, most)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("api", "version", "direction"), EVERY)
 def test_damaged_messages_are_read_or_refused(api: Api, version: int, direction: str) -> None:
     hostile(api, version, direction, FEW)
