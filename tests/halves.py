@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
@@ -44,11 +45,14 @@ def split() -> tuple[list[str], list[str], list[str]]:
 
 
 def run(commands: list[list[str]], output: IO[bytes] | None = None, **more: str) -> int:
-    """Run one command after the other; 0 if all of them end well, else the worst exit code."""
-    codes = [
-        subprocess.call(command, env={**os.environ, **more}, stdout=output, stderr=output and subprocess.STDOUT)
-        for command in commands
-    ]
+    """Run one command after the other, and say how long each took; 0 if all end well, else the worst exit code."""
+    codes = []
+    for command in commands:
+        began = time.monotonic()
+        codes.append(
+            subprocess.call(command, env={**os.environ, **more}, stdout=output, stderr=output and subprocess.STDOUT)
+        )
+        print(f"{time.monotonic() - began:.0f} s: {' '.join(command[1:])[:80]}", flush=True)
     return max(map(abs, codes))
 
 
