@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from managedconsumer.spark.lag import SourceLag as SourceLag
     from managedconsumer.spark.pageviews import PageViewCounts as PageViewCounts
     from managedconsumer.spark.progress import ProgressListener as ProgressListener
+    from managedconsumer.spark.reports import progress_of as progress_of
     from managedconsumer.spark.session import make_session as make_session
     from managedconsumer.spark.source import ManagedKafkaReader as ManagedKafkaReader
     from managedconsumer.spark.source import ManagedKafkaSource as ManagedKafkaSource
@@ -41,6 +42,7 @@ _HOMES = {
     "SqlClaims": "claims.sql",
     "group_claims": "claiming",
     "make_session": "session",
+    "progress_of": "reports",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605

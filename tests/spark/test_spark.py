@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.spark import PageViewCounts, PageViews
+from managedconsumer.spark import PageViewCounts, PageViews, progress_of
 from managedconsumer.spark.events import Tally, count_views
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record, encode_plain, partition_for
@@ -124,6 +124,13 @@ def test_a_stream_is_a_member_whose_lag_goes_to_zero(
         assert "managedconsumer-spark-" in members
         progress = wait_for(lambda: next((p for p in query.recentProgress if p["numInputRows"]), None))
         assert progress["sources"][0]["latestOffset"] is not None
+        seen = wait_for(
+            lambda: (p := progress_of(query, kafka43.bootstrap)) and all(not e.lag for e in p.values()) and p
+        )
+        assert {tp.partition: (each.position, each.end) for tp, each in seen.items()} == dict.fromkeys(
+            range(4), (250, 250)
+        )
+        assert all(each.lag_seconds == 0.0 and each.exact for each in seen.values())
         produce(kafka43, name, 200)
         wait_for(lambda: committed(kafka43, name, group) == dict.fromkeys(range(4), 300), 60)
     finally:

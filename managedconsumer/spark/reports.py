@@ -1,0 +1,101 @@
+"""How far a query is, from what Spark reports of it: the offsets of its last batches, and the ends of the logs.
+
+:class:`managedconsumer.spark.lag.LagListener` is told instead, and asks no broker.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from typing import Any, Mapping
+
+from managedconsumer.admin.ages import ages
+from managedconsumer.compat.accept import accept_cluster
+from managedconsumer.consumers.insight import ProgressTable
+from managedconsumer.fetch.progress import PartitionProgress, moment_of
+from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
+from managedconsumer.spark.ranges import StreamOffset
+from managedconsumer.structs import TopicPartition
+
+Offsets = dict[TopicPartition, int]
+
+
+class _Report:
+    """What one progress report says of all Kafka sources of the query."""
+
+    def __init__(self, report: Any) -> None:
+        self.at = datetime.fromisoformat(str(report["timestamp"]).replace("Z", "+00:00")).timestamp()
+        self.positions: Offsets = {}
+        self.ends: Offsets = {}
+        for source in report["sources"]:
+            end, latest = _loaded(source["endOffset"]), _loaded(source["latestOffset"])
+            if "ranges" in end:
+                self.positions |= StreamOffset.from_json(end).ends
+            elif end and str(source["description"]).startswith("KafkaV2"):  # Spark's own source
+                self.positions |= _flat(end)
+            else:
+                continue
+            self.ends |= _flat(latest)
+
+
+def progress_of(query: Any, cluster: Any = None) -> ProgressTable:
+    """How far each partition of a ``StreamingQuery`` is, by TopicPartition; empty before its first report.
+
+    ``position`` is what the last batch has read up to, ``end`` the log's end as of the last report. With ``cluster`` (a
+    KafkaClient or a bootstrap string) one message of each partition that has lag is read, for ``lag_seconds`` and
+    ``oldest_unfinished``; without it ``lag_seconds`` is 0.0 or None. Raises what asking the brokers raises.
+    """
+    reports = [_Report(report) for report in query.recentProgress]
+    positions: Offsets = {}
+    ends: Offsets = {}
+    first: dict[TopicPartition, tuple[float, int]] = {}
+    moved: dict[TopicPartition, float] = {}
+    for report in reports:
+        for tp, offset in report.positions.items():
+            first.setdefault(tp, (report.at, offset))
+            if offset != positions.get(tp) or offset >= ends.get(tp, offset):
+                moved[tp] = report.at
+        positions |= report.positions
+        ends |= report.ends
+    now = datetime.now(timezone.utc).timestamp()
+    old = _ages(cluster, positions, ends)
+    found = ProgressTable()
+    for tp, position in sorted(positions.items()):
+        end = ends.get(tp)
+        lag = None if end is None else max(0, end - position)
+        seconds = 0.0 if lag == 0 else old.get(tp)
+        at, offset = first[tp]
+        rate = max(0.0, (position - offset) / (reports[-1].at - at)) if reports[-1].at > at else 0.0
+        drain = None if lag is None else 0.0 if not lag else lag / rate if rate else None
+        oldest = moment_of(round((now - seconds) * 1000)) if lag and seconds is not None else None
+        stuck = max(0.0, reports[-1].at - moved[tp]) if lag else 0.0
+        found[tp] = PartitionProgress(
+            position, None, end, lag, seconds, oldest, seconds is not None, rate, drain, stuck, False
+        )
+    return found
+
+
+def _ages(
+    cluster: Any, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[Any, float]:
+    behind = {tp: offset for tp, offset in positions.items() if offset < ends.get(tp, offset)}
+    if cluster is None or not behind:
+        return {}
+    asked = accept_cluster(cluster)
+    pool = ConnectionPool(asked)
+    try:
+        asked.refresh(sorted({tp.topic for tp in behind}))
+        return dict(ages(asked, pool, behind, {tp: (0, ends[tp]) for tp in behind}))
+    finally:
+        pool.close_idle()
+        asked.close()
+
+
+def _loaded(value: Any) -> dict[str, Any]:
+    """The offsets of a source; {} where there are none, or where they are no JSON object, as the rate source's."""
+    found = json.loads(value) if isinstance(value, str) else value
+    return found if isinstance(found, dict) else {}
+
+
+def _flat(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
+    return {TopicPartition(topic, int(n)): int(o) for topic, parts in nested.items() for n, o in parts.items()}
