@@ -133,6 +133,9 @@ class FetchCollector:
         try:
             more = self._read(lambda chunk: chunk.take(limit) or None)
         except _OF_A_CHUNK:
+            if self._chunk is not None:  # there was no memory to open it, to close it, or for what it gave
+                self._chunk.rewind(self._mark)
+                self._put_away()
             if taken:
                 return None
             raise

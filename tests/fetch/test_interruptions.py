@@ -56,6 +56,10 @@ class InterruptedHereError(BaseException):
     """What the signal handler raises."""
 
 
+class OutOfMemoryHereError(MemoryError):
+    """There was no memory just there; a call that has got something returns it in place of that."""
+
+
 def kinds() -> list[str]:
     """The twins that this process may use, and librdkafka's messages."""
     forced = os.environ.get(records.ENVIRONMENT_VARIABLE)
@@ -211,8 +215,8 @@ DAMAGED: Logs = ((batch(0, 2) + damaged(2, 1) + batch(3, 1), batch(4, 2)), (dama
 class Tracer:
     """Counts the lines that are run, and raises at one of them."""
 
-    def __init__(self, at: int = -1) -> None:
-        self.at = at
+    def __init__(self, at: int = -1, error: type[BaseException] = InterruptedHereError) -> None:
+        self.at, self.error = at, error
         self.places: list[Place] = []
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
@@ -222,7 +226,7 @@ class Tracer:
         if event == "line" and frame.f_lineno in lines:
             self.places.append((frame.f_code.co_filename, frame.f_lineno))
             if len(self.places) - 1 == self.at:
-                raise InterruptedHereError(self.places[-1])
+                raise self.error(self.places[-1])
         return self
 
     def run(self, program: Program, step: Callable[[Program], Found]) -> None:
@@ -232,32 +236,40 @@ class Tracer:
             sys.settrace(self if len(self.places) - 1 < self.at or self.at < 0 else before)
             try:
                 going = program.call(step)
-            except InterruptedHereError:
+            except (InterruptedHereError, OutOfMemoryHereError):
                 pass
             finally:
                 sys.settrace(before)
             program.check()
 
 
-def interrupt_everywhere(kind: str, logs: Logs, step: Callable[[Program], Found], last: bool) -> None:
+def interrupt_everywhere(kind: str, logs: Logs, step: Callable[[Program], Found], last: bool, *error: Any) -> None:
     """At every line that is run: the first time, or the last.
 
     In a thread of its own: an exception that a tracer raises at the first line of an ``except`` stays the thread's
     current one in CPython, and would be the context of whatever is raised after it.
     """
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(_interrupt_everywhere, kind, logs, step, last).result()
+        pool.submit(_interrupt_everywhere, kind, logs, step, last, *error).result()
 
 
-def _interrupt_everywhere(kind: str, logs: Logs, step: Callable[[Program], Found], last: bool) -> None:
+def _interrupt_everywhere(
+    kind: str,
+    logs: Logs,
+    step: Callable[[Program], Found],
+    last: bool,
+    error: type[BaseException] = InterruptedHereError,
+) -> None:
     tracer = Tracer()
     tracer.run(Program(kind, logs), step)
     numbers = {place: number for number, place in list(enumerate(tracer.places))[:: 1 if last else -1]}
     assert len(numbers) > 50
     for at in numbers.values():
-        tracer, program = Tracer(at), Program(kind, logs)
+        tracer, program = Tracer(at, error), Program(kind, logs)
         tracer.run(program, step)
         assert set(program.got) == program.want, tracer.places[at]
+        # What counts as queued for ever keeps a partition from being fetched.
+        assert (program.kit.buffer.records, program.kit.buffer.nbytes) == (0, 0), tracer.places[at]
         assert program.all_finished(), tracer.places[at]
 
 
@@ -269,6 +281,13 @@ first_and_last = pytest.mark.parametrize("last", [False, pytest.param(True, mark
 @pytest.mark.parametrize("step", [one, in_turns, seated, many, columns])
 def test_nothing_is_lost_whatever_line_is_interrupted(kind: str, step: Any, last: bool) -> None:
     interrupt_everywhere(kind, SOUND, step, last)
+
+
+@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("step", [many, columns])
+def test_nothing_is_lost_wherever_memory_runs_out(kind: str, step: Any) -> None:
+    """The last time that each line runs: a call then has messages already."""
+    interrupt_everywhere(kind, SOUND, step, True, OutOfMemoryHereError)
 
 
 @pytest.mark.slow

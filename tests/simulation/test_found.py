@@ -332,6 +332,12 @@ def test_an_interruption_as_a_thread_leaves_what_was_lent_to_it(seed: int) -> No
     assert trace.ok, trace
 
 
+def test_memory_that_runs_out_while_a_batch_turns_to_the_next_partition() -> None:
+    """That partition's messages counted as queued from there on, and it was never fetched again."""
+    trace = simulate(39139)
+    assert trace.ok, trace
+
+
 def test_where_the_log_ends_is_asked_again_although_the_group_rebalances() -> None:
     """A leader's connection breaks while a second member joins: what comes after ``start()`` is read all the same."""
     plan = Plan(seed=3, members=1, topics={"t": 2}, nodes=1, fault_rate=0.0, reset="latest", session=2.0, rebalance=6.0)
