@@ -444,6 +444,22 @@ FETCH = [
         _SOME,
     ),
     Mutant(
+        "memory that runs out in a batch leaves a chunk open",
+        "managedconsumer/fetch/collect.py",
+        "                self._chunk.rewind(self._mark)\n                self._put_away()\n            if taken:",
+        "                pass\n            if taken:",
+        ("tests/fetch/test_interruptions.py",),
+        _SOME,
+    ),
+    Mutant(
+        "the decoder in Python trusts the offsets within old compressed messages",
+        "managedconsumer/wire/records/_records_py.py",
+        "start = self._ready[0].offset + 1 if self._ready else self.position",
+        "start = self.position",
+        ("tests/wire/test_records.py",),
+        _SOME,
+    ),
+    Mutant(
         "other hands are not looked at",
         "managedconsumer/fetch/hands.py",
         "state.finish(state.position if low is None else low)",
