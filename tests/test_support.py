@@ -26,3 +26,11 @@ def test_kafkas() -> None:
     """The same range as on the front page."""
     readme = (ROOT / "README.rst").read_text(encoding="utf-8")
     assert re.findall(r"(2\.\d+) to (4\.\d+)", readme) == [tuple(versions_of("Kafka"))]
+
+
+def test_the_tests_of_each_proposal_exist() -> None:
+    text = (ROOT / "docs" / "kips.rst").read_text(encoding="utf-8")
+    named = re.findall(r"     - ``(tests/[\w/]+\.py)(?:::(\w+))?``\n", text)
+    assert len(named) == text.count("   * - ") - 1
+    for path, test in named:
+        assert f"def {test or 'test_'}" in (ROOT / path).read_text(encoding="utf-8"), (path, test)
