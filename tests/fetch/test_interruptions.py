@@ -284,7 +284,7 @@ def test_nothing_is_lost_whatever_line_is_interrupted(kind: str, step: Any, last
 
 
 @pytest.mark.parametrize("kind", kinds())
-@pytest.mark.parametrize("step", [many, columns])
+@pytest.mark.parametrize("step", [many, pytest.param(columns, marks=pytest.mark.slow)])
 def test_nothing_is_lost_wherever_memory_runs_out(kind: str, step: Any) -> None:
     """The last time that each line runs: a call then has messages already."""
     interrupt_everywhere(kind, SOUND, step, True, OutOfMemoryHereError)

@@ -62,6 +62,7 @@ def is_ours(name: str) -> bool:
     return name in options or hasattr(ManagedBalancedConsumer, name) or hasattr(managedconsumer, name)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of kafka-python's imports
 @pytest.mark.parametrize("client", CLIENTS)
 def test_the_names_exist(client: str) -> None:

@@ -66,6 +66,7 @@ def test_a_service(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> 
     assert list(broker.committed("billing").values()) == [COUNT] * 2
 
 
+@pytest.mark.slow
 def test_tables(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> None:
     exec(program("Tables", broker), {})
     (row,) = eval(capsys.readouterr().out)
