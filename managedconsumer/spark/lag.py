@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.ranges import StreamOffset
+from managedconsumer.spark.ranges import StreamOffset, plain_offsets
 from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class LagListener(StreamingQueryListener):
             latest = json.loads(source.latestOffset or "null") or {}
         except (ConfigurationError, TypeError, ValueError):
             return None  # another source
-        logs = {TopicPartition(t, int(p)): int(end) for t, tps in latest.items() for p, end in tps.items()}
+        logs = plain_offsets(latest)
         ends = {tp: max(logs.get(tp, at), at) for tp, at in offset.ends.items()}
         now = datetime.fromisoformat(progress.timestamp.replace("Z", "+00:00")).timestamp()
         seen = self._seen.setdefault((query, number), deque(maxlen=_KEPT))

@@ -26,6 +26,7 @@ from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.net.settings import ConnectionSettings
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
+from managedconsumer.spark.ranges import plain_offsets
 from managedconsumer.spark.security import security_from
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
@@ -49,8 +50,7 @@ def end_offsets(progress: Any) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for source in progress.sources:
         if source.description.startswith(_SPARKS_SOURCE) and source.endOffset:
-            for topic, ends in json.loads(source.endOffset).items():
-                found |= {TopicPartition(topic, int(number)): int(end) for number, end in ends.items()}
+            found |= plain_offsets(json.loads(source.endOffset))
     return found
 
 

@@ -36,6 +36,11 @@ class OffsetRange(NamedTuple):
 Ranges = dict[TopicPartition, OffsetRange]
 
 
+def plain_offsets(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """Offsets in Spark's usual form, ``{"topic": {"0": 42}}``, by partition."""
+    return {TopicPartition(topic, int(number)): int(at) for topic, ats in nested.items() for number, at in ats.items()}
+
+
 @dataclass(frozen=True)
 class StreamOffset:
     """What one offset in Spark's log says; ``initial``: nothing has been read yet, the ranges are where to begin.

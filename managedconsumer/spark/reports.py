@@ -14,7 +14,7 @@ from managedconsumer.compat.accept import accept_cluster
 from managedconsumer.consumers.insight import ProgressTable
 from managedconsumer.fetch.progress import PartitionProgress, moment_of
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
-from managedconsumer.spark.ranges import StreamOffset
+from managedconsumer.spark.ranges import StreamOffset, plain_offsets
 from managedconsumer.structs import TopicPartition
 
 Offsets = dict[TopicPartition, int]
@@ -32,10 +32,10 @@ class _Report:
             if "ranges" in end:
                 self.positions |= StreamOffset.from_json(end).ends
             elif end and str(source["description"]).startswith("KafkaV2"):  # Spark's own source
-                self.positions |= _flat(end)
+                self.positions |= plain_offsets(end)
             else:
                 continue
-            self.ends |= _flat(latest)
+            self.ends |= plain_offsets(latest)
 
 
 def progress_of(query: Any, cluster: Any = None) -> ProgressTable:
@@ -95,7 +95,3 @@ def _loaded(value: Any) -> dict[str, Any]:
     """The offsets of a source; {} where there are none, or where they are no JSON object, as the rate source's."""
     found = json.loads(value) if isinstance(value, str) else value
     return found if isinstance(found, dict) else {}
-
-
-def _flat(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
-    return {TopicPartition(topic, int(n)): int(o) for topic, parts in nested.items() for n, o in parts.items()}
