@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
@@ -42,7 +43,10 @@ def test_every_program_has_a_test() -> None:
 def test_several_processes(broker: MemoryBroker, tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(program("Several processes", broker), encoding="utf-8")
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=60, check=False)
+    # Unbuffered, each process would write its lines in pieces, between those of the other.
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=buffered)
     assert (done.returncode, done.stderr) == (0, "")
     seen = [line.split() for line in done.stdout.splitlines()]
     assert {(partition, offset) for _, partition, offset in seen} == {
