@@ -67,6 +67,7 @@ class GroupLife:
             lambda: self.machine.generation,
             self.owner.settled,
             self.member.fence,
+            self.member.await_fence,
             self.owner.metadata_changed,
             options.group_instance_id,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from typing import Any, Callable, Mapping, Protocol
+from typing import Any, Callable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
@@ -20,6 +20,7 @@ from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.cluster.coordinator_link import HEARTBEAT, CoordinatorLink
 from managedconsumer.runtime.open_requests import OpenRequests
+from managedconsumer.runtime.owner import Owner
 from managedconsumer.runtime.waiting import exits
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.runtime.waiting.primitives import Worker
@@ -37,30 +38,10 @@ _TRUSTED_IDLE = 3.0
 _KNOWN = -1
 # How long (seconds) the interpreter's end may wait for the coordinator.
 _EXIT_SECONDS = 1.0
+# How long (seconds) a worker waits at most for another one that is about to fence.
+_LONGEST_FENCE = 1.0
 # How long (ms) the coordinator may take to describe the group.
 _DESCRIBE_MS = 5000
-
-
-class Owner(Protocol):
-    """Who holds the partitions. All but ``fence`` run inside :meth:`GroupMember.poll`, one at a time."""
-
-    def prepare_join(self, event: ev.PrepareJoin) -> bool:
-        """Give up what must be given up; True if partitions are kept through the rebalance."""
-
-    def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
-        """Compute the assignment as the group's leader (with ``skip_assignment`` it is not used)."""
-
-    def take_over(self, event: ev.Assigned) -> str | None:
-        """Take our share over; a reason asks for a follow-up rebalance."""
-
-    def drop(self, event: ev.MembershipLost) -> None:
-        """The partitions are lost: forget them, tell the user."""
-
-    def fence(self, event: ev.MembershipLost) -> None:
-        """Stop delivering. Called from any thread as soon as the loss is known. Must not block."""
-
-    def observe(self, event: ev.Event) -> None:
-        """Every event as it happens, for the log and the recorder. Must not block."""
 
 
 class GroupMember:
@@ -94,6 +75,8 @@ class GroupMember:
         self._on_death = on_death
         self._before_exit = before_exit
         self._exiting = False
+        # How many losses the machine knows of that the owner has not been told yet.
+        self._unfenced = 0
         # True from a loss of the coordinator to its next answer.
         self._away = False
 
@@ -136,16 +119,29 @@ class GroupMember:
 
     def fence(self, error: BaseException, generation: Generation) -> None:
         """Another request learnt under ``generation`` that we are expelled."""
+        self._feed(lambda: self.machine.fence(error, generation))
+        self.await_fence()
+
+    def await_fence(self) -> None:
+        """Return when nothing of a loss that is known is delivered any more: another worker may be about to see to it.
+
+        A second at most. Call it without a lock.
+        """
+        deadline = Deadline(self._handler.now(), _LONGEST_FENCE)
         with self._lock:
-            events = self.machine.fence(error, generation)
-        self._dispatch(events)
+            while self._unfenced and not deadline.expired(self._handler.now()):
+                self._lock.wait(deadline.remaining(self._handler.now()))
 
     def leave_as_fenced(self, error: BaseException, generation: Generation) -> None:
         """Give our place up and treat the partitions as lost; called by the owner, inside :meth:`poll`."""
-        with self._lock:
+        leave_request: ev.Request | None = None
+
+        def step() -> list[ev.Event]:
+            nonlocal leave_request
             leave_request = self.machine.leave_request(str(error)) if self.machine.is_current(generation) else None
-            events = self.machine.fence(error, generation)
-        self._dispatch(events)
+            return self.machine.fence(error, generation)
+
+        self._feed(step)
         if leave_request is not None:
             try:
                 self._link.request(MEMBERSHIP, leave_request.api, leave_request.body, int(leave_request.timeout * 1000))
@@ -179,10 +175,8 @@ class GroupMember:
         """
         deadline = Deadline(self._handler.now(), timeout)
         while not self._closing and not give_up():
-            with self._lock:
-                # Not by the heartbeat worker alone: while it looks for the coordinator the session may run out.
-                events = [*self.machine.check_session(self._handler.now()), *self.machine.poll()]
-            self._dispatch(events)
+            # Not by the heartbeat worker alone: while it looks for the coordinator the session may run out.
+            self._feed(lambda: [*self.machine.check_session(self._handler.now()), *self.machine.poll()])
             handed = bool(self._todo)
             while self._todo:
                 self._hand_to_owner(self._todo.popleft())
@@ -245,20 +239,19 @@ class GroupMember:
         try:
             answer = self._link.request(purpose, request.api, request.body, int(request.timeout * 1000), idle_s=idle)
         except err.KafkaException as error:
-            with self._lock:
-                events = self.machine.failed(request, error, self._handler.now())
-            self._dispatch(events, _KNOWN)
+            self._failed(request, error, _KNOWN)
             return False
         finally:
             self._open.answered(purpose)
         if self._away:
             self._away = False
             self._owner.observe(ev.CoordinatorBack())
-        with self._lock:
-            events = self.machine.receive(request, answer, self._handler.now())
-            self._lock.notify_all()  # a heartbeat's answer may ask for a rebalance without an event
-        self._dispatch(events, era)
+        self._feed(lambda: self.machine.receive(request, answer, self._handler.now()), era)
+        self.wake()  # a heartbeat's answer may ask for a rebalance without an event
         return True
+
+    def _failed(self, request: ev.Request, error: err.KafkaException, era: int | None = None) -> None:
+        self._feed(lambda: self.machine.failed(request, error, self._handler.now()), era)
 
     def _hand_to_owner(self, event: ev.Event) -> None:
         if isinstance(event, ev.PrepareJoin):
@@ -277,12 +270,15 @@ class GroupMember:
             self._owner.drop(event)
             self._feed(lambda: self.machine.forgotten())
 
-    def _feed(self, step: Callable[[], list[ev.Event]]) -> None:
+    def _feed(self, step: Callable[[], list[ev.Event]], era: int | None = None) -> list[ev.Event]:
+        """Let the machine take a step, and deliver what it says."""
         with self._lock:
             events = step()
-        self._dispatch(events)
+            self._unfenced += sum(isinstance(event, ev.MembershipLost) for event in events)
+        self._dispatch(events, era)
+        return events
 
-    def _dispatch(self, events: list[ev.Event], era: int | None = None) -> None:
+    def _dispatch(self, events: list[ev.Event], era: int | None) -> None:
         """Deliver what the machine said; never under the lock.
 
         ``era``: the link's, when this was asked for; ``_KNOWN``: the link has met the failure itself.
@@ -293,11 +289,19 @@ class GroupMember:
                 self._away = True
                 self._link.lost(event.reason, era)
             elif isinstance(event, ev.MembershipLost):
-                self._owner.fence(event)
+                self._fence(event)
             if isinstance(event, (ev.PrepareJoin, ev.Elected, ev.Assigned, ev.MembershipLost)):
                 self._todo.append(event)
         if events:
             self.wake()
+
+    def _fence(self, event: ev.MembershipLost) -> None:
+        try:
+            self._owner.fence(event)
+        finally:
+            with self._lock:
+                self._unfenced -= 1
+                self._lock.notify_all()
 
     # -- heartbeats -----------------------------------------------------------------------------------
 
@@ -314,17 +318,15 @@ class GroupMember:
         backoff = Backoff(0.05, 1.0, self._handler.random)
         while not self._closing:
             self._open.tell_what_lasts(self._handler.now())
+            if self._feed(lambda: self.machine.check_session(self._handler.now())):
+                continue
             with self._lock:
                 now = self._handler.now()
-                events = self.machine.check_session(now)
-                request = None if events else self.machine.next_heartbeat(now)
-                if request is None and not events:
+                request = self.machine.next_heartbeat(now)
+                if request is None:
                     at = self.machine.next_deadline(now)
                     self._lock.wait(_LONGEST_NAP if at is None else min(_LONGEST_NAP, max(0.001, at - now)))
                     continue
-            self._dispatch(events)
-            if request is None:
-                continue
             if self._send(HEARTBEAT, request):
                 backoff.succeed()
             elif not self._closing:
@@ -344,12 +346,17 @@ class GroupMember:
         ``timeout``: seconds for both together.
         """
         deadline = Deadline(self._handler.now(), timeout)
-        with self._lock:
+        request: ev.Request | None = None
+
+        def step() -> list[ev.Event]:
+            nonlocal request
             self._closing = True
             events = self.machine.leave(reason)
             request = self.machine.next_request(self._handler.now())
-            self._lock.notify_all()
-        self._dispatch(events)
+            return events
+
+        self._feed(step)
+        self.wake()
         if request is not None:
             bounded = ev.Request(request.api, request.body, min(timeout, request.timeout), request.generation)
             # In a separate worker: the look-up of a coordinator that has just moved may take longer than that.
@@ -389,6 +396,4 @@ class GroupMember:
         except err.KafkaException as error:
             # Leaving is a courtesy; the session time-out does it otherwise.
             log.info("leaving the group was not confirmed: %s", error)
-            with self._lock:
-                events = self.machine.failed(request, error, self._handler.now())
-            self._dispatch(events)
+            self._failed(request, error)

@@ -47,10 +47,7 @@ class BesideMember(GroupMember):
         Sends nothing that waits for other members. Raises the error that ended the membership, and what the worker met.
         """
         while not self._closing:
-            with self._lock:
-                events = self.machine.check_session(self._handler.now())
-                events += [] if self._keeps else self.machine.poll()
-            self._dispatch(events)
+            self._feed(self._step_here)
             with self._lock:
                 event = self._todo.popleft() if self._due_here() else None
             if event is None:
@@ -76,6 +73,10 @@ class BesideMember(GroupMember):
                     return
                 self._lock.wait(min(remaining, _LONGEST_NAP))
 
+    def _step_here(self) -> list[ev.Event]:
+        lost = self.machine.check_session(self._handler.now())
+        return lost if self._keeps else [*lost, *self.machine.poll()]
+
     def _due_here(self) -> bool:
         return bool(self._todo) and not isinstance(self._todo[0], self._beside)
 
@@ -100,13 +101,18 @@ class BesideMember(GroupMember):
         if self._todo and isinstance(self._todo[0], self._beside):
             self._hand_to_owner(self._todo.popleft())
             return
-        with self._lock:
+        request: ev.Request | None = None
+
+        def step() -> list[ev.Event]:
+            nonlocal request
             now = self._handler.now()
             events = [*self._pass_over(), *self.machine.poll()] if self._keeps else []
             request = None if events or self._closing else self.machine.next_request(now)
             if not events and request is None and not self._closing and not self._due_beside():
                 self._lock.wait(self._nap(now))
-        self._dispatch(events)
+            return events
+
+        self._feed(step)
         if request is not None:
             self._send(MEMBERSHIP, request)
 

@@ -102,6 +102,13 @@ RUN = [
 
 GROUP = [
     Mutant(
+        "a commit is refused before the lost partitions are fenced",
+        "managedconsumer/runtime/member.py",
+        "            while self._unfenced and not deadline",
+        "            while False and not deadline",
+        ("tests/runtime/test_known_loss.py",),
+    ),
+    Mutant(
         "a commit without a look at ownership",
         "managedconsumer/runtime/engine/committer.py",
         "if self._member and hindrance is None and not _same(now.get(tp), commit.states[tp]):",
@@ -112,8 +119,8 @@ GROUP = [
     Mutant(
         "a commit without a look at the generation",
         "managedconsumer/runtime/engine/committer.py",
-        "        if not generation.joined:\n            return generation, err.UnknownMemberId(",
-        "        if False:\n            return generation, err.UnknownMemberId(",
+        "        if not generation.joined:\n            member.await_fence()",
+        "        if False:\n            member.await_fence()",
         ("tests/runtime/test_committer.py",),
         _SOME,
     ),

@@ -76,10 +76,14 @@ class Member:
             MemberIdentity(
                 lambda: self.generation,
                 lambda: self.settled,
-                lambda _error, _generation: setattr(self, "generation", NO_GENERATION),
+                self.expelled,
             )
         )
         self.generation, self.settled = MEMBER, True
+
+    def expelled(self, _error: BaseException, generation: Generation) -> None:
+        if generation == self.generation:
+            self.generation = NO_GENERATION
 
     @staticmethod
     def state() -> TopicPartitionState:

@@ -42,8 +42,10 @@ class MemberIdentity(NamedTuple):
     generation: Callable[[], Generation]
     #: False while a rebalance has a new generation for us and we do not know yet what is ours in it.
     settled: Callable[[], bool]
-    #: Told that the coordinator does not count us as a member of that generation any more.
+    #: Told that the coordinator does not count us as a member of that generation any more (perhaps a former one).
     expelled: Callable[[BaseException, Generation], None]
+    #: Returns when nothing of a loss that is known is delivered any more. Called without a lock.
+    await_fence: Callable[[], None] = lambda: None
     #: Called after each change of the metadata.
     metadata_changed: Callable[[], None] = lambda: None
     instance_id: str | None = None
@@ -138,6 +140,7 @@ class Committer:
             return NO_GENERATION, None
         generation = member.generation()
         if not generation.joined:
+            member.await_fence()  # the caller hears of a loss: no message may follow
             return generation, err.UnknownMemberId("this consumer is not a member of the group at present")
         if not member.settled():
             problem = err.RebalanceInProgress("a rebalance is going on and the new assignment is not known yet")
@@ -290,9 +293,8 @@ class Committer:
         )
 
     def _expelled(self, error: BaseException, generation: Generation) -> None:
-        member = self._member
-        if member is not None and member.generation() == generation:
-            member.expelled(error, generation)
+        if self._member is not None:
+            self._member.expelled(error, generation)
 
     # -- automatic ------------------------------------------------------------------------------------
 

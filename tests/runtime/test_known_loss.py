@@ -1,0 +1,73 @@
+"""Nothing comes of lost partitions after a refused commit, even if the thread that heard of the loss is slow."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from managedconsumer import ManagedBalancedConsumer
+from managedconsumer import errors as err
+from managedconsumer.consumers.owner import GroupOwner
+from managedconsumer.coordinator import events as ev
+from managedconsumer.testing import MemoryBroker
+
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
+COUNT = 50
+WAYS: dict[str, Callable[[Any], list[Any]]] = {
+    "consume": lambda consumer: [consumer.consume()],
+    "iteration": lambda consumer: [next(iter(consumer))],
+    "consume_batch": lambda consumer: consumer.consume_batch(1, 20_000),
+}
+
+
+class Slow:
+    """The thread that hears of a loss gets no processor for a while, between the machine's change and the fence."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.knows = threading.Event()
+        self.released = threading.Event()
+        observe = GroupOwner.observe
+
+        def slowly(owner: GroupOwner, event: ev.Event) -> None:
+            if isinstance(event, ev.MembershipLost):
+                self.knows.set()
+                self.released.wait(0.3)
+            observe(owner, event)
+
+        monkeypatch.setattr(GroupOwner, "observe", slowly)
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker({"t": 1}) as made:
+        made.produce("t", [b"%d" % number for number in range(COUNT)])
+        yield made
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waits", "later"])
+def test_after_a_refused_commit_nothing_comes_that_is_not_read_again(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, way: str, asynchronous: bool
+) -> None:
+    consume = WAYS[way]
+    with ManagedBalancedConsumer(
+        "t", broker.bootstrap, "g", auto_offset_reset=-2, heartbeat_interval_ms=30, consumer_timeout_ms=20_000
+    ) as consumer:
+        consume(consumer)
+        consumer.commit_offsets()
+        slow = Slow(monkeypatch)
+        broker.evict("g")
+        assert slow.knows.wait(20)
+        (message,) = consume(consumer)
+        with pytest.raises(err.KafkaException):
+            if asynchronous:
+                consumer.commit_offsets(wait=False).result(20_000)
+            else:
+                consumer.commit_offsets()
+        (again,) = consume(consumer)
+        slow.released.set()
+        assert (message.offset, again.offset) == (1, 1), "a message came after the commit was refused"
