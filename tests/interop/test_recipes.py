@@ -77,15 +77,15 @@ def test_in_kubernetes(broker: MemoryBroker, capsys: pytest.CaptureFixture[str])
 
         try:
             until(lambda: asked("/live") and asked("/ready"), 60)
-            until(lambda: len(printed()) == 2 * COUNT, 60)
+            until(all_printed, 60)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    lines: list[str] = []
+    printed: list[str] = []
 
-    def printed() -> list[str]:
-        lines.extend(capsys.readouterr().out.splitlines())
-        return lines
+    def all_printed() -> bool:
+        printed.append(capsys.readouterr().out)  # a line may come in pieces
+        return "".join(printed).count("\n") == 2 * COUNT
 
     probes = threading.Thread(target=kubelet)
     probes.start()

@@ -36,7 +36,9 @@ def broker() -> Iterator[MemoryBroker]:
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": ""}
+    # Unbuffered, each worker would write its lines in pieces, between those of the other.
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return {**buffered, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": ""}
 
 
 def committed(broker: MemoryBroker) -> bool:
@@ -49,11 +51,11 @@ def test_fastapi(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> No
     names: dict[str, Any] = {}
     (program,) = programs(PAGE, "A service on asyncio (FastAPI)", broker.bootstrap)
     exec(program, names)
-    lines: list[str] = []
+    printed: list[str] = []
 
     def all_printed() -> bool:
-        lines.extend(capsys.readouterr().out.splitlines())
-        return len(lines) == 2 * COUNT
+        printed.append(capsys.readouterr().out)  # a line may come in pieces
+        return "".join(printed).count("\n") == 2 * COUNT
 
     with TestClient(names["app"]) as client:
         until(all_printed, 60)
