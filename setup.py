@@ -110,7 +110,10 @@ FASTTEST = [
     "trustme>=1.1",
     "wheel>=0.43",
 ]
-TEST = [*FASTTEST, *SPARK, *OBJECTS, *TYPED, *STORES, "mypy>=1.13", "ruff>=0.8"]
+# What the pages of docs/ show beside this package: each of their programs runs in a test. Without pandas: PySpark uses
+# it and NumPy where they are installed, and this package must not need them.
+SHOWN = ["Django>=4.2", "fastapi>=0.115", "gunicorn>=23", "httpx2>=2", "polars>=1.20"]
+TEST = [*FASTTEST, *SHOWN, *SPARK, *OBJECTS, *TYPED, *STORES, "mypy>=1.13", "ruff>=0.8"]
 
 setup(
     name="managedconsumer",

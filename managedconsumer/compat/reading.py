@@ -56,7 +56,7 @@ def read_arrow(
 ) -> ArrowReading:
     """:func:`read` as Arrow: an iterator of ``pyarrow.RecordBatch`` with ``schema`` and ``__arrow_c_stream__``.
 
-    So ``polars.from_arrow``, ``duckdb.from_arrow`` and ``pyarrow.table`` take it as it is. One partition comes after
+    So ``polars.DataFrame``, ``duckdb.from_arrow`` and ``pyarrow.table`` take it as it is. One partition comes after
     the other. ``columns``: see :meth:`consume_arrow`; ValueError for one that does not exist. Needs pyarrow.
     """
     names = arrow.check_columns(columns)

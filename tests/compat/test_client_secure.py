@@ -18,6 +18,8 @@ from managedconsumer.compat.accept import accept_cluster
 from managedconsumer.compat.objects import SslConfig
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.testing import DevBroker
+from managedconsumer.testing.kafka.producer import Producer, Record
+from tests.interop.docskit import programs
 
 PASSWORD = "open sesame"
 LOGIN: dict[str, Any] = {"sasl_mechanism": "PLAIN", "sasl_username": "alice", "sasl_password": PASSWORD}
@@ -115,6 +117,22 @@ def test_consumers_get_the_same_security(secure: DevBroker, cafile: Path) -> Non
         consumer = client.topics["secured"].get_simple_consumer(consumer_timeout_ms=10)
         assert consumer.consume() is None
         consumer.stop()
+
+
+@pytest.mark.broker
+def test_the_program_of_the_page(
+    secure: DevBroker, cafile: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/security.rst, where the system trusts the provider's authority."""
+    secure.create_topic("orders", 1)
+    with Producer(secure.bootstrap) as producer:
+        producer.produce("orders", [Record(b"first"), Record(b"second")])
+    settings = {"KAFKA": secure.bootstrap_for("TLSLOGIN"), "KAFKA_USER": "alice", "KAFKA_PASSWORD": PASSWORD}
+    for name, value in {**settings, "SSL_CERT_FILE": str(cafile)}.items():
+        monkeypatch.setenv(name, value)
+    (program,) = programs("security.rst", "A managed Kafka: TLS and login")
+    exec(program, {})
+    assert capsys.readouterr().out.splitlines() == ["0 0 b'first'", "0 1 b'second'"]
 
 
 @pytest.mark.broker

@@ -1,13 +1,16 @@
-"""The programs of docs/recipes.rst run as they stand there."""
+"""The programs of docs/recipes.rst run as they stand there; those of web servers are in test_servers.py."""
 
 from __future__ import annotations
 
-import asyncio
+import json
+import logging
 import os
-import re
+import signal
+import socket
 import subprocess
 import sys
-import textwrap
+import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,13 @@ from typing import Any
 import pytest
 
 from managedconsumer.testing import MemoryBroker
+from tests.interop.docskit import headings, programs
 from tests.waiting import until
 
-TEXT = (Path(__file__).parents[2] / "docs" / "recipes.rst").read_text(encoding="utf-8")
-HEADINGS = ["Several processes", "A service on asyncio", "Tables"]
+PAGE = "recipes.rst"
 COUNT = 5
+ELSEWHERE = {"A service on asyncio (FastAPI)", "gunicorn", "A command of Django"}
+HERE = {"Several processes", "In Kubernetes", "A notebook", "Logs as JSON", "Tables", "polars and pandas"}
 
 
 @pytest.fixture
@@ -30,13 +35,12 @@ def broker() -> Iterator[MemoryBroker]:
         yield made
 
 
-def program(heading: str, broker: MemoryBroker) -> str:
-    below = TEXT.split(f"\n{heading}\n---", 1)[1].split(".. code-block:: python\n", 1)[1]
-    return textwrap.dedent(re.split(r"\n\S", below)[0]).replace("localhost:9092", broker.bootstrap)
+def program(heading: str, broker: MemoryBroker, number: int = 0) -> str:
+    return programs(PAGE, heading, broker.bootstrap)[number]
 
 
 def test_every_program_has_a_test() -> None:
-    assert TEXT.count("code-block:: python") == len(HEADINGS)
+    assert set(headings(PAGE)) == HERE | ELSEWHERE
 
 
 @pytest.mark.slow
@@ -55,19 +59,68 @@ def test_several_processes(broker: MemoryBroker, tmp_path: Path) -> None:
     assert list(broker.committed("billing").values()) == [COUNT] * 2
 
 
-def test_a_service(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, Any] = {}
-    exec(program("A service on asyncio", broker), names)
+def test_in_kubernetes(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    """The probes answer while it runs; SIGTERM ends it, and everything is committed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    answers: dict[str, int] = {}
 
-    async def serve() -> None:
-        async with names["lifespan"](None) as state:
-            held = {0: COUNT - 1, 1: COUNT - 1}
-            await asyncio.to_thread(until, lambda: state["consumer"].held_offsets == held)
+    def kubelet() -> None:
+        def asked(path: str) -> bool:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+                    answers[path] = answer.status
+            except OSError:  # not there yet, or 503
+                return False
+            return True
 
-    asyncio.run(serve())
-    assert len(capsys.readouterr().out.splitlines()) == 2 * COUNT
-    assert not broker.members("billing")
+        try:
+            until(lambda: asked("/live") and asked("/ready"), 60)
+            until(all_printed, 60)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    printed: list[str] = []
+
+    def all_printed() -> bool:
+        printed.append(capsys.readouterr().out)  # a line may come in pieces
+        return "".join(printed).count("\n") == 2 * COUNT
+
+    probes = threading.Thread(target=kubelet)
+    probes.start()
+    exec(program("In Kubernetes", broker).replace("8080", str(port)), {})
+    probes.join()
+    assert answers == {"/live": 200, "/ready": 200}
     assert list(broker.committed("billing").values()) == [COUNT] * 2
+    assert not broker.members("billing")
+
+
+def test_a_notebook(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    *lines, last = program("A notebook", broker).strip().splitlines()
+    exec("\n".join(lines), names)
+    with names["consumer"] as consumer:
+        assert len(eval(capsys.readouterr().out)) == COUNT
+        assert "<table" in consumer._repr_html_()
+        assert "<table" in eval(last, names)._repr_html_()
+    assert not broker.members("notebook-anna")
+
+
+def test_logs_as_json(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    root.handlers = []
+    try:
+        exec(program("Logs as JSON", broker), {})
+    finally:
+        root.handlers, root.level = before, level
+    seen = capsys.readouterr()
+    assert seen.out == f"{b'0'!r}\n"
+    lines = [json.loads(line) for line in seen.err.splitlines()]
+    assert lines
+    assert all(line["logger"].startswith("managedconsumer.") and line["text"] for line in lines)
+    assert {line["level"] for line in lines} == {"INFO"}
 
 
 @pytest.mark.slow
@@ -76,3 +129,23 @@ def test_tables(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> Non
     (row,) = eval(capsys.readouterr().out)
     assert row[1:] == (COUNT, COUNT - 1)
     assert sorted(broker.committed("billing").values()) == [0, COUNT]  # one batch is of one partition
+
+
+@pytest.mark.slow
+def test_polars(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(program("polars and pandas", broker), {})
+    assert eval(capsys.readouterr().out) == [(0, COUNT), (1, COUNT)]
+
+
+@pytest.mark.soak
+def test_pandas(broker: MemoryBroker, tmp_path: Path) -> None:
+    """Not in the ordinary run: PySpark uses pandas where it is installed, and all other tests must do without it."""
+    install = [sys.executable, "-m", "pip", "install", "-q", "--target", str(tmp_path / "packages"), "pandas>=2"]
+    subprocess.run(install, check=True, timeout=250)
+    code = program("polars and pandas", broker, 1)
+    more = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "packages"), str(Path.cwd())])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=more
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert eval(done.stdout) == {0: COUNT, 1: COUNT}

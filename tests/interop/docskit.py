@@ -1,0 +1,27 @@
+"""The programs of a page of docs/, for tests that run them."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def text_of(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def programs(page: str, heading: str, bootstrap: str = "localhost:9092") -> list[str]:
+    """The Python programs below a heading of ``page``, for the broker at ``bootstrap``."""
+    below = re.split(rf"(?m)^{re.escape(heading)}\n[=-]{{4,}}\n", text_of(page), maxsplit=1)[1]
+    section = re.split(r"\n[^\n]+\n-{4,}\n", below)[0]
+    blocks = section.split(".. code-block:: python\n")[1:]
+    return [textwrap.dedent(re.split(r"\n\S", block)[0]).replace("localhost:9092", bootstrap) for block in blocks]
+
+
+def headings(page: str) -> list[str]:
+    """Those with a program."""
+    found = re.findall(r"\n([^\n]+)\n-{4,}\n", text_of(page))
+    return [heading for heading in found if programs(page, heading)]

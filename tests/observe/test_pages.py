@@ -1,0 +1,69 @@
+"""The programs of docs/observability.rst run as they stand there."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from managedconsumer.testing import MemoryBroker
+
+TEXT = (Path(__file__).parents[2] / "docs" / "observability.rst").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker({"orders": 1}) as made:
+        made.produce("orders", [b"first", b"second"])
+        yield made
+
+
+def program(heading: str, broker: MemoryBroker) -> str:
+    below = TEXT.split(f"\n{heading}\n---", 1)[1].split(".. code-block:: python\n", 1)[1]
+    code = textwrap.dedent(re.split(r"\n\S", below)[0]).replace("localhost:9092", broker.bootstrap)
+    # A program that waits for ever has no end that a test could see.
+    return code.replace('"billing")', '"billing", consumer_timeout_ms=100)').replace("port=8080", "port=0")
+
+
+def test_every_program_has_a_test() -> None:
+    assert TEXT.count("code-block:: python") == 4
+
+
+def test_progress(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    handled: list[Any] = []
+    exec(program("Progress", broker), {"handle": handled.append})
+    assert [message.value for message in handled] == [b"first", b"second"]
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [(partition, lag, exact) for partition, lag, _, exact, _ in lines] == [
+        ("0", "2", "True"),
+        ("0", "1", "True"),
+    ]
+    assert all(float(seconds) >= 0 for _, _, seconds, _, _ in lines)
+
+
+def test_health(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(program("Health", broker), {})
+    assert capsys.readouterr().out == ""
+
+
+def test_for_machines_that_ask(broker: MemoryBroker) -> None:
+    handled: list[Any] = []
+    exec(program("For machines that ask", broker), {"handle": handled.append})
+    assert len(handled) == 2
+
+
+def test_metrics(broker: MemoryBroker) -> None:
+    names: dict[str, Any] = {}
+    started, stopped = program("Metrics", broker).rsplit("consumer.stop()", 1)
+    exec(started, names)
+    try:
+        text = generate_latest(names["registry"]).decode()
+        assert re.search(r'managedconsumer_assigned_partitions\{[^}]*group="billing"[^}]*\} 1.0', text)
+    finally:
+        names["consumer"].stop()
+    assert stopped.strip() == ""
