@@ -21,7 +21,7 @@ from managedconsumer.structs import TopicPartition
 # so many times: stuck ones leave room to the others.
 _FULL_AT, _GOES_ON_AT = 4, 2
 # It is looked which partitions go on when one of so many parts of all messages in hand has finished.
-_LOOKS = 64
+_LOOKS = 32
 #: The key of what is not sorted by keys.
 _ALL = object()
 
@@ -204,6 +204,8 @@ class Work:
             strand.state = running
             limit -= size if batch is None else 1
             taken.append(strand)
+        if self._unseen and not taken:
+            self._look_who_goes_on()
         return taken
 
     def _shelve(self, strand: Strand) -> None:
@@ -251,7 +253,7 @@ class Work:
                 del strand.part.strands[strand.key]
         self.in_hand -= ours
         self.done += ours
-        self._look_who_goes_on(ours)
+        self._note_finished(ours)
         return count
 
     def report(
@@ -282,7 +284,7 @@ class Work:
             self._queue(strand, first=bool(rest))
         elif strand.key is not None:
             del strand.part.strands[strand.key]
-        self._look_who_goes_on(ours)
+        self._note_finished(ours)
 
     def _park(self, strand: Strand, size: int, now: float, chance: float) -> None:
         strand.attempts += 1
@@ -315,7 +317,7 @@ class Work:
         if gone:
             self.interrupt()
             self._drop_dead()
-            self._look_who_goes_on(self._plan.max_in_flight)
+            self._look_who_goes_on()
 
     def _drop_dead(self) -> None:
         def alive(strand: Strand) -> bool:
@@ -358,10 +360,13 @@ class Work:
             (self._full.add if full else self._full.discard)(part.tp)
             self.turned.add(part.tp)
 
-    def _look_who_goes_on(self, finished: int) -> None:
-        """So many have finished: look now and then, and always when workers may be without work."""
-        self._unseen += finished
-        if self._full and (self._unseen * _LOOKS >= self._plan.max_in_flight or not self.ready):
-            self._unseen = 0
-            for tp in list(self._full):
-                self._look_whether_full(self.parts[tp])
+    def _note_finished(self, count: int) -> None:
+        """Now and then it is looked which partitions go on; a worker that finds nothing to do looks, too."""
+        self._unseen += count
+        if self._unseen * _LOOKS >= self._plan.max_in_flight:
+            self._look_who_goes_on()
+
+    def _look_who_goes_on(self) -> None:
+        self._unseen = 0
+        for tp in list(self._full):
+            self._look_whether_full(self.parts[tp])

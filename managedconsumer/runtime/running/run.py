@@ -195,6 +195,8 @@ class Run:
             block = max(1, min(block, -(-work.ready // len(self.seats))))
         strands = work.take(block, now)
         if not strands:
+            if work.turned:
+                self._turn()
             return self._take_over(seat, now)
         seat.todo.extend(strands)
         seat.era, seat.since = work.era, now
