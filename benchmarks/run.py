@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -29,7 +30,10 @@ from managedconsumer.testing.kafka.producer import Producer, Record
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. ``way``: run, greenlets or pool; ``work``: what the handler does."""
+    """One measurement. ``way``: run, greenlets, pool or sleepers; ``work``: what the handler does.
+
+    ``backend``: gevent's, if it is not to be its own choice.
+    """
 
     name: str
     topic: str
@@ -39,6 +43,7 @@ class Row:
     work: str
     unit: str
     must: str
+    backend: str = ""
 
 
 SLOW, KEYS, MANY = "run-slow", "run-keys", "run-many"
@@ -47,7 +52,10 @@ ROWS = [
     Row("the same, ThreadPoolExecutor", SLOW, 10_000, "pool", 16, "random", "s", ""),
     Row("100 keys, 5 ms each, 4 partitions, threads", KEYS, 20_000, "run", 100, "5ms", "/s", ">= 16,000"),
     Row("the same, greenlets", KEYS, 20_000, "greenlets", 100, "5ms", "/s", ">= 18,000"),
-    Row("the same, ThreadPoolExecutor without order", KEYS, 20_000, "pool", 100, "5ms", "/s", ""),
+    Row("the same, greenlets, GEVENT_BACKEND=select", KEYS, 20_000, "greenlets", 100, "5ms", "/s", "", "select"),
+    Row("100 greenlets that only sleep", KEYS, 20_000, "sleepers", 100, "5ms", "/s", ""),
+    Row("the same, GEVENT_BACKEND=select", KEYS, 20_000, "sleepers", 100, "5ms", "/s", "", "select"),
+    Row("100 keys, ThreadPoolExecutor without order", KEYS, 20_000, "pool", 100, "5ms", "/s", ""),
     Row("empty handler, 8 workers: CPU a message", MANY, 200_000, "run", 8, "none", "us", "<= 8"),
     Row("the same, ThreadPoolExecutor", MANY, 200_000, "pool", 8, "none", "us", ""),
     Row("the same, a plain for-loop", MANY, 200_000, "loop", 1, "none", "us", ""),
@@ -115,8 +123,23 @@ def by_pool(consumer: Any, handler: Handler, row: Row) -> None:
                 consumer.commit_offsets(safe)
 
 
+def by_sleepers(row: Row) -> dict[str, float]:
+    """Greenlets that do nothing but sleep as often as there are messages: nothing can be faster than this."""
+    import gevent
+
+    def work() -> None:
+        for _ in range(row.messages // row.workers):
+            gevent.sleep(0.005)
+
+    began, cpu = time.perf_counter(), time.process_time()
+    gevent.joinall([gevent.spawn(work) for _ in range(row.workers)])
+    return {"seconds": time.perf_counter() - began, "cpu": time.process_time() - cpu, "map": 0.0}
+
+
 def measure(row: Row, bootstrap: str) -> dict[str, float]:
     """Seconds and CPU from the first message to the last, and the length of the map that was committed at the end."""
+    if row.way == "sleepers":
+        return by_sleepers(row)
     green = row.way == "greenlets"
     group = uuid.uuid4().hex
     consumer = ManagedBalancedConsumer(
@@ -192,9 +215,10 @@ def write(broker: DevBroker) -> None:
 
 def rounds(broker: DevBroker, row: Row, count: int) -> Iterator[dict[str, float]]:
     """Each of so many measurements."""
+    environment = {**os.environ, "GEVENT_BACKEND": row.backend} if row.backend else dict(os.environ)
     for _ in range(count):
         command = [sys.executable, __file__, "--child", json.dumps(asdict(row)), broker.bootstrap]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=600)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=600, env=environment)
         yield json.loads(done.stdout.splitlines()[-1])
 
 

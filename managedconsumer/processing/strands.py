@@ -69,10 +69,11 @@ class Strand:
         if self.parts is None:
             if not part.alive:
                 return 0
-            pending = part.pending
+            pending, top = part.pending, 0
             for message in running if count == len(running) else running[:count]:
-                del pending[message.offset]
-            top = running[count - 1].offset + 1
+                top = message.offset
+                del pending[top]
+            top += 1
             if top > part.top:
                 part.top = top
             return count

@@ -20,6 +20,8 @@ from managedconsumer.structs import TopicPartition
 # A partition may have so many times as many messages in hand as there is room left, and goes on when it has fewer than
 # so many times: stuck ones leave room to the others.
 _FULL_AT, _GOES_ON_AT = 4, 2
+# It is looked which partitions go on when one of so many parts of all messages in hand has finished.
+_LOOKS = 32
 #: The key of what is not sorted by keys.
 _ALL = object()
 
@@ -37,6 +39,8 @@ class Work:
         self._numbers = count()
         self._shelved: set[TopicPartition] = set()
         self._full: set[TopicPartition] = set()
+        # How many messages have finished since it was looked which partitions go on.
+        self._unseen = 0
         #: Partitions whose ``full`` has changed; the driver takes them out.
         self.turned: set[TopicPartition] = set()
         # Messages of any partition that wait for their batch to become full (order "none").
@@ -174,26 +178,34 @@ class Work:
 
     def take(self, limit: int, now: float) -> list[Strand]:
         """Up to ``limit`` messages for one worker (with batches: batches), strand by strand."""
-        self.wake(now)
+        if self._timers or self._shelved:
+            self.wake(now)
         taken: list[Strand] = []
-        batch = self._plan.batch
-        while self._ready and limit > 0 and not self.ending:
-            strand = self._ready.popleft()
+        batch, queue, running = self._plan.batch, self._ready, State.RUNNING
+        while queue and limit > 0 and not self.ending:
+            strand = queue.popleft()
             self.ready -= len(strand.waiting)
-            if not (strand.part.alive if strand.parts is None else self._sort_out(strand)):
+            if strand.parts is None:
+                if not strand.part.alive:
+                    continue
+                if strand.part.gate.held:
+                    self._shelve(strand)
+                    continue
+            elif not self._sort_out(strand):
                 continue
-            if strand.parts is None and strand.part.gate.held:
-                self._shelve(strand)
-                continue
-            most = limit if batch is None else strand.same or batch[0]
-            if len(strand.waiting) <= most:
-                strand.running, strand.waiting = strand.waiting, []
+            waiting = strand.waiting
+            size, most = len(waiting), limit if batch is None else strand.same or batch[0]
+            if size <= most:
+                strand.running, strand.waiting = waiting, strand.running  # that is empty
             else:
-                strand.running, strand.waiting = strand.waiting[:most], strand.waiting[most:]
-                strand.since = now
-            strand.state = State.RUNNING
-            limit -= len(strand.running) if batch is None else 1
+                strand.running = waiting[:most]
+                del waiting[:most]
+                strand.since, size = now, most
+            strand.state = running
+            limit -= size if batch is None else 1
             taken.append(strand)
+        if self._unseen and not taken:
+            self._look_who_goes_on()
         return taken
 
     def _shelve(self, strand: Strand) -> None:
@@ -225,6 +237,25 @@ class Work:
         retry = self._plan.retry
         return retry is not None and retry.again(error, 1 if place else strand.attempts + 1)
 
+    def finish(self, strands: Sequence[Strand]) -> int:
+        """A worker has finished all messages of these: :meth:`report` of many. Returns how many messages that were."""
+        count = ours = 0
+        for strand in strands:
+            size = len(strand.running)
+            count += size
+            ours += strand.finish(size)
+            if strand.waiting:
+                strand.running = []
+                strand.attempts = strand.same = 0
+                if strand.part.alive:
+                    self._queue(strand)
+            elif strand.key is not None and strand.part.alive:
+                del strand.part.strands[strand.key]
+        self.in_hand -= ours
+        self.done += ours
+        self._note_finished(ours)
+        return count
+
     def report(
         self, strand: Strand, finished: int, now: float, *, failed: bool = False, dead: int = 0, chance: float = 0.5
     ) -> None:
@@ -232,7 +263,7 @@ class Work:
 
         ``failed``: the next one (the batch) has failed and is to be tried again; otherwise it was not begun.
         """
-        running = strand.running
+        running, ours = strand.running, 0
         if finished:
             ours = strand.finish(finished)
             self.in_hand -= ours
@@ -253,7 +284,7 @@ class Work:
             self._queue(strand, first=bool(rest))
         elif strand.key is not None:
             del strand.part.strands[strand.key]
-        self._look_who_goes_on()
+        self._note_finished(ours)
 
     def _park(self, strand: Strand, size: int, now: float, chance: float) -> None:
         strand.attempts += 1
@@ -329,6 +360,13 @@ class Work:
             (self._full.add if full else self._full.discard)(part.tp)
             self.turned.add(part.tp)
 
+    def _note_finished(self, count: int) -> None:
+        """Now and then it is looked which partitions go on; a worker that finds nothing to do looks, too."""
+        self._unseen += count
+        if self._unseen * _LOOKS >= self._plan.max_in_flight:
+            self._look_who_goes_on()
+
     def _look_who_goes_on(self) -> None:
+        self._unseen = 0
         for tp in list(self._full):
             self._look_whether_full(self.parts[tp])

@@ -7,6 +7,7 @@ checks after each step what ``run()`` promises:
 * a message starts only when all earlier ones of its key (its partition) have finished, and never twice in one life;
 * what a commit or its map says to be finished is, and is not started again by whoever reads it;
 * maps stay within their bound, and what is in hand within its own;
+* when a worker finds nothing to do, no partition waits of which little is in hand;
 * nothing of a partition that is held starts, no result of a lost one counts;
 * a failed message is not tried again before its time, nor more often than allowed;
 * in the end everything has been finished.
@@ -47,9 +48,10 @@ class Gate:
 
 @dataclass
 class Hand:
-    """A worker: the strands it has been given, and how far it is with the first of them."""
+    """A worker: the strands it has been given, how far it is with the first of them, and those it is through with."""
 
     strands: list[Strand] = field(default_factory=list)
+    through: list[Strand] = field(default_factory=list)
     era: int = 0
     place: int = 0
     begun: bool = False
@@ -129,9 +131,13 @@ class Member:
     def step(self, hand: Hand, chance: random.Random) -> None:
         work, now = self.work, self.world.now
         if not hand.strands:
+            self.report_through(hand)
             hand.strands, hand.era, hand.place = work.take(chance.randint(1, 6), now), work.era, 0
             for strand in hand.strands:
                 self.world.check_strand(self, strand)
+            for part in work.parts.values() if not hand.strands else ():
+                little = len(part.pending) < 2 * work.room() and part.map_fits(self.world.map_room)
+                assert not (part.full and little), f"{part.tp} waits, though little of it is in hand"
         elif hand.begun:
             self.finish(hand, chance)
         elif hand.era != work.era or chance.random() < 0.05:  # it has to give back what it has not begun
@@ -159,7 +165,20 @@ class Member:
         world.has_finished(self, strand, notes)
         hand.place += len(notes)
         if hand.place == len(strand.running):
-            self.report(hand)
+            if chance.random() < 0.7:  # it says so with all others of its block
+                hand.through.append(hand.strands.pop(0))
+                hand.place = 0
+            else:
+                self.report(hand)
+
+    def report_through(self, hand: Hand) -> None:
+        """All messages of some strands are finished."""
+        notes = [note for strand in hand.through for note in strand.running]
+        for strand in hand.through:
+            ours = [note for note in strand.running if self.world.part_of(strand, note).alive]
+            self.reported |= {(note.tp, note.offset) for note in ours}
+        assert self.work.finish(hand.through) == len(notes)
+        hand.through = []
 
     def report(self, hand: Hand, **how: Any) -> None:
         strand, place = hand.strands.pop(0), hand.place

@@ -29,6 +29,10 @@ _BLOCK_S, _LARGEST_BLOCK = 0.001, 128
 _LARGEST_LOT = 256
 # What a worker has had for this long (seconds) without beginning it is another one's.
 _STUCK_S = 0.005
+# How often (seconds) it is looked whether messages came that nobody told of, while there is work to do.
+_LOOK_S = 0.002
+# Workers take from the consumer when there is room for such a part of all that may be in hand.
+_LOT_PART = 16
 # How a new measurement of the handler's time changes the mean.
 _WEIGHT = 0.2
 
@@ -44,18 +48,6 @@ class Calls(NamedTuple):
     deserialize: Callable[[Any], bool] | None = None
 
 
-class Seat:
-    """A worker: what it has been given, and what it works on."""
-
-    __slots__ = ("current", "era", "since", "todo")
-
-    def __init__(self) -> None:
-        self.todo: deque[Strand] = deque()
-        self.current: Strand | None = None
-        self.era = 0
-        self.since = 0.0
-
-
 class Report(NamedTuple):
     """How far a worker came with a strand: see :meth:`managedconsumer.processing.work.Work.report`."""
 
@@ -63,6 +55,21 @@ class Report(NamedTuple):
     finished: int
     failed: bool = False
     dead: int = 0
+
+
+class Seat:
+    """A worker: what it has been given, what it works on, and what it is through with."""
+
+    __slots__ = ("current", "era", "reports", "since", "through", "todo")
+
+    def __init__(self) -> None:
+        self.todo: deque[Strand] = deque()
+        self.current: Strand | None = None
+        self.era = 0
+        self.since = 0.0
+        #: Strands that are finished as a whole, and how far it came with others.
+        self.through: list[Strand] = []
+        self.reports: list[Report] = []
 
 
 class Run:
@@ -85,6 +92,12 @@ class Run:
         self._idle = 0
         self._torn = self._abandoned = False
         self._batch = plan.batch[0] if plan.batch is not None else 1
+        # How many messages (with batches: batches) a worker gets at a time, and below how many ready ones more come.
+        self._block = 1
+        self._low = 2 * workers * self._batch
+        self._lot = max(1, plan.max_in_flight // _LOT_PART)
+        # The consumer had nothing when it was looked last, and when a worker with work to do looks again.
+        self._dry, self._look_at = False, 0.0
 
     # -- from the consumer ------------------------------------------------------------------------------
 
@@ -94,6 +107,7 @@ class Run:
         if work.ending:
             return True
         work.wake(self.engine.handler.now())
+        self._dry = False  # there is news
         came = self._take_lot(who)
         self.wake_workers()
         return came
@@ -101,15 +115,17 @@ class Run:
     def wants_more(self) -> bool:
         """True if messages that come are taken at once."""
         with self.engine.lock:
-            return self.work.room() > 0 and self.work.ready < 2 * len(self.seats) * self._unit()
+            return self.work.room() > 0 and self.work.ready < self._low
 
     def _take_lot(self, who: int) -> bool | None:
         work, collector = self.work, self.engine.collector
         limit = min(work.room(), _LARGEST_LOT * self._batch)
-        if limit <= 0 or work.ready >= 2 * len(self.seats) * self._unit():
+        if limit <= 0 or work.ready >= self._low:
             return None
         try:
             messages = collector.take_many(who, max(1, limit // 2))
+            now = self.engine.handler.now()
+            self._dry, self._look_at = not messages, now + _LOOK_S
             if not messages:
                 return None
             hand = collector.hands[who]
@@ -120,7 +136,6 @@ class Run:
             else:
                 lots = [(TopicPartition(*place), list(lot)) for place, lot in groupby(messages, _place)]
             collector.hands.adopt(who)
-            now = self.engine.handler.now()
             for tp, lot in lots:
                 part = work.parts.get(tp)
                 if part is None:
@@ -142,44 +157,56 @@ class Run:
             parts = {tp: work.parts.get(tp) for tp in work.turned}
             work.turned.clear()
             self.engine.set_full({tp: part is not None and part.full for tp, part in parts.items()})
+            self._dry = False
 
     # -- to the workers -----------------------------------------------------------------------------------
 
-    def _block(self) -> int:
-        if self.lists or self._mean <= 0.0:
-            return 1
-        return max(1, min(_LARGEST_BLOCK, int(_BLOCK_S / self._mean)))
-
-    def _unit(self) -> int:
-        """How many messages a worker gets at a time."""
-        return self._batch if self.lists else self._block()
+    def _measure(self, seconds: float, finished: int) -> None:
+        """Handlers took so long for so many messages: how many a worker gets at a time follows from that."""
+        self.handler_seconds += seconds
+        if not finished:
+            return
+        self.handled += finished
+        mean = seconds / finished
+        mean = self._mean = self._mean + (mean - self._mean) * _WEIGHT if self._mean else mean
+        if not self.lists and mean > 0.0:
+            self._block = 1 if mean >= _BLOCK_S else min(_LARGEST_BLOCK, int(_BLOCK_S / mean))
+            self._low = 2 * len(self.seats) * self._block
 
     def wake_workers(self) -> None:
         """As many as there is work for; the lock is held."""
         ready = self.work.ready
         if self._idle and ready:
-            self.engine.work.notify(min(self._idle, -(-ready // self._unit())))
+            self.engine.work.notify(min(self._idle, -(-ready // (self._batch * self._block))))
 
     def claim(self, seat: Seat, who: int) -> bool:
         """Give ``seat`` its next block; False: there is none at present. The lock is held."""
         work, now = self.work, self.engine.handler.now()
         if work.ending:
             return False
-        if work.ready < len(self.seats) * self._unit():
+        ready = work.ready
+        if 2 * ready < self._low and (not ready or now >= self._look_at or self._has_room()):
             try:
                 self.engine.take_in_passing(self._take_lot, who)
             except err.KafkaException:
                 self.engine.lock.notify_all()  # it is raised again, in the thread that called run()
-        strands = work.take(self._fair_block(), now)
+        block = self._block
+        if block > 1:  # what is ready is shared
+            block = max(1, min(block, -(-work.ready // len(self.seats))))
+        strands = work.take(block, now)
         if not strands:
+            if work.turned:
+                self._turn()
             return self._take_over(seat, now)
         seat.todo.extend(strands)
         seat.era, seat.since = work.era, now
-        self.wake_workers()
+        if self._idle:
+            self.wake_workers()
         return True
 
-    def _fair_block(self) -> int:
-        return max(1, min(self._block(), -(-self.work.ready // len(self.seats))))
+    def _has_room(self) -> bool:
+        """True if it is worth its time to take from the consumer."""
+        return not self._dry and self.work.room() >= self._lot
 
     def _take_over(self, seat: Seat, now: float) -> bool:
         """What a worker that is slow has not begun."""
@@ -209,28 +236,33 @@ class Run:
 
     # -- back from the workers ----------------------------------------------------------------------------
 
-    def take_reports(self, seat: Seat, reports: list[Report]) -> None:
+    def take_reports(self, seat: Seat) -> None:
         """A worker is through with its block; the lock is held."""
         work, engine = self.work, self.engine
-        now, finished, parked = engine.handler.now(), 0, False
-        for strand, count, failed, dead in reports:
-            work.report(strand, count, now, failed=failed, dead=dead, chance=engine.handler.random() if failed else 0.5)
-            finished += count
-            parked = parked or failed
-        if reports:
-            seconds = now - seat.since
-            self.handler_seconds += seconds
-            self.handled += finished
-            if finished:
-                mean = seconds / finished
-                self._mean += (mean - self._mean) * _WEIGHT if self._mean else mean
-            reports.clear()
+        if seat.through or seat.reports:
+            now = engine.handler.now()
+            finished = work.finish(seat.through)
+            seat.through.clear()
+            if seat.reports:
+                finished += self._take_single(seat.reports, now)
+                seat.reports.clear()
+            self._measure(now - seat.since, finished)
         seat.current = None
-        if parked:
-            engine.work.notify()  # somebody has to know when it is due
-        self._turn()
+        if work.turned:
+            self._turn()
         if engine.draining or work.ending:
             engine.lock.notify_all()
+
+    def _take_single(self, reports: list[Report], now: float) -> int:
+        finished, parked, engine = 0, False, self.engine
+        for strand, count, failed, dead in reports:
+            chance = engine.handler.random() if failed else 0.5
+            self.work.report(strand, count, now, failed=failed, dead=dead, chance=chance)
+            finished += count
+            parked = parked or failed
+        if parked:
+            engine.work.notify()  # somebody has to know when it is due
+        return finished
 
     def fail(self, message: Any, error: BaseException) -> None:
         """The run ends because of ``error``, of that message (None: of no message)."""

@@ -102,14 +102,13 @@ class TaskRun:
 
     async def _work(self, seat: Seat) -> None:
         run, engine = self._run, self._engine
-        reports: list[Report] = []
         quick = 0
         try:
             task = self._asyncio.current_task()
             who = 0 if task is None else owners.of_task(task)
             while not run.over:
                 with engine.mutex:
-                    run.take_reports(seat, reports)
+                    run.take_reports(seat)
                     self._room.set()
                     claimed = run.claim(seat, who)
                     longest = run.patience()
@@ -119,9 +118,10 @@ class TaskRun:
                 while seat.todo:
                     strand = seat.current = seat.todo.popleft()
                     if seat.era != run.work.era:
-                        reports.append(Report(strand, 0))
+                        seat.reports.append(Report(strand, 0))
                     else:
-                        reports.append(await (self._list(strand) if run.lists else self._strand(strand, seat.era)))
+                        report = await (self._list(strand) if run.lists else self._strand(strand, seat.era))
+                        seat.reports.append(report)
                     quick += len(strand.running)
                     if quick >= _TURN:
                         quick = 0

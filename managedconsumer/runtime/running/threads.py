@@ -24,6 +24,7 @@ class ThreadRun:
         self._engine = run.engine
         self._decide_corrupt = decide_corrupt
         self._workers: list[Worker] = []
+        self._call = run.calls.handler if run.calls.deserialize is None else self._deserialized
 
     def start(self) -> None:
         """Start the workers."""
@@ -60,50 +61,53 @@ class ThreadRun:
 
     def _work(self, seat: Seat) -> None:
         run, engine = self._run, self._engine
-        who = engine.handler.ident()
-        reports: list[Report] = []
+        who, todo, through, reports = engine.handler.ident(), seat.todo, seat.through, seat.reports
         one = self._list if run.lists else self._strand
         try:
-            while self._next(seat, who, reports):
+            while self._next(seat, who):
+                era = seat.era
                 while True:
                     try:
-                        strand = seat.todo.popleft()
+                        strand = todo.popleft()
                     except IndexError:
                         break
                     # In this order: whoever holds partitions back looks at what is begun afterwards.
                     seat.current = strand
-                    reports.append(Report(strand, 0) if seat.era != run.work.era else one(strand, seat.era))
+                    report = one(strand, era)
+                    if report is None:
+                        through.append(strand)
+                    else:
+                        reports.append(report)
                 engine.give_turn()
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             run.fail(None, error)
 
-    def _next(self, seat: Seat, who: int, reports: list[Report]) -> bool:
+    def _next(self, seat: Seat, who: int) -> bool:
         """Report, and wait for the next block; False: there is none any more."""
         run, engine = self._run, self._engine
         with engine.mutex:
-            run.take_reports(seat, reports)
+            run.take_reports(seat)
             while not run.over:
                 if run.claim(seat, who):
                     return True
                 run.wait_for_work()
         return False
 
-    def _strand(self, strand: Strand, era: int) -> Report:
-        """Hand the strand's messages to the handler, until one fails or what is not begun has to go back."""
-        run, calls, work = self._run, self._run.calls, self._run.work
-        handler, deserialize, running = calls.handler, calls.deserialize, strand.running
+    def _strand(self, strand: Strand, era: int) -> Report | None:
+        """Hand the strand's messages to the handler, until one fails or what is not begun has to go back.
+
+        None: all are finished.
+        """
+        work, running, call = self._run.work, strand.running, self._call
         place = dead = 0
         while True:
             try:
                 for message in running[place:] if place else running:
                     if work.era != era:
                         return Report(strand, place, dead=dead)
-                    if deserialize is None:
-                        handler(message)
-                    else:
-                        self._deserialized(message)
+                    call(message)
                     place += 1
-                return Report(strand, place, dead=dead)
+                return Report(strand, place, dead=dead) if dead else None
             except Exception as error:  # noqa: BLE001 - the user's code may raise anything
                 if work.again(strand, place, error):
                     return Report(strand, place, failed=True, dead=dead)
@@ -112,7 +116,7 @@ class ThreadRun:
                 place += 1
                 dead += 1
             except BaseException as error:  # noqa: BLE001 - it ends the run, and is raised by it
-                run.fail(None, error)
+                self._run.fail(None, error)
                 return Report(strand, place, dead=dead)
 
     def _deserialized(self, message: Any) -> None:
@@ -125,15 +129,17 @@ class ThreadRun:
             message.value, message.partition_key = raw
             raise
 
-    def _list(self, strand: Strand, _era: int) -> Report:
-        """Hand all of the strand's messages to the handler as one list."""
+    def _list(self, strand: Strand, era: int) -> Report | None:
+        """Hand all of the strand's messages to the handler as one list. None: all are finished."""
         run, calls, messages = self._run, self._run.calls, strand.running
+        if run.work.era != era:
+            return Report(strand, 0)
         raw = [(message.value, message.partition_key) for message in messages] if calls.deserialize else []
         try:
             wanted = [message for message in messages if calls.deserialize is None or calls.deserialize(message)]
             if wanted:
                 calls.handler(wanted)
-            return Report(strand, len(messages))
+            return None
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             for message, (value, key) in zip(messages, raw, strict=False):
                 message.value, message.partition_key = value, key
