@@ -37,7 +37,8 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    flags = [] if os.name == "nt" else ["-O3"]
+    # A level of optimization in CFLAGS is kept: the compiler obeys the last one that it reads.
+    flags = [] if os.name == "nt" or re.search(r"(^| )-O", os.environ.get("CFLAGS", "")) else ["-O3"]
     source = Extension("managedconsumer.wire.records._records", [ACCELERATOR], extra_compile_args=flags)
     try:
         built: list[Extension] = cythonize([source], language_level=3)
