@@ -111,7 +111,9 @@ FASTTEST = [
     "trustme>=1.1",
     "wheel>=0.43",
 ]
-TEST = [*FASTTEST, *SPARK, *OBJECTS, *TYPED, *STORES, "mypy>=1.13", "ruff>=0.8"]
+# The last one judges the bill of materials that .ci/sbom.py writes.
+CHECKS = ["mypy>=1.13", "ruff>=0.8", "cyclonedx-python-lib[json-validation]>=8"]
+TEST = [*FASTTEST, *SPARK, *OBJECTS, *TYPED, *STORES, *CHECKS]
 
 setup(
     name="managedconsumer",
