@@ -37,7 +37,8 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    flags = [] if os.name == "nt" else ["-O3"]
+    # A level of optimization in CFLAGS is kept: the compiler obeys the last one that it reads.
+    flags = [] if os.name == "nt" or re.search(r"(^| )-O", os.environ.get("CFLAGS", "")) else ["-O3"]
     source = Extension("managedconsumer.wire.records._records", [ACCELERATOR], extra_compile_args=flags)
     try:
         built: list[Extension] = cythonize([source], language_level=3)
@@ -113,7 +114,9 @@ FASTTEST = [
 # What the pages of docs/ show beside this package: each of their programs runs in a test. Without pandas: PySpark uses
 # it and NumPy where they are installed, and this package must not need them.
 SHOWN = ["Django>=4.2", "fastapi>=0.115", "gunicorn>=23", "httpx2>=2", "polars>=1.20"]
-TEST = [*FASTTEST, *SHOWN, *SPARK, *OBJECTS, *TYPED, *STORES, "mypy>=1.13", "ruff>=0.8"]
+# The last one judges the bill of materials that .ci/sbom.py writes.
+CHECKS = ["mypy>=1.13", "ruff>=0.8", "cyclonedx-python-lib[json-validation]>=8"]
+TEST = [*FASTTEST, *SHOWN, *SPARK, *OBJECTS, *TYPED, *STORES, *CHECKS]
 
 setup(
     name="managedconsumer",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,22 +14,42 @@ from pathlib import Path
 
 import pytest
 
+import managedconsumer
+from tests.pythons import SUPPORTED
+
 ROOT = Path(__file__).parent.parent
 
 pytestmark = pytest.mark.build
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy, so that a build leaves nothing in the checkout; compiled files of the checkout are left out."""
-    copy = tmp_path_factory.mktemp("sources") / "managedconsumer"
-    copy.mkdir()
-    for name in ("setup.py", "pyproject.toml", "README.rst", "LICENSE"):
-        if (ROOT / name).exists():
-            shutil.copy(ROOT / name, copy / name)
-    left_out = shutil.ignore_patterns("__pycache__", "*.so", "*.c")
-    shutil.copytree(ROOT / "managedconsumer", copy / "managedconsumer", ignore=left_out)
-    return copy
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, made from a copy, so that nothing is left in the checkout."""
+    place = tmp_path_factory.mktemp("sdist")
+    left_out = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info", "*.so", "*.c")
+    shutil.copytree(ROOT, place / "copy", ignore=left_out)
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "sdist", "-d", str(place / "dist")],
+        cwd=place / "copy",
+        env=os.environ | {"MANAGEDCONSUMER_NO_EXTENSIONS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (archive,) = (place / "dist").glob("managedconsumer-*.tar.gz")
+    return archive
+
+
+@pytest.fixture(scope="module")
+def sources(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What somebody builds from who has no checkout."""
+    place = tmp_path_factory.mktemp("sources")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(place, filter="data")
+    (unpacked,) = place.iterdir()
+    return unpacked
 
 
 def build(sources: Path, target: Path, **changes: str) -> list[str]:
@@ -48,6 +70,14 @@ def build(sources: Path, target: Path, **changes: str) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(target)
         return archive.namelist()
+
+
+@pytest.fixture(scope="module")
+def plain(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unpacked wheel without the accelerator; the wheel itself is the only file in "plain-wheel" beside it."""
+    target = tmp_path_factory.mktemp("plain") / "plain"
+    build(sources, target, MANAGEDCONSUMER_NO_EXTENSIONS="1")
+    return target
 
 
 # An editable installation would give the checkout's accelerator to a package that has none.
@@ -87,7 +117,7 @@ def test_without_a_compiler_it_installs_and_works(sources: Path, tmp_path: Path)
 
 def test_with_a_compiler_the_accelerator_is_in_it(sources: Path, tmp_path: Path) -> None:
     target = tmp_path / "installed"
-    names = build(sources, target)
+    names = build(sources, target, CFLAGS="-O0")  # a quarter of the compiler's time
     built = [
         name for name in names if name.startswith("managedconsumer/wire/records/_records.") and name.endswith(".so")
     ]
@@ -96,8 +126,8 @@ def test_with_a_compiler_the_accelerator_is_in_it(sources: Path, tmp_path: Path)
     assert run(target, WHERE).split()[1] == ("cython" if accelerated else "python")
 
 
-def test_extensions_can_be_switched_off(sources: Path, tmp_path: Path) -> None:
-    names = build(sources, tmp_path / "installed", MANAGEDCONSUMER_NO_EXTENSIONS="1")
+def test_extensions_can_be_switched_off(plain: Path) -> None:
+    names = [path.relative_to(plain).as_posix() for path in plain.rglob("*") if path.is_file()]
     assert not [name for name in names if name.endswith((".so", ".c"))]
     for needed in (
         "managedconsumer/py.typed",
@@ -106,30 +136,16 @@ def test_extensions_can_be_switched_off(sources: Path, tmp_path: Path) -> None:
     ):
         assert needed in names
     packaged = {name for name in names if name.startswith("managedconsumer/") and name.endswith(".py")}
-    there = {str(path.relative_to(sources)) for path in (sources / "managedconsumer").rglob("*.py")}
+    there = {str(path.relative_to(ROOT)) for path in (ROOT / "managedconsumer").rglob("*.py")}
     assert [name for name in names if name.startswith("managedconsumer/testing/kafka/digests/kafka-4.3.0")]
     assert packaged == there, "a directory without __init__.py is not installed"
     entry = next(name for name in names if name.endswith("entry_points.txt"))
-    assert "managedconsumer = managedconsumer.cli:main" in (tmp_path / "installed" / entry).read_text()
+    assert "managedconsumer = managedconsumer.cli:main" in (plain / entry).read_text()
 
 
-def test_the_source_distribution_holds_what_a_reader_needs_and_no_tests(tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    left_out = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info", "*.so", "*.c")
-    shutil.copytree(ROOT, copy, ignore=left_out)
-    done = subprocess.run(
-        [sys.executable, "setup.py", "-q", "sdist", "-d", str(tmp_path / "dist")],
-        cwd=copy,
-        env=os.environ | {"MANAGEDCONSUMER_NO_EXTENSIONS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (archive,) = (tmp_path / "dist").glob("managedconsumer-*.tar.gz")
-    with tarfile.open(archive) as sdist:
-        names = {name.partition("/")[2] for name in sdist.getnames()}
+def test_the_source_distribution_holds_what_a_reader_needs_and_no_tests(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
     there = {
         "CHANGELOG.rst",
         "LICENSE",
@@ -139,7 +155,42 @@ def test_the_source_distribution_holds_what_a_reader_needs_and_no_tests(tmp_path
         "examples/callback.py",
     }
     there |= {"pyproject.toml", "setup.py", "managedconsumer/py.typed"}
-    there |= {str(path.relative_to(copy)) for path in (copy / "managedconsumer" / "wire").glob("*.p[yx]*")}
+    there |= {str(path.relative_to(ROOT)) for path in (ROOT / "managedconsumer" / "wire").glob("*.p[yx]*")}
     assert there <= names
     assert not [name for name in names if name.split("/")[0] in ("tests", "benchmarks", "changes.d")]
     assert not [name for name in names if name.endswith((".so", ".c", ".pyc"))]
+
+
+def test_the_bill_of_materials_is_valid_and_names_what_pip_installs(plain: Path) -> None:
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    (wheel,) = plain.with_name("plain-wheel").iterdir()
+    command = [sys.executable, str(ROOT / ".ci" / "sbom.py"), str(wheel)]
+    written = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    assert written[0] == written[1], "the same wheel gives the same document"
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(written[0]) is None
+    bom = json.loads(written[0])
+    assert bom["metadata"]["component"]["version"] == managedconsumer.__version__
+    scopes = {part["name"]: part["scope"] for part in bom["components"]}
+    assert {name for name, scope in scopes.items() if scope == "required"} == {"cramjam", "crc32c"}
+    assert scopes["pyarrow"] == "optional"
+    assert "pytest" not in scopes, "what only the tests need is not delivered"
+
+
+def test_the_change_log_begins_with_this_version() -> None:
+    found = re.search(r"^(\S+) \((\d{4}-\d\d-\d\d)\)\n-+\n", (ROOT / "CHANGELOG.rst").read_text(), re.MULTILINE)
+    assert found is not None
+    assert found[1] == managedconsumer.__version__
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib")
+def test_wheels_are_made_for_every_python_that_is_supported() -> None:
+    import tomllib
+
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+    assert settings["build"] == [f"cp{version.replace('.', '')}-*" for version in SUPPORTED]
+    assert settings["linux"]["archs"] == ["x86_64", "aarch64"]
+    assert (ROOT / settings["test-command"].rpartition("{project}/")[2]).exists()
+    for version in SUPPORTED:
+        assert f'"Programming Language :: Python :: {version}"' in (ROOT / "setup.py").read_text()

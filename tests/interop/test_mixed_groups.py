@@ -99,30 +99,3 @@ def test_each_leads_once(kafka: DevBroker, fleet: Make, stranger: Strange, clien
     counts = everything(group, acked, [leader, follower])
     group.check()
     print(f"{client} {assignor}: {len(acked)} messages, {sum(counts.values()) - len(counts)} duplicates")
-
-
-@pytest.mark.parametrize(("kafka", "mode"), [("3.9.2", "threads")], indirect=True)
-def test_a_pykafka_fleet_is_replaced_one_by_one(kafka: DevBroker, fleet: Make, stranger: Strange) -> None:
-    group = fleet(kafka, 6)
-    with Load(kafka, group.topic, 6) as load:
-        old = [stranger(group, "pykafka") for _ in range(3)]
-        group.until(
-            lambda: sorted(p for each in old for p in each.owned) == list(range(6)), START_S, "three of pykafka"
-        )
-        for number, leaving in enumerate(old):
-            leaving.signal(signal.SIGTERM)
-            group.until(lambda leaving=leaving: leaving.process.poll() is not None, PATIENCE_S, "it ends")  # type: ignore[misc]
-            group.join(auto_commit_enable=True, auto_commit_interval_ms=200)
-            staying = old[number + 1 :]
-
-            def balanced(staying: list[ProcessMember] = staying) -> bool:
-                shares = [each.owned for each in [*staying, *group.members]]
-                return sorted(p for share in shares for p in share) == list(range(6)) and {*map(len, shares)} == {2}
-
-            group.until(balanced, PATIENCE_S, f"{number + 1} replaced")
-            seen = len(load.acked)
-            group.until(lambda seen=seen: len(load.acked) > seen + 50, PATIENCE_S, "load goes on")  # type: ignore[misc]
-        acked = load.stop()
-    counts = everything(group, acked, old)
-    group.check()
-    print(f"pykafka fleet: {len(acked)} messages, {sum(counts.values()) - len(counts)} duplicates")

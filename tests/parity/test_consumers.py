@@ -7,9 +7,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import pytest
 
 from managedconsumer.testing import DevBroker
 from tests.broker.consumerkit import fill
@@ -38,24 +37,21 @@ def filled(broker: DevBroker, name: str) -> str:
     return name
 
 
-@pytest.fixture
-def theirs(kafka39: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]) -> list[str]:
-    return output("pykafka", kafka39, filled(kafka39, topic(kafka39, 2)), unique("theirs"))
-
-
 def alike(lines: list[str]) -> list[str]:
     """Without what must differ: names of groups and of our partition's topic are each run's own."""
     return [line.split(" (consumer_group")[0] for line in lines]
 
 
 def test_types_and_values_are_the_same(
-    theirs: list[str],
-    kafka39: DevBroker,
-    kafka43: DevBroker,
-    topic: Callable[..., str],
-    unique: Callable[[str], str],
+    kafka39: DevBroker, kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
 ) -> None:
+    modes = [("pykafka", kafka39), ("managedconsumer", kafka39), ("managedconsumer", kafka43)]
+    with ThreadPoolExecutor(len(modes)) as pool:  # side by side: the programs wait most of the time
+        runs = [
+            pool.submit(output, module, broker, filled(broker, topic(broker, 2)), unique(module))
+            for module, broker in modes
+        ]
+    theirs, *both = [alike(run.result()) for run in runs]
     assert len(theirs) > 50
-    for broker in (kafka39, kafka43):
-        ours = output("managedconsumer", broker, filled(broker, topic(broker, 2)), unique("ours"))
-        assert not list(difflib.unified_diff(alike(theirs), alike(ours), "theirs", "ours", n=0, lineterm=""))
+    for ours in both:
+        assert not list(difflib.unified_diff(theirs, ours, "theirs", "ours", n=0, lineterm=""))

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from managedconsumer.testing.kafka._class_archive import archive_options
 from managedconsumer.testing.kafka._errors import BrokerStartError, DevBrokerError
 
 TOOLS = {
@@ -61,7 +62,8 @@ def log_options(level: str) -> list[str]:
 
 def broker_command(java: str, jars: Sequence[Path], heap_mb: int, properties: Path, extra: Sequence[str]) -> list[str]:
     """The command line of one node."""
-    options = [f"-Xmx{heap_mb}m", "-Xms64m", "-XX:+ExitOnOutOfMemoryError", *_SMALL, *log_options("info"), *extra]
+    options = [f"-Xmx{heap_mb}m", "-Xms64m", "-XX:+ExitOnOutOfMemoryError", *_SMALL, *log_options("info")]
+    options += [*archive_options(java, jars, extra), *extra]
     return [java, *options, "-cp", _class_path(jars), "kafka.Kafka", str(properties)]
 
 
@@ -88,7 +90,8 @@ def run_class(
     java: str, jars: Sequence[Path], name: str, arguments: Sequence[str], text: str | None, timeout: float
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program and waits for it; ``text`` goes to its standard input."""
-    command = [java, "-Xmx256m", *_SMALL, *log_options("error"), "-cp", _class_path(jars), name, *arguments]
+    options = ["-Xmx256m", *_SMALL, *log_options("error"), *archive_options(java, jars)]
+    command = [java, *options, "-cp", _class_path(jars), name, *arguments]
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}  # or Java takes ä in an argument for a question mark
     try:
         return subprocess.run(
