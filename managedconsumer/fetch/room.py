@@ -49,6 +49,8 @@ class Room:
         self.hungry = False
         self._unpacking = 0
         self._line: dict[Hashable, None] = {}
+        #: How many workers wait for their turn.
+        self.waiting = 0
         self._overhead = min(_FRAME_BYTES, bound // 64)
 
     def note_chunk(self, unpack_bytes: int) -> None:
@@ -81,6 +83,7 @@ class Room:
             self.reserved += granted + self._overhead
         else:
             self._line[who] = None
+        self.waiting = len(self._line)
         return granted
 
     def _grant(self, wanted: int, least: int, queued: int) -> int:
@@ -113,8 +116,4 @@ class Room:
     def leave(self, who: Hashable) -> None:
         """``who`` does not want anything now."""
         self._line.pop(who, None)
-
-    @property
-    def waiting(self) -> int:
-        """How many workers wait for their turn."""
-        return len(self._line)
+        self.waiting = len(self._line)

@@ -69,7 +69,7 @@ class LookoutCondition(threading.Condition):
             if self._rung:
                 self._rung = False
                 self._mute()
-        return [numbers.index(number) for number, _ in found if number in numbers]
+        return [numbers.index(number) for number, _ in found if number in numbers] if found else []
 
     def _prepare(self, numbers: list[int]) -> None:
         if self._bell is None:
