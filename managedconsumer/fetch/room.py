@@ -102,7 +102,8 @@ class Room:
     def holds(self, queued: Queued) -> bool:
         """True while what is there and what the requests under way may bring is within the bound."""
         # The memory holds all that is queued.
-        return (queued.nbytes if self.memory is None else self.memory.at_most()) <= self._left()
+        held = queued.nbytes if self.memory is None else self.memory.at_most()
+        return held <= self.bound - self._unpacking - self.reserved - self._overhead
 
     def _left(self) -> int:
         """What chunks may take beside the requests that are under way."""

@@ -46,7 +46,8 @@ class ConsumingPart(AssignmentPart):
         """
         with self.mutex:
             self.visits += 1
-            if not self.collector.has_hand(who):
+            hands = self.collector.hands
+            if hands and who not in hands:
                 self._leave_dead_hands()
             if self._interrupts():
                 self._on_return(who)

@@ -230,7 +230,7 @@ class ThreadingHandler(Handler):
         return threading.RLock()
 
     def Condition(self, lock: Any = None) -> primitives.Condition:
-        return threading.Condition(lock)
+        return lookout.CheapCondition(lock)
 
     def Lookout(self, lock: Any) -> primitives.Lookout | None:
         return lookout.LookoutCondition(lock) if self.native and lookout.AVAILABLE else None
