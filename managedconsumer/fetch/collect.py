@@ -217,19 +217,18 @@ class FetchCollector:
         """``who`` is here: what it had in hand is finished."""
         self.settle_lane()
         if who in self.hands or self.hands.lost_something(who):
-            self.finish(who)
+            self.hands.come_back(who)
         if self._chunk is not None:
             self._mark = self._chunk.position
 
     def settle_lane(self) -> None:
         """Detach the lane and take note of what went through it: before anything looks at positions or hands."""
         self.lane.detach()
-        self._note_lane()
-
-    def _note_lane(self) -> None:
         taken = self.lane.count - self._lane_seen
-        if not taken:
-            return
+        if taken:
+            self._note_lane(taken)
+
+    def _note_lane(self, taken: int) -> None:
         queue, chunk = self._queue, self._chunk
         if queue is not None and chunk is not None and queue.state.active and queue.state.has_valid_position:
             # The position first: a hand that is still the old one is too low, which says less than is true.
@@ -243,10 +242,7 @@ class FetchCollector:
     def finish(self, who: int) -> None:
         """The thread ``who`` came back (or gave up waiting): what it had in hand is finished."""
         self.settle_lane()
-        self.hands.forget_taken(who)
-        for queue, _ in self.hands.get(who, ()):
-            self.hands.settle(queue, who)
-        self.hands.pop(who, None)
+        self.hands.come_back(who)
 
     def _close_chunk(self) -> None:
         """The chunk is used up: pass the gaps, control records and aborted messages at its end."""
@@ -332,7 +328,8 @@ class FetchCollector:
 
     def _reach(self, queue: PartitionQueue, offset: int) -> None:
         """The position goes to ``offset``, but not beyond a message that has been pushed back."""
-        queue.state.position = min([offset, *(message.offset for message in self._pushed.of(queue))])
+        pushed = self._pushed.of(queue)
+        queue.state.position = min([offset, *(message.offset for message in pushed)]) if pushed else offset
 
     def shelve(self) -> None:
         """Put the current chunk back: its partition may be held, paused or dropped next."""
@@ -384,6 +381,8 @@ class FetchCollector:
 
     def owners(self) -> list[int]:
         """The threads that have something in hand."""
+        if not self.hands:  # nor has a seat of the lane anything
+            return []
         self.settle_lane()
         return sorted(self.hands.owners())
 

@@ -67,6 +67,8 @@ class Hands(dict[int, Hand]):
         """The lowest offset of the partition in any hand other than that of ``but``."""
         if len(self) == 1 and but in self:
             return None  # most consumers have one thread
+        if not self:
+            return None
         offsets = [o for who, hand in self.items() if who != but for other, o in hand if other is queue]
         return min(offsets, default=None)
 
@@ -94,10 +96,17 @@ class Hands(dict[int, Hand]):
 
     def settle(self, queue: PartitionQueue, but: int | None = None) -> None:
         """Everything below the lowest offset still in a hand (other than that of ``but``) is finished."""
-        state = queue.state
-        if state.position is not None:
+        position = queue.state.position
+        if position is not None:
             low = self.lowest(queue, but)
-            state.finish(state.position if low is None else low)
+            queue.state.finish(position if low is None else low)
+
+    def come_back(self, who: int) -> None:
+        """``who`` is here again: what it had in hand is finished, and what was taken away from it does not matter."""
+        self.forget_taken(who)
+        for queue, _ in self.get(who, ()):
+            self.settle(queue, who)
+        self.pop(who, None)
 
     # -- run() ----------------------------------------------------------------------------------------
 

@@ -285,12 +285,12 @@ def _read_partition(
         return PartitionResult(queue, version, Outcome.TRUNCATED, part)
     if code == codes.NONE:
         read_committed = limits.isolation_level == 1
-        aborted = part.get("aborted_transactions") or ()
+        aborted = (part.get("aborted_transactions") or ()) if read_committed else ()
         chunk = RecordChunk(
             queue.context,
             part["records"] or b"",
             offset,
-            aborted=[(a["producer_id"], a["first_offset"]) for a in aborted] if read_committed else (),
+            aborted=[(a["producer_id"], a["first_offset"]) for a in aborted] if aborted else (),
             read_committed=read_committed,
             check_crcs=limits.check_crcs,
             max_batch_bytes=limits.max_batch_bytes,

@@ -39,6 +39,8 @@ class PushedBack:
 
     def of(self, queue: PartitionQueue) -> list[Message]:
         """All that waits of ``queue``, in order."""
+        if not self._items:  # nearly always
+            return []
         return [message for other, version, message in self._items if other is queue and version == queue.version]
 
     def remove(self, messages: Sequence[Message]) -> None:

@@ -103,9 +103,10 @@ class Repeat:
         if buffer.room.waiting:
             return None
         most = buffer.max_messages
-        moved = []
-        for line in self._lines:  # what ``plan.wanted`` says, without a call for each
+        moved: list[_Line] = []
+        for line in self._lines:  # what ``plan.wanted`` says, without calls for each
             queue = line.queue
+            state = queue.state
             offset = queue.fetch_offset
             if (
                 queue.version != line.version
@@ -114,7 +115,11 @@ class Repeat:
                 or now < queue.retry_at
                 or queue.alone
                 or queue.records >= most
-                or not queue.state.is_fetchable()
+                or state.paused
+                or state.held
+                or state.full
+                or not state.active
+                or state.reset_strategy is not None  # otherwise it has the valid position that it was planned with
             ):
                 return None
             if offset != line.offset or queue.last_epoch != line.last_epoch:

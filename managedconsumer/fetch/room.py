@@ -49,6 +49,8 @@ class Room:
         self.hungry = False
         self._unpacking = 0
         self._line: dict[Hashable, None] = {}
+        #: How many workers wait for their turn.
+        self.waiting = 0
         self._overhead = min(_FRAME_BYTES, bound // 64)
 
     def note_chunk(self, unpack_bytes: int) -> None:
@@ -81,6 +83,7 @@ class Room:
             self.reserved += granted + self._overhead
         else:
             self._line[who] = None
+        self.waiting = len(self._line)
         return granted
 
     def _grant(self, wanted: int, least: int, queued: int) -> int:
@@ -99,7 +102,8 @@ class Room:
     def holds(self, queued: Queued) -> bool:
         """True while what is there and what the requests under way may bring is within the bound."""
         # The memory holds all that is queued.
-        return (queued.nbytes if self.memory is None else self.memory.at_most()) <= self._left()
+        held = queued.nbytes if self.memory is None else self.memory.at_most()
+        return held <= self.bound - self._unpacking - self.reserved - self._overhead
 
     def _left(self) -> int:
         """What chunks may take beside the requests that are under way."""
@@ -113,8 +117,4 @@ class Room:
     def leave(self, who: Hashable) -> None:
         """``who`` does not want anything now."""
         self._line.pop(who, None)
-
-    @property
-    def waiting(self) -> int:
-        """How many workers wait for their turn."""
-        return len(self._line)
+        self.waiting = len(self._line)

@@ -67,7 +67,7 @@ class FetchSession:
             **body,
             "session_id": self._id,
             "session_epoch": self._epoch,
-            "topics": _by_topic(moved),
+            "topics": _one_topic(*moved[0]) if len(moved) == 1 else _by_topic(moved),
             "forgotten_topics_data": (),
         }
 
@@ -82,6 +82,10 @@ class FetchSession:
         else:
             self.reset()  # the broker has no room for another session: everything is named each time
         return True
+
+
+def _one_topic(key: Key, part: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"topic": key[0], "topic_id": key[1], "partitions": [part]}]
 
 
 def _by_topic(parts: Iterable[tuple[Key, Mapping[str, Any]]]) -> list[dict[str, Any]]:

@@ -414,7 +414,7 @@ FETCH = [
     Mutant(
         "a thread that leaves its loans does not say so",
         "managedconsumer/runtime/engine/loans.py",
-        "        if self._asleep or engine.sitting or any(loan.over or loan.busy for loan in self.loans):\n",
+        "        if wanted:\n",
         "        if any(loan.busy for loan in self.loans):\n",
         ("tests/runtime/test_loans.py",),
         _SOME,
@@ -469,8 +469,8 @@ FETCH = [
     Mutant(
         "other hands are not looked at",
         "managedconsumer/fetch/hands.py",
-        "state.finish(state.position if low is None else low)",
-        "state.finish(state.position)",
+        "state.finish(position if low is None else low)",
+        "state.finish(position)",
         ("tests/fetch/test_collect.py", "tests/test_hands.py"),
         _SOME,
     ),

@@ -356,3 +356,42 @@ def test_a_glance_waits_for_nothing(pair: tuple[socket.socket, socket.socket]) -
     there.close()
     with pytest.raises(PeerClosedError):
         transport.glance(size)
+
+
+def test_what_has_no_room_at_once_is_sent_all_the_same(pair: tuple[socket.socket, socket.socket]) -> None:
+    here, there = pair
+    transport = make_transport(ThreadingHandler(), here)
+    data = bytes(range(256)) * 8192
+    got = bytearray()
+
+    def read() -> None:
+        while len(got) < len(data):
+            got.extend(there.recv(65536))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    transport.send_at_once(data, time.monotonic() + 60)
+    reader.join(60)
+    assert got == data
+
+
+def test_every_waiting_thread_hears_a_notification_of_all() -> None:
+    condition = ThreadingHandler().Condition()
+    with condition:
+        condition.notify_all()  # nobody is there: nobody hears it later
+    waiting, heard = [], []
+
+    def wait() -> None:
+        with condition:
+            waiting.append(1)
+            heard.append(condition.wait(60))
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(waiting) == 3)
+    with condition:
+        condition.notify_all()
+    for thread in threads:
+        thread.join(60)
+    assert heard == [True] * 3

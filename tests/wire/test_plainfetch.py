@@ -218,3 +218,16 @@ def test_the_accelerator_reads_damage_as_the_twin_does() -> None:
             view = memoryview(bytes(damaged))
             found = quick.read_plain_fetch(view)
             assert found is None or found == plainfetch.read_slowly(view), (place, byte)
+
+
+@every_version
+def test_a_frame_is_its_answer_or_left_to_others(version: int) -> None:
+    body = FETCH.encode_response(version, answer(part(1), part(2)))
+    frame = framing.encode_response_frame(FETCH, version, 41, body)[framing.SIZE_BYTES :]
+    whole = memoryview(frame)
+    assert plainfetch.read_frame(whole, 41) == FETCH.decode(version, body)
+    assert plainfetch.read_frame(whole, 42) is None  # another answer
+    tagged = frame[:4] + b"\1\0\1x" + frame[5:]
+    assert plainfetch.read_frame(memoryview(tagged), 41) is None
+    for size in range(len(frame)):
+        assert plainfetch.read_frame(whole[:size], 41) is None

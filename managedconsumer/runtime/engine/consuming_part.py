@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Callable, Sequence, TypeVar
 
-from managedconsumer.clock import Deadline
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
 from managedconsumer.runtime.engine.desk import Loan
 from managedconsumer.runtime.engine.state import Task
@@ -17,6 +16,7 @@ T = TypeVar("T")
 
 # A missed wake-up can cost a blocked consumer at most this much (seconds).
 _LONGEST_NAP = 1.0
+_NEVER = float("inf")
 
 
 class ConsumingPart(AssignmentPart):
@@ -46,7 +46,8 @@ class ConsumingPart(AssignmentPart):
         """
         with self.mutex:
             self.visits += 1
-            if not self.collector.has_hand(who):
+            hands = self.collector.hands
+            if hands and who not in hands:
                 self._leave_dead_hands()
             if self._interrupts():
                 self._on_return(who)
@@ -110,7 +111,7 @@ class ConsumingPart(AssignmentPart):
         return taken
 
     def _wait_as(self, who: int, take: Callable[[int], T | None], timeout: float | None) -> T | None:
-        deadline: Deadline | None = None
+        end: float | None = None
         while True:
             if self._patience is not None:
                 self._patience.give_turn()
@@ -124,13 +125,11 @@ class ConsumingPart(AssignmentPart):
                         return taken
                     if task is None:
                         now = self.handler.now()
-                        deadline = deadline or Deadline(now, timeout)
-                        if deadline.expired(now):
+                        if end is None:
+                            end = _NEVER if timeout is None or timeout < 0 else now + timeout
+                        if now >= end:
                             return None
-                        remaining = deadline.remaining(now)
-                        ready = self._rest(
-                            who, _LONGEST_NAP if remaining is None else min(remaining, _LONGEST_NAP), now
-                        )
+                        ready = self._rest(who, min(end - now, _LONGEST_NAP), now)
                 for loan in ready:
                     self.fetchers.lending.serve(loan, who)
                 if task is not None and self.server == who:  # the user's code may take long
@@ -166,8 +165,8 @@ class ConsumingPart(AssignmentPart):
         finally:
             self.sitting -= 1
         self.server = who
-        seconds = min(seconds, min(loan.sent.until for loan in loans) - now)
-        places = self.lookout.watch([loan.sent.connection for loan in loans], seconds)
+        until = loans[0].sent.until if len(loans) == 1 else min(loan.sent.until for loan in loans)
+        places = self.lookout.watch([loan.sent.connection for loan in loans], min(seconds, until - now))
         if not places:
             lending.expire(self.handler.now())
         return [loans[place] for place in places]

@@ -288,9 +288,10 @@ class FetchPool(Taking):
         desk.moved = desk.repeat.go_on(engine.buffer, engine.cluster.snapshot, self._moves, now)
         if desk.moved is None:
             return None
-        quiet = self._be_patient(desk, now)
-        if self.parking.wants(desk, now, quiet):  # only the worker can leave its partitions to the watch
-            return None
+        if desk.moved:  # no silence
+            desk.patient = False
+        elif self.parking.wants(desk, now, self._be_patient(desk, now)):
+            return None  # only the worker can leave its partitions to the watch
         return self._body(desk, plan, version)
 
     def _be_patient(self, desk: Desk, now: float) -> bool:

@@ -8,7 +8,6 @@ from managedconsumer import errors as err
 from managedconsumer.fetch import plan as fp
 from managedconsumer.runtime.engine.desk import Desk, Loan, Sent
 from managedconsumer.runtime.engine.state import EngineState
-from managedconsumer.wire.protocol import schemas
 
 # A worker takes its connection back when no thread has looked after it for so long (seconds), or a little longer: until
 # then one answer waits in the kernel.
@@ -120,7 +119,10 @@ class Loans:
         """The thread ``who``, which looked after the loans, has left. Without the lock."""
         engine = self._engine
         engine.server = 0  # before the others are looked at: they look at this after they have changed
-        if self._asleep or engine.sitting or any(loan.over or loan.busy for loan in self.loans):
+        wanted = self._asleep or engine.sitting > 0
+        for loan in self.loans:
+            wanted = wanted or loan.over or loan.busy != 0
+        if wanted:
             with engine.mutex:
                 for loan in self.loans:
                     loan.over = loan.over or loan.busy == who
@@ -153,7 +155,9 @@ class Loans:
             return answer
         results = fp.read_answer(loan.plan, answer, pool.limits)
         plain = not answer.get("error_code") and not answer.get("throttle_time_ms")
-        if not plain or not all(result.outcome is fp.Outcome.DATA for result in results):
+        for result in results:
+            plain = plain and result.outcome is fp.Outcome.DATA
+        if not plain:
             loan.answer = answer
             return False
         desk.session.accept(answer)
@@ -169,7 +173,8 @@ class Loans:
                 body = pool.repeat(desk, loan.plan, sent.version, now)
         if body is None:
             return False
-        request = sent.connection.send(schemas.FETCH, body, sent.version)
-        loan.sent = sent._replace(request=request, until=now + sent.wait_ms / 1000)
+        connection, version, wait_ms = sent.connection, sent.version, sent.wait_ms
+        request = connection.send_again(body, version, now)
+        loan.sent = Sent(connection, request, version, wait_ms, now + wait_ms / 1000)
         loan.delivered = False
         return True

@@ -18,7 +18,7 @@ from managedconsumer.runtime.net.settings import ConnectionSettings
 from managedconsumer.runtime.net.stream import Pending, Stream
 from managedconsumer.runtime.net.transport import make_transport
 from managedconsumer.runtime.waiting.handlers import Handler
-from managedconsumer.wire.protocol import schemas, versions
+from managedconsumer.wire.protocol import plainfetch, schemas, versions
 
 __all__ = ["Connection", "ConnectionSettings"]
 
@@ -201,11 +201,22 @@ class Connection(Stream):
         :raises ProtocolError: what came is not the answer; the connection is closed
         """
         assert self._transport is not None  # noqa: S101 (it is on loan)
-        pending = self._expected(correlation_id)
+        pending = self._pending[0] if self._pending else self._expected(correlation_id)
+        if pending.correlation_id != correlation_id:
+            self._expected(correlation_id)
         try:
             found = self._transport.glance(self._frame_size)
-            if isinstance(found, bool):
+            if found is True or found is False:
                 return found
+            if pending.version in plainfetch.VERSIONS and pending.api is schemas.FETCH:
+                answer = plainfetch.read_frame(found, correlation_id)
+                if answer is not None:
+                    self._pending.popleft()
+                    self.heard_at = self._handler.now()
+                    self._answers += 1
+                    if answer["throttle_time_ms"]:
+                        self.note_throttle(answer["throttle_time_ms"])
+                    return answer
             body = self._body(pending, found)
         except errors.FrameTooLargeError:
             return False  # the bytes are still there, and the usual way says what they are
@@ -214,6 +225,18 @@ class Connection(Stream):
             raise
         self._answers += 1
         return self._decoded(pending, body)
+
+    def send_again(self, body: Mapping[str, Any], version: int, now: float) -> int:
+        """:meth:`send` of a Fetch directly after :meth:`receive_at_once` has given an answer, so the connection stands.
+
+        ``now``: the handler's clock. Only while the connection is on loan.
+        """
+        if os.getpid() != self._pid or self._hold.closed:
+            self._check_process()
+        encoded = plainfetch.write(version, body) if version in plainfetch.VERSIONS else None
+        encoded = encoded or schemas.FETCH.encode(version, body)
+        deadline = max(now, self.throttled_until) + self.settings.request_timeout_ms / 1000
+        return self._transmit_at_once(schemas.FETCH, version, encoded, now, deadline)
 
     # -- loans --------------------------------------------------------------------------------------------------
 

@@ -77,6 +77,20 @@ class Stream:
         self._pending.append(pending)
         return pending
 
+    def _transmit_at_once(self, api: schemas.Api, version: int, encoded: bytes, now: float, deadline: float) -> int:
+        """:meth:`_transmit` over a connection on loan, whose hold is entered as long as that lasts."""
+        number = self._last_id = 1 if self._last_id >= _MAX_CORRELATION_ID else self._last_id + 1
+        frame = framing.encode_frame(api, version, number, self.settings.client_id, encoded)
+        pending = Pending(number, api, version, now, deadline)
+        assert self._transport is not None  # noqa: S101 (it is on loan)
+        try:
+            self._transport.send_at_once(frame, deadline)
+        except BaseException as error:
+            self._fail(error, f"while {api.name} was being sent", pending)
+            raise
+        self._pending.append(pending)
+        return number
+
     def _read(self, pending: Pending, deadline: float) -> memoryview:
         """The body of the answer to the oldest request."""
         assert self._transport is not None  # noqa: S101 (callers have checked)

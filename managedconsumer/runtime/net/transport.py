@@ -22,7 +22,10 @@ _INBOX_BYTES: Final = 16 << 10
 _MIN_TIMEOUT_S: Final = 0.001
 #: By what part of it a kernel's time-out may be longer or shorter than what is left.
 _NEARLY: Final = 0.01
+# A frame that claims to be no larger needs no further look at its size.
+_PLAIN_BYTES: Final = 4096
 _timeval = struct.Struct("@ll").pack
+_size_of = struct.Struct(">i").unpack_from
 
 FrameSize = Callable[[bytes], int]
 """The size that four bytes announce; raises when it cannot be one."""
@@ -58,6 +61,10 @@ class Transport:
 
     def send(self, data: bytes, deadline: float) -> None:
         """Send everything; raises TimeoutError and OSError."""
+        raise NotImplementedError
+
+    def send_at_once(self, data: bytes, deadline: float) -> None:
+        """:meth:`send` where nearly always there is room for all of it. Only if :attr:`watchable`."""
         raise NotImplementedError
 
     def glance(self, frame_size: FrameSize) -> memoryview | bool:
@@ -165,19 +172,39 @@ class _BlockingTransport(Transport):
                 self._out_of_time(deadline)
 
     def glance(self, frame_size: FrameSize) -> memoryview | bool:
-        self._move_up()
+        inbox = self._inbox
+        if self._start:
+            self._move_up()
         while True:
             held = self._end
             if held >= 4:
-                size = frame_size(bytes(self._inbox[:4]))
-                if held >= 4 + size:
+                (size,) = _size_of(inbox)
+                if not 4 <= size <= _PLAIN_BYTES:  # what is no frame is as large or larger
+                    size = frame_size(bytes(inbox[:4]))
+                if held == 4 + size:
+                    frame = memoryview(self._buffer_factory(size))[:size]
+                    frame[:] = inbox[4:held]
+                    self._end = 0
+                    return frame
+                if held > 4 + size:
                     return self._begin(size)[0]
-                if 4 + size > len(self._inbox):
+                if 4 + size > _INBOX_BYTES:
                     return False
             try:
-                self._note(self._sock.recv_into(self._inbox[held:], 0, socket.MSG_DONTWAIT))
+                count = self._sock.recv_into(inbox[held:] if held else inbox, 0, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return True
+            if not count:
+                raise PeerClosedError(partial=held > 0)
+            self._end = held + count
+
+    def send_at_once(self, data: bytes, deadline: float) -> None:
+        try:
+            sent = self._sock.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
+            self.send(data[sent:], deadline)
 
     def _receive_all(self, view: memoryview, deadline: float) -> None:
         # The kernel counts the time-out over the whole of a MSG_WAITALL read, so dripping bytes do not extend it;

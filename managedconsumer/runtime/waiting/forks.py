@@ -45,7 +45,7 @@ class OwnProcess:
 
     def check_process(self) -> None:
         """Raise ForkedProcessError in a child of the process that made this consumer."""
-        if not self.in_own_process():
+        if os.getpid() != self._pid:
             raise self._forked()
 
     def _forked(self) -> ForkedProcessError:

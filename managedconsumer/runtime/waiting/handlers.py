@@ -212,6 +212,8 @@ class ThreadingHandler(Handler):
 
     name = "threading"
 
+    now = staticmethod(time.monotonic)  # nothing in between: it is read several times for each message
+
     @property
     def native(self) -> bool:  # type: ignore[override]
         """False in a monkey-patched process."""
@@ -228,7 +230,7 @@ class ThreadingHandler(Handler):
         return threading.RLock()
 
     def Condition(self, lock: Any = None) -> primitives.Condition:
-        return threading.Condition(lock)
+        return lookout.CheapCondition(lock)
 
     def Lookout(self, lock: Any) -> primitives.Lookout | None:
         return lookout.LookoutCondition(lock) if self.native and lookout.AVAILABLE else None
@@ -246,7 +248,9 @@ class ThreadingHandler(Handler):
         return _ThreadWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
 
     def ident(self) -> int:
-        return owners.here.number if self.native else owners.of_greenlet()
+        if "gevent.monkey" not in sys.modules or self.native:  # nearly always the first
+            return owners.here.number
+        return owners.of_greenlet()
 
     @property
     def here(self) -> Any:

@@ -40,7 +40,18 @@ class _Bell:
             close(number)
 
 
-class LookoutCondition(threading.Condition):
+class CheapCondition(threading.Condition):
+    """A condition of threads at which nearly always nobody waits when it is notified."""
+
+    _waiters: Any
+
+    def notify_all(self) -> None:
+        """Wake all threads that wait; the lock is held."""
+        if self._waiters:
+            self.notify(len(self._waiters))
+
+
+class LookoutCondition(CheapCondition):
     """A condition of threads, one of which may wait for connections, too. What a condition guards guards this."""
 
     def __init__(self, lock: Any) -> None:
@@ -69,7 +80,7 @@ class LookoutCondition(threading.Condition):
             if self._rung:
                 self._rung = False
                 self._mute()
-        return [numbers.index(number) for number, _ in found if number in numbers]
+        return [numbers.index(number) for number, _ in found if number in numbers] if found else []
 
     def _prepare(self, numbers: list[int]) -> None:
         if self._bell is None:
@@ -84,8 +95,14 @@ class LookoutCondition(threading.Condition):
 
     def notify(self, n: int = 1) -> None:
         """Wake ``n`` threads that wait, and the one that watches."""
-        super().notify(n)
+        if self._waiters:
+            super().notify(n)
         if self._watching and not self._rung:
             self._rung = True
             if self._bell is not None:
                 self._bell.ring()
+
+    def notify_all(self) -> None:
+        """Wake all threads that wait, and the one that watches."""
+        if self._waiters or (self._watching and not self._rung):
+            self.notify(len(self._waiters))

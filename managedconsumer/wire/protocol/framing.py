@@ -39,7 +39,8 @@ class RequestHeader(NamedTuple):
 
 def encode_frame(api: Api, version: int, correlation_id: int, client_id: str | None, body: bytes) -> bytes:
     """A whole request, size included.  ``body`` comes from ``api.encode(version, ...)``."""
-    rest = _rest_of_header(client_id, api.is_flexible(version))
+    flexible_from = api.flexible_from
+    rest = _rest_of_header(client_id, flexible_from is not None and version >= flexible_from)
     size = _REQUEST_HEADER.size - SIZE_BYTES + len(rest) + len(body)
     return _REQUEST_HEADER.pack(size, api.key, version, correlation_id) + rest + body
 

@@ -22,6 +22,7 @@ _OLD_REPLICA: Final = b"\xff\xff\xff\xff"
 _LENGTHS: Final = tuple(write_compact_length(length) for length in range(127))
 _PART: Final = Struct(">iiqiqix").pack  # "x": no tagged fields
 _NUMBER: Final = Struct(">i").pack
+_NUMBERS: Final = Struct(">i").unpack_from
 _ANSWER: Final = Struct(">ihi").unpack_from
 _PART_HEAD: Final = Struct(">ihqqq").unpack_from
 _PREFERRED: Final = Struct(">i").unpack_from
@@ -115,6 +116,15 @@ def _id(topic: Mapping[str, Any]) -> bytes:
     if len(found) != 16:
         raise ValueError
     return found
+
+
+def read_frame(frame: memoryview, correlation_id: int) -> dict[str, Any] | None:
+    """The answer in a whole response frame (without its size); None: not a plain one, or not this answer."""
+    if len(frame) < 5 or frame[4] or _NUMBERS(frame, 0)[0] != correlation_id:  # tagged fields in its header
+        return None
+    data = frame[5:]
+    quick = None if _quick_read is None else _quick_read(data)
+    return read_slowly(data) if quick is None else quick
 
 
 def read_slowly(data: memoryview) -> dict[str, Any] | None:
