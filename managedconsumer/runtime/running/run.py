@@ -7,6 +7,7 @@ and quick ones do not wait for the lock. A worker without work takes over what a
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Callable, Container, Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Container, Sequence
 from managedconsumer import errors as err
 from managedconsumer.fetch.hands import RUN
 from managedconsumer.processing import offset_map
+from managedconsumer.processing.offset_map import OffsetMap
 from managedconsumer.processing.strands import Strand
 from managedconsumer.processing.values import Plan
 from managedconsumer.processing.work import Work
@@ -22,6 +24,8 @@ from managedconsumer.values import NamedTuple
 
 if TYPE_CHECKING:
     from managedconsumer.runtime.engine.engine import Engine
+
+log = logging.getLogger(__name__)
 
 # A block takes about this long (seconds), and has at most so many messages.
 _BLOCK_S, _LARGEST_BLOCK = 0.001, 128
@@ -124,7 +128,9 @@ class Run:
             for tp, lot in lots:
                 part = work.parts.get(tp)
                 if part is None:
-                    part = work.open(tp, states[tp], offset_map.decode(states[tp].finished_map, lot_base(states[tp])))
+                    part = work.open(tp, states[tp], self._finished_before(tp, states[tp]))
+                if part.skip is not None:
+                    part.believe(states[tp].newer_than(part.skip.epoch))
                 work.offer(part, lot, now)
         except err.CorruptRecordError:
             raise
@@ -134,6 +140,29 @@ class Run:
             raise
         self._turn()
         return True
+
+    def _finished_before(self, tp: TopicPartition, state: Any) -> OffsetMap | None:
+        """What the commit at which the assignment began says to be finished behind it, if that was this log."""
+        if state.found_map is None:
+            return None
+        base, text = state.found_map
+        known = offset_map.decode(text, base)
+        if known is None:
+            return None
+        info = self.engine.cluster.snapshot.partition(tp)
+        if known.of_log(self._log(tp), -1 if info is None else info.leader_epoch, state.highwater):
+            return known
+        log.warning(
+            "%s-%d: the committed offset %d has a map of finished messages of another log; they are handed out again",
+            *tp,
+            base,
+        )
+        return None
+
+    def _log(self, tp: TopicPartition) -> bytes:
+        """Which log the partition's messages come from; empty if that is not known."""
+        queue = self.engine.buffer.queues.get(tp)
+        return b"" if queue is None else offset_map.log_id(queue.topic_id)
 
     def _turn(self) -> None:
         """Fetching of some partitions waits, or goes on."""
@@ -310,7 +339,7 @@ class Run:
                 continue
             part = self.work.parts.get(tp)
             if part is not None:
-                text = part.text(state.finished, room)
+                text = part.text(state.finished, room, state.epoch_before(part.top), self._log(tp))
             else:
                 text = state.finished_map if state.finished == state.committed else ""
             if state.finished != state.committed or text != state.finished_map:
@@ -335,11 +364,6 @@ class Run:
                 "handler_s": self.handler_seconds / self.handled if self.handled else None,
                 "full_partitions": sum(part.full for part in work.parts.values()),
             }
-
-
-def lot_base(state: Any) -> int:
-    """The offset that the map of a partition belongs to."""
-    return 0 if state.committed is None else int(state.committed)
 
 
 def _place(message: Any) -> tuple[str, int]:
