@@ -241,6 +241,7 @@ class _Running:
                     await driver.drain(self._grace)
         except BaseException as error:  # noqa: BLE001 - it is raised when all is committed
             problem = error
+        self._engine.check_process()  # a handler has forked, and this is the child: the loop is the parent's, too
         try:
             self._run.abandon()
             await asyncio.shield(asyncio.to_thread(self._consumer.stop_now, self._engine.stop_timeout))

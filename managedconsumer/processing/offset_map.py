@@ -8,9 +8,9 @@ Offsets mean something in one log only. So the map names its log: the topic's id
 before ``top``. What has the same offset and was written under a later epoch is another record, which nobody has seen.
 
 The text: the version ``2``, the kind, and bytes in base 85 (no quotes, no backslash). They begin with the epoch + 1 (a
-varint) and the id (8 bytes). Kinds: ``g`` (varints: the length up to ``top``, then the number of finished offsets before
-each unfinished one) and ``b`` (that length, then a bitmap of what is unfinished); ``G`` and ``B`` are the same deflated.
-The shortest is written.
+varint) and the id (8 bytes). Kinds: ``g`` (varints: the length up to ``top``, then the number of finished offsets
+before each unfinished one) and ``b`` (that length, then a bitmap of what is unfinished); ``G`` and ``B`` are the same
+deflated. The shortest is written.
 """
 
 from __future__ import annotations

@@ -15,9 +15,7 @@ from managedconsumer import ManagedBalancedConsumer, Message, Retry, RunSummary,
 from managedconsumer import errors as err
 from managedconsumer.observe.catalogue import OF_RUNS
 from managedconsumer.observe.metrics import Metrics
-from managedconsumer.processing import offset_map
-from managedconsumer.processing.offset_map import OffsetMap
-from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.records.encode import Record
 from tests.waiting import until
@@ -429,27 +427,3 @@ def test_bad_arguments(member: Callable[..., Any], options: dict[str, Any], text
     given = {"handler": lambda _message: None, **options}
     with pytest.raises((TypeError, ValueError), match=text):
         member(auto_start=False).run(**given)
-
-
-@pytest.mark.parametrize(
-    ("known", "begins"),
-    [
-        (OffsetMap((2,), 6, 0), [2, 6, 7, 8, 9]),  # of this log: 3, 4 and 5 are finished
-        (OffsetMap((2,), 6, 3), list(range(2, 10))),  # of a leader epoch that this log has not come to
-        (OffsetMap((2,), 60, 0), list(range(2, 10))),  # up to an offset that this log does not have
-    ],
-)
-def test_a_map_of_another_log_passes_nothing_over(
-    broker: MemoryBroker, member: Callable[..., Any], known: OffsetMap, begins: list[int]
-) -> None:
-    """The topic was deleted and made anew, and a commit of before is still there."""
-    fill(broker, [None] * 10)
-    text = offset_map.with_map('{"hostname": "h"}', offset_map.encode(known, 2))
-    first = member()
-    first.commit_offsets({TopicPartition(TOPIC, 0): OffsetAndMetadata(2, text)})
-    first.stop()
-    seen: list[int] = []
-    going = Going(member(), lambda message: seen.append(message.offset))
-    until(lambda: committed(broker) == 10, LONG)
-    going.stop()
-    assert sorted(seen) == begins

@@ -7,7 +7,6 @@ and quick ones do not wait for the lock. A worker without work takes over what a
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Callable, Container, Sequence
@@ -15,17 +14,16 @@ from typing import TYPE_CHECKING, Any, Callable, Container, Sequence
 from managedconsumer import errors as err
 from managedconsumer.fetch.hands import RUN
 from managedconsumer.processing import offset_map
-from managedconsumer.processing.offset_map import OffsetMap
 from managedconsumer.processing.strands import Strand
 from managedconsumer.processing.values import Plan
 from managedconsumer.processing.work import Work
+from managedconsumer.runtime.running import maps
+from managedconsumer.runtime.waiting import forks
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.values import NamedTuple
 
 if TYPE_CHECKING:
     from managedconsumer.runtime.engine.engine import Engine
-
-log = logging.getLogger(__name__)
 
 # A block takes about this long (seconds), and has at most so many messages.
 _BLOCK_S, _LARGEST_BLOCK = 0.001, 128
@@ -128,7 +126,7 @@ class Run:
             for tp, lot in lots:
                 part = work.parts.get(tp)
                 if part is None:
-                    part = work.open(tp, states[tp], self._finished_before(tp, states[tp]))
+                    part = work.open(tp, states[tp], maps.finished_before(self.engine, tp, states[tp]))
                 if part.skip is not None:
                     part.believe(states[tp].newer_than(part.skip.epoch))
                 work.offer(part, lot, now)
@@ -140,29 +138,6 @@ class Run:
             raise
         self._turn()
         return True
-
-    def _finished_before(self, tp: TopicPartition, state: Any) -> OffsetMap | None:
-        """What the commit at which the assignment began says to be finished behind it, if that was this log."""
-        if state.found_map is None:
-            return None
-        base, text = state.found_map
-        known = offset_map.decode(text, base)
-        if known is None:
-            return None
-        info = self.engine.cluster.snapshot.partition(tp)
-        if known.of_log(self._log(tp), -1 if info is None else info.leader_epoch, state.highwater):
-            return known
-        log.warning(
-            "%s-%d: the committed offset %d has a map of finished messages of another log; they are handed out again",
-            *tp,
-            base,
-        )
-        return None
-
-    def _log(self, tp: TopicPartition) -> bytes:
-        """Which log the partition's messages come from; empty if that is not known."""
-        queue = self.engine.buffer.queues.get(tp)
-        return b"" if queue is None else offset_map.log_id(queue.topic_id)
 
     def _turn(self) -> None:
         """Fetching of some partitions waits, or goes on."""
@@ -283,6 +258,15 @@ class Run:
             self._abandoned = True
             self.work.abandon()
 
+    def disown(self) -> None:
+        """In the child of a fork: the parent works on all of this. A handler that returns here gets nothing more."""
+        self._abandoned = self.over = self.work.ending = True
+        self.work.era += 1
+        for seat in self.seats:
+            seat.todo.clear()
+        for queue in self.engine.buffer:
+            queue.context.fenced = True
+
     def finish(self) -> None:
         """All is over: the workers end as soon as they are here."""
         with self.engine.lock:
@@ -339,7 +323,7 @@ class Run:
                 continue
             part = self.work.parts.get(tp)
             if part is not None:
-                text = part.text(state.finished, room, state.epoch_before(part.top), self._log(tp))
+                text = maps.text_for(self.engine, part, state, room)
             else:
                 text = state.finished_map if state.finished == state.committed else ""
             if state.finished != state.committed or text != state.finished_map:
@@ -377,6 +361,7 @@ def keep(run: Run) -> None:
         if hands.keeper is not None:
             raise err.IllegalStateError("run() is under way already: a consumer has one at a time")
         hands.keeper = run
+        forks.watch(run)
         run.engine.inside.add(RUN)
 
 
