@@ -48,7 +48,8 @@ class TopicPartitionState:
     one that retained it, has ended without it), ``held`` (blocked by a rebalance, see :meth:`SubscriptionState.hold`).
     ``committed`` is the next offset that is known to be committed, None if unknown. ``finished_map`` is the map of
     finished messages behind it that stands in that commit (``processing.offset_map``), empty if there is none or the
-    position was moved. ``full``: ``run()`` has enough of this partition in hand for now.
+    position was moved. ``found_map``: the offset and the map of the commit at which the assignment began, None if there
+    was no map or the position was moved. ``full``: ``run()`` has enough of this partition in hand for now.
     """
 
     __slots__ = (
@@ -60,6 +61,7 @@ class TopicPartitionState:
         "committed",
         "era",
         "finished_map",
+        "found_map",
         "full",
         "held",
         "highwater",
@@ -77,6 +79,7 @@ class TopicPartitionState:
         self.full = False
         self.committed: int | None = None
         self.finished_map = ""
+        self.found_map: tuple[int, str] | None = None
         self.reset_strategy: int | None = None
         #: Leader epochs of the records, as (first offset, epoch) where it changes; those ahead of the position too.
         self._epochs: list[tuple[int, int]] = []
@@ -151,7 +154,7 @@ class TopicPartitionState:
         self._move(FetchState.AWAITING_RESET)
         self.reset_strategy = strategy
         self._epochs = []
-        self.finished_map = ""
+        self.finished_map, self.found_map = "", None
         self._position = self._finished = None
 
     def reset_to(self, offset: int, strategy: int, leader_epoch: int = -1) -> bool:
@@ -171,7 +174,7 @@ class TopicPartitionState:
         self._move(FetchState.FETCHING)
         self.reset_strategy = None
         self._epochs = [] if leader_epoch < 0 else [(-1, leader_epoch)]
-        self.finished_map = ""
+        self.finished_map, self.found_map = "", None
         self._position = self._finished = offset
 
     @property
@@ -185,6 +188,11 @@ class TopicPartitionState:
             if start < offset:
                 return epoch
         return -1
+
+    def newer_than(self, epoch: int) -> int | None:
+        """The first offset that is known to be of a later leader epoch; None: there is none, or ``epoch`` is -1."""
+        starts = (max(0, start) for start, its in self._epochs if its > epoch >= 0)
+        return next(starts, None)
 
     def note_epochs(self, starts: Iterable[tuple[int, int]]) -> None:
         """Records were fetched: (first offset, leader epoch) wherever the epoch changes among them."""

@@ -79,6 +79,7 @@ TYPES_ONLY = {
     ("runtime.engine.commit_worker", "runtime.engine.engine"): "a worker is given its engine",
     ("runtime.engine.committer", "runtime.engine.engine"): "the committer is given its engine",
     ("runtime.rdkafka.pool", "wire.records"): "a cast only",
+    ("runtime.running.maps", "runtime.engine.engine"): "a run is given its engine",
     ("runtime.running.run", "runtime.engine.engine"): "a run is given its engine",
     ("testing.simulation.checks", "testing.simulation.brokers"): "the checks are given what they look at",
     ("testing.simulation.checks", "testing.simulation.program"): "the checks are given what they look at",

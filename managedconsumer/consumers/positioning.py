@@ -78,6 +78,7 @@ class Positioning:
                     state.committed = offset
                     if tp in unplaced and positions.get(tp) == offset:
                         state.finished_map = maps[tp]
+                        state.found_map = (offset, maps[tp]) if maps[tp] else None
             policy = self.default_reset
             engine.reset({tp: policy for tp in late if tp in unplaced})
             if engine.options.auto_offset_reset == "none":

@@ -11,7 +11,7 @@ from managedconsumer.config import check_bool, check_callable, check_choice, che
 from managedconsumer.consumers.reading import ReadingAPI
 from managedconsumer.consumers.session import Session
 from managedconsumer.consumers.signals import stop_on_signals
-from managedconsumer.processing.values import Retry, RunSummary, plan_of
+from managedconsumer.processing.values import PARTITION, Plan, Retry, RunSummary, plan_of
 from managedconsumer.runtime.running.run import Calls, Run, keep, let_go
 from managedconsumer.runtime.running.tasks import TaskRun
 from managedconsumer.runtime.running.threads import ThreadRun
@@ -42,6 +42,16 @@ class _Parts(NamedTuple):
 
 class RunningAPI(ReadingAPI):
     """The part of a consumer that runs a handler. One run at a time."""
+
+    _ordered = ""
+
+    def keep_order(self, why: str) -> None:
+        """From here on :meth:`run` takes ``order="partition"`` alone; ``why`` is what it says where it refuses another.
+
+        For whoever keeps one next offset for each partition, as stores do when they are attached. Call it before
+        ``run()``. Thread-safe.
+        """
+        self._ordered = why
 
     def run(
         self,
@@ -99,7 +109,7 @@ class RunningAPI(ReadingAPI):
             raise err.ConfigurationError("handler is a coroutine function: await run_async(handler), or on='asyncio'")
         if on == "greenlets" and self._session.engine.handler.native:
             raise err.ConfigurationError("on='greenlets' needs a consumer made with use_greenlets=True")
-        plan = plan_of(order, max_in_flight, batch, retry)
+        plan = self._plan(plan_of(order, max_in_flight, batch, retry))
         return _Running(self._parts(), plan, handler, on_dead, workers, grace_ms, signals, progress).in_threads()
 
     async def run_async(
@@ -122,8 +132,13 @@ class RunningAPI(ReadingAPI):
         """
         if not _is_coroutine_function(handler):
             raise wrong_kind("handler", handler, "a coroutine function")
-        plan = plan_of(order, max_in_flight, batch, retry)
+        plan = self._plan(plan_of(order, max_in_flight, batch, retry))
         return await _Running(self._parts(), plan, handler, on_dead, workers, grace_ms, signals, progress).in_tasks()
+
+    def _plan(self, plan: Plan) -> Plan:
+        if self._ordered and plan.order != PARTITION:
+            raise err.ConfigurationError(f'run(order="{plan.order}"): {self._ordered}. Use run(order="partition")')
+        return plan
 
     def _parts(self) -> _Parts:
         deserialize = None if self._session.options.deserializer is None else self._can_use
@@ -241,6 +256,7 @@ class _Running:
                     await driver.drain(self._grace)
         except BaseException as error:  # noqa: BLE001 - it is raised when all is committed
             problem = error
+        self._engine.check_process()  # a handler has forked, and this is the child: the loop is the parent's, too
         try:
             self._run.abandon()
             await asyncio.shield(asyncio.to_thread(self._consumer.stop_now, self._engine.stop_timeout))

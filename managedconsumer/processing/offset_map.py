@@ -4,9 +4,13 @@ The committed offset says that everything before it is finished. With several wo
 *not* finished between the committed offset and ``top``. It stands in the JSON that pykafka writes as metadata, under
 a name of its own, so that programs that read the others go on.
 
-The text: the version ``1``, the kind, and bytes in base 85 (no quotes, no backslash). Kinds: ``g`` (varints: the
-length up to ``top``, then the number of finished offsets before each unfinished one) and ``b`` (that length, then a
-bitmap of what is unfinished); ``G`` and ``B`` are the same deflated. The shortest is written.
+Offsets mean something in one log only. So the map names its log: the topic's id, and the leader epoch of the record
+before ``top``. What has the same offset and was written under a later epoch is another record, which nobody has seen.
+
+The text: the version ``2``, the kind, and bytes in base 85 (no quotes, no backslash). They begin with the epoch + 1 (a
+varint) and the id (8 bytes). Kinds: ``g`` (varints: the length up to ``top``, then the number of finished offsets
+before each unfinished one) and ``b`` (that length, then a bitmap of what is unfinished); ``G`` and ``B`` are the same
+deflated. The shortest is written.
 """
 
 from __future__ import annotations
@@ -21,17 +25,24 @@ from managedconsumer.values import NamedTuple
 #: What Kafka's brokers take as metadata by default (``offset.metadata.max.bytes``).
 LIMIT = 4096
 _NAME = "finished"
-_VERSION = "1"
+_VERSION = "2"
+_ID_BYTES = 8
+_NO_ID = bytes(_ID_BYTES)
 # What a text may become when it is inflated, and how long a map can be: far more than is ever written.
 _MOST_BYTES = 1 << 20
 _MOST_OFFSETS = 1 << 40
 
 
 class OffsetMap(NamedTuple):
-    """From the committed offset up to below ``top`` only ``unfinished`` (ascending) is not finished."""
+    """From the committed offset up to below ``top`` only ``unfinished`` (ascending) is not finished.
+
+    ``epoch``: the leader epoch of the record before ``top``, -1 if it is not known. ``log``: see :func:`log_id`.
+    """
 
     unfinished: tuple[int, ...]
     top: int
+    epoch: int = -1
+    log: bytes = b""
 
     def finished(self, offset: int) -> bool:
         """True if ``offset``, at or behind the committed one, is finished."""
@@ -40,21 +51,47 @@ class OffsetMap(NamedTuple):
         place = bisect_left(self.unfinished, offset)
         return place == len(self.unfinished) or self.unfinished[place] != offset
 
+    def below(self, top: int) -> OffsetMap:
+        """What it says of the offsets below ``top``."""
+        if top >= self.top:
+            return self
+        return self._replace(unfinished=self.unfinished[: bisect_left(self.unfinished, top)], top=top)
+
+    def of_log(self, log: bytes, leader_epoch: int, end: int | None) -> bool:
+        """False if it was written for another log than the one with this id, present leader epoch and end.
+
+        Anything may be unknown: ``b""``, -1, None. Where ids do not decide, a log that ends below ``top`` is another
+        one. (A new leader may not know its end yet. Then finished messages are handed out again.)
+        """
+        if self.epoch > leader_epoch >= 0:
+            return False
+        if self.log and log:
+            return self.log == log
+        return end is None or end >= self.top
+
+
+def log_id(topic_id: bytes | None) -> bytes:
+    """As much of a topic's id as a map has; empty if there is none (before Kafka 2.8)."""
+    return (topic_id or b"")[:_ID_BYTES]
+
 
 def encode(known: OffsetMap, base: int) -> str:
     """The text for a commit of ``base``; empty when nothing behind it is finished."""
     unfinished = [offset for offset in known.unfinished if base <= offset < known.top]
     if known.top <= base or len(unfinished) == known.top - base:
         return ""
-    gaps = bytearray()
-    _put(gaps, known.top - base)
+    head = bytearray()
+    _put(head, known.epoch + 1)
+    head += known.log or _NO_ID
+    _put(head, known.top - base)
+    gaps = bytearray(head)
     before = base
     for offset in unfinished:
         _put(gaps, offset - before)
         before = offset + 1
     found = {"g": bytes(gaps)}
     if known.top - base <= 8 * _MOST_BYTES // 16:
-        found["b"] = _bitmap(unfinished, base, known.top)
+        found["b"] = bytes(head) + _bitmap(unfinished, base, known.top)
     for kind, raw in list(found.items()):
         found[kind.upper()] = zlib.compress(raw, 6)
     kind = min(found, key=lambda each: len(found[each]))
@@ -72,14 +109,16 @@ def decode(text: str, base: int) -> OffsetMap | None:
             raw = inflate.decompress(raw, _MOST_BYTES)
             if inflate.unconsumed_tail or not inflate.eof:
                 return None
-        length, place = _get(raw, 0)
+        epoch, place = _get(raw, 0)
+        log, place = raw[place : place + _ID_BYTES], place + _ID_BYTES
+        length, place = _get(raw, place)
         top = base + length
         unfinished = _of_bitmap(raw[place:], base) if text[1] in "bB" else _of_gaps(raw, place, base)
     except (ValueError, IndexError, zlib.error):
         return None
     if not 0 < length <= _MOST_OFFSETS or (unfinished and unfinished[-1] >= top):
         return None
-    return OffsetMap(tuple(unfinished), top)
+    return OffsetMap(tuple(unfinished), top, epoch - 1, b"" if log == _NO_ID else log)
 
 
 def with_map(metadata: str, text: str) -> str:
@@ -113,7 +152,7 @@ def shortened(known: OffsetMap, base: int, room: int) -> str:
     best = ""
     while low < high:
         middle = (low + high) // 2
-        text = encode(OffsetMap(tuple(inside[:middle]), inside[middle]), base)
+        text = encode(known._replace(unfinished=tuple(inside[:middle]), top=inside[middle]), base)
         if len(text) <= room:
             best, low = text, middle + 1
         else:
@@ -152,12 +191,10 @@ def _of_gaps(raw: bytes, place: int, base: int) -> list[int]:
 
 
 def _bitmap(unfinished: Sequence[int], base: int, top: int) -> bytes:
-    out = bytearray()
-    _put(out, top - base)
     bits = bytearray((top - base + 7) // 8)
     for offset in unfinished:
         bits[(offset - base) >> 3] |= 1 << ((offset - base) & 7)
-    return bytes(out + bits)
+    return bytes(bits)
 
 
 def _of_bitmap(bits: Iterable[int], base: int) -> list[int]:

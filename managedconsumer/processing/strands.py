@@ -135,21 +135,34 @@ class Part:
         self.pending.update(dict.fromkeys([message.offset for message in messages], now))
         return messages
 
+    def believe(self, newer: int | None) -> None:
+        """What is known to be finished counts up to ``newer`` only: what is there was written under a later epoch."""
+        if self.skip is not None and newer is not None:
+            self.skip = self.skip.below(newer)
+            if self.skip.top <= self.next:
+                self.skip = None
+
     def lowest(self) -> int | None:
         """The lowest offset that is not finished; None: all that was taken is."""
         return next(iter(self.pending), None)
 
-    def known(self) -> OffsetMap:
-        """What is finished behind an unfinished message."""
-        skip, unfinished = self.skip, list(self.pending)
-        if skip is None:
-            return OffsetMap(tuple(unfinished), self.top)
-        unfinished += [offset for offset in skip.unfinished if offset >= self.next]
-        return OffsetMap(tuple(unfinished), max(self.top, skip.top))
+    def known(self, epoch: int = -1, log: bytes = b"") -> OffsetMap:
+        """What is finished behind an unfinished message.
 
-    def text(self, base: int, room: int) -> str:
-        """The map for a commit of ``base``, in at most ``room`` characters."""
-        known = self.known()
+        ``epoch``: the leader epoch of the record before ``top``; ``log``: which log it is.
+        """
+        skip, unfinished = self.skip, list(self.pending)
+        known = OffsetMap(tuple(unfinished), self.top, epoch, log)
+        if skip is None:
+            return known
+        unfinished += [offset for offset in skip.unfinished if offset >= self.next]
+        if skip.top > self.top:
+            known = known._replace(top=skip.top, epoch=skip.epoch)
+        return known._replace(unfinished=tuple(unfinished))
+
+    def text(self, base: int, room: int, epoch: int = -1, log: bytes = b"") -> str:
+        """The map for a commit of ``base``, in at most ``room`` characters; the others as in :meth:`known`."""
+        known = self.known(epoch, log)
         text = offset_map.encode(known, base)
         return text if len(text) <= room else offset_map.shortened(known, base, room)
 

@@ -43,6 +43,10 @@ def attach(store: ClaimingStore, consumer: Any, group: str | None, lonely: str) 
         raise err.ConfigurationError(
             "attach: this consumer has no consumer_group: say under which name its offsets are kept, by group="
         )
+    consumer.keep_order(
+        "a store is attached to this consumer. It keeps one next offset for each partition, so a message that is "
+        "stored before an earlier one would move the offset beyond that one, which would be lost"
+    )
     taking = Taking(store, consumer, name, lonely, confirmed=own is not None)
     if not hasattr(consumer, "listener"):
         if not consumer.partitions:
@@ -110,9 +114,11 @@ class Taking:
                 if not left or self._identity() == me:
                     raise
         self._taken.update(tps)
-        positions = self._positions()
+        held = set(partitions_of(self._consumer)).intersection(tps)
         for tp, offset in self.store.claimed(self.group).items():
-            if offset is not None and tp in tps and positions.get(tp) != offset:
+            # Also where the consumer is there already: what a commit of an earlier run() without the store says to be
+            # finished behind its offset is not in the store.
+            if offset is not None and tp in held:
                 self._consumer.seek(tp, offset)
 
     def _identity(self) -> tuple[int, str]:
@@ -131,16 +137,6 @@ class Taking:
         self._consumer.commit_offsets(offsets)
         if self._identity() != me:
             raise FencedStoreError(f"group {self.group}: generation {me[0]} has ended", tuple(tps))
-
-    def _positions(self) -> dict[TopicPartition, int]:
-        """The next offsets that the consumer would hand out, as far as they are known."""
-        held = self._consumer.held_offsets or {}
-        names = {each.id: each.key.topic for each in self._consumer.partitions.values()}
-        return {
-            key if isinstance(key, TopicPartition) else TopicPartition(names.get(key, ""), key): last + 1
-            for key, last in held.items()
-            if last >= 0
-        }
 
 
 class StoreListener:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import contextmanager
 from typing import Iterable, Iterator, Mapping
 
@@ -12,11 +13,14 @@ from managedconsumer.structs import TopicPartition
 
 _Key = tuple[str, TopicPartition]
 
+# So many gaps of a partition are remembered. Where transactions of a producer end there is one each.
+_MOST_GAPS = 1000
+
 
 class Held:
     """One claimed partition. Changed only by the transaction that has it (``Claims.busy``), and by nobody else."""
 
-    __slots__ = ("owed", "row", "unsure")
+    __slots__ = ("gaps", "owed", "row", "unsure")
 
     def __init__(self, row: Row) -> None:
         self.row = row
@@ -24,6 +28,15 @@ class Held:
         self.owed: int | None = None
         #: True when the end of a commit is not known.
         self.unsure = False
+        #: (first, end) of offsets that were passed over, the newest last: Kafka need not have messages there.
+        self.gaps: deque[tuple[int, int]] = deque(maxlen=_MOST_GAPS)
+
+    def move(self, span: Span) -> None:
+        """A transaction of ``span`` counts."""
+        before = self.row.next or 0
+        if span.first > before:
+            self.gaps.append((before, span.first))
+        self.stored(span.next)
 
     def stored(self, next_offset: int) -> None:
         """Everything before ``next_offset`` is in the store."""
@@ -118,6 +131,20 @@ class Claims:
                     "Store it first, or call rewind(consumer)"
                 )
         return {tp: Move(held[tp].row, spans[tp].next) for tp in sorted(spans)}
+
+    def check_order(self, group: str, places: Iterable[tuple[TopicPartition, int]]) -> None:
+        """Raise IllegalStateError for a message (partition and offset) that later ones have been stored before.
+
+        The store's offset is beyond it, so it looks as if it were stored, and it is not.
+        """
+        for tp, offset in places:
+            held = self._held.get((group, tp))
+            if held is not None and any(first <= offset < end for first, end in held.gaps):
+                raise err.IllegalStateError(
+                    f"{tp.topic}-{tp.partition}: the message at offset {offset} comes after later ones, and the store "
+                    f"is at {held.row.next} already: it was not stored, and cannot be stored in order any more. "
+                    'Store a partition\'s messages in order: read it in one thread, or use run(order="partition")'
+                )
 
     def owe(
         self, held: Mapping[TopicPartition, Held], spans: Mapping[TopicPartition, Span], *, unsure: bool = False

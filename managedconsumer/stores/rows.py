@@ -12,7 +12,7 @@ has to *prove* that Kafka counts it as a member now; see :meth:`managedconsumer.
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Iterator, Mapping
 
 from managedconsumer.structs import TopicPartition
 from managedconsumer.values import NamedTuple
@@ -100,6 +100,24 @@ def _spans_of_arrow(data: Any) -> dict[TopicPartition, Span]:
         TopicPartition(str(row["topic"]), row["partition"]): Span(row["offset_min"], row["offset_max"] + 1)
         for row in grouped.to_pylist()
     }
+
+
+def below(messages: Any, stored: Mapping[TopicPartition, int]) -> Iterator[tuple[TopicPartition, int]]:
+    """Partition and offset of those of ``messages`` that are below the next offsets ``stored``.
+
+    None of ``{TopicPartition: (first, next)}``: it does not say which offsets there are.
+    """
+    if isinstance(messages, Mapping):
+        return
+    if hasattr(messages, "schema"):
+        places = zip(*(messages.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+    else:
+        some = (messages,) if hasattr(messages, "offset") else messages
+        places = ((m.topic, m.partition_id, m.offset) for m in some)  # type: ignore[assignment]
+    for topic, number, offset in places:
+        tp = TopicPartition(topic, number)
+        if offset < stored.get(tp, 0):
+            yield tp, offset
 
 
 def unstored(messages: Any, stored: Mapping[TopicPartition, int]) -> Any:

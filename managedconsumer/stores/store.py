@@ -18,7 +18,7 @@ from managedconsumer.runtime.waiting.handlers import default_handler
 from managedconsumer.stores import attaching
 from managedconsumer.stores.claims import Claims, Held
 from managedconsumer.stores.errors import AlreadyStoredError, ConflictError, FencedStoreError
-from managedconsumer.stores.rows import NO_GROUP, Move, Row, Span, outranks, spans_of, unstored
+from managedconsumer.stores.rows import NO_GROUP, Move, Row, Span, below, outranks, spans_of, unstored
 from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -149,13 +149,18 @@ class Store(ABC):
 
         An exception in the block undoes everything. Raises FencedStoreError when a partition is not ours any more,
         AlreadyStoredError when some of the messages are stored already, IllegalStateError when messages would be passed
-        over (an earlier transaction of the partition was undone), or another transaction of the partition is open.
+        over (an earlier transaction of the partition was undone), or have been (they come after later ones), or another
+        transaction of the partition is open.
         """
         spans = spans_of(messages)
         group = self._claims.group(group)
         with self._claims.busy(group, spans) as held:
             self._refresh(group, held)
-            moves = self._claims.moves(group, held, spans)
+            try:
+                moves = self._claims.moves(group, held, spans)
+            except AlreadyStoredError as error:
+                self._claims.check_order(group, below(messages, error.next_offsets))
+                raise
             finished = False
             try:
                 with self.writing(group, moves) as handle:
@@ -166,8 +171,8 @@ class Store(ABC):
                     self._claims.owe(held, spans, unsure=finished)
                     raise
                 self._settle(group, spans, moves, held, error)
-            for tp, move in moves.items():
-                held[tp].stored(move.next)
+            for tp in moves:
+                held[tp].move(spans[tp])
 
     def save(self, messages: Any, write: Callable[[Any, Any], object], *, group: str | None = None) -> None:
         """Store ``messages`` by ``write(handle, messages)``, again as long as trouble passes.
@@ -182,6 +187,7 @@ class Store(ABC):
             spans = spans_of(messages)
             offsets = self._claims.offsets(known)
             stored = {tp: end for tp, span in spans.items() if (end := offsets.get(tp)) and end > span.first}
+            self._claims.check_order(known, below(messages, stored) if stored else ())
             messages = unstored(messages, stored)
             if not len(messages):
                 return
@@ -205,7 +211,8 @@ class Store(ABC):
 
         Call it before the first ``consume()``. A group member does so at each assignment, through its listener (a
         listener that it has already is called afterwards); a SimpleConsumer does so now, for all that it reads.
-        ``group``: the name under which the store keeps the offsets (the consumer's group).
+        ``group``: the name under which the store keeps the offsets (the consumer's group). From here on the consumer's
+        ``run()`` takes ``order="partition"`` alone.
 
         Raises FencedStoreError when Kafka does not confirm a claim that another one outranks.
         """

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS, EACH, LONG = 4, 250, 90.0
+CLASSIC = {"membership_protocol": "cooperative-sticky", "heartbeat_interval_ms": 300, "session_timeout_ms": 6000}
+MODERN = {"group_protocol": "consumer"}
 EVERYTHING = {(partition, offset) for partition in range(PARTITIONS) for offset in range(EACH)}
 
 
@@ -61,14 +63,8 @@ class Group:
         self.broker, self.topic, self.group = broker, topic, group
         self.runners: list[Runner] = []
 
-    def run(self, hold: float, **run: Any) -> Runner:
-        options = {
-            "auto_offset_reset": "earliest",
-            "membership_protocol": "cooperative-sticky",
-            "heartbeat_interval_ms": 300,
-            "session_timeout_ms": 6000,
-            "revoke_drain_ms": 20_000,
-        }
+    def run(self, hold: float, way: Mapping[str, Any] = CLASSIC, **run: Any) -> Runner:
+        options = {"auto_offset_reset": "earliest", "revoke_drain_ms": 20_000, **way}
         given = {"topic": self.topic, "bootstrap": self.broker.bootstrap, "group": self.group}
         runner = Runner(
             {**given, "hold": hold, "options": options, "run": {"workers": 16, "max_in_flight": 2000, **run}}
@@ -134,10 +130,11 @@ def test_sigterm_under_load_and_nothing_is_done_twice(group: Group) -> None:
     assert group.committed() == EVERYTHING
 
 
-def test_a_rebalance_in_the_middle_and_nothing_is_done_twice(group: Group) -> None:
-    first = group.run(0.05)
+@pytest.mark.parametrize("way", [CLASSIC, MODERN, {**MODERN, "use_rdkafka": True}], ids=["classic", "848", "rdkafka"])
+def test_a_rebalance_in_the_middle_and_nothing_is_done_twice(group: Group, way: dict[str, Any]) -> None:
+    first = group.run(0.05, way)
     until(lambda: len(first.done) > 50, LONG)
-    second = group.run(0.05)
+    second = group.run(0.05, way)
     until(lambda: len(first.done) + len(second.done) >= len(EVERYTHING), LONG)
     for runner in (first, second):
         runner.end(signal.SIGTERM)

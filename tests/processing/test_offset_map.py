@@ -7,8 +7,12 @@ import random
 
 import pytest
 
+from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.processing import offset_map
 from managedconsumer.processing.offset_map import LIMIT, OffsetMap
+from managedconsumer.processing.strands import Part
+from managedconsumer.structs import TopicPartition
+from managedconsumer.wire.records import Message
 
 PLAIN = json.dumps({"consumer_id": "consumer-1-" + "f" * 36, "hostname": "host"})
 
@@ -22,7 +26,8 @@ def test_a_map_says_again_what_was_written(seed: int) -> None:
         chance.choice((0.01, 0.5, 0.99)),
     )
     unfinished = tuple(base + n for n in range(length) if chance.random() < share)
-    known = OffsetMap(unfinished, base + length)
+    epoch, log = chance.choice((-1, 0, 300)), chance.choice((b"", b"12345678"))
+    known = OffsetMap(unfinished, base + length, epoch, log)
     text = offset_map.encode(known, base)
     if len(unfinished) == length:
         assert text == ""
@@ -62,18 +67,19 @@ def test_what_does_not_fit_is_left_out_and_counts_as_unfinished() -> None:
     "text",
     [
         "",
-        "1",
-        "1g",
+        "2",
+        "2g",
+        "1gAB",  # a development version's: it did not say of which log it was
         "2gAB",
         "xgAB",
-        "1gé",
-        "1G0000",
-        '1g"',
-        "1g" + "z" * 11,
+        "2gé",
+        "2G0000",
+        '2g"',
+        "2g" + "z" * 11,
         "bQAAAA==",
         "0",
-        "1b00",
-        "1g~~~~~~~~~~~~~~~",
+        "2b00",
+        "2g~~~~~~~~~~~~~~~",
     ],
 )
 def test_maps_of_others_are_not_ours(text: str) -> None:
@@ -91,5 +97,54 @@ def test_a_text_that_would_become_huge_is_refused() -> None:
     import base64
     import zlib
 
-    bomb = "1B" + base64.b85encode(zlib.compress(bytes(64 << 20), 9)).decode()
+    bomb = "2B" + base64.b85encode(zlib.compress(bytes(64 << 20), 9)).decode()
     assert offset_map.decode(bomb, 0) is None
+
+
+OLD, NEW = b"old log.", b"new log."
+
+
+@pytest.mark.parametrize(
+    ("known", "log", "leader_epoch", "end", "same"),
+    [
+        (OffsetMap((5,), 100, 3, OLD), OLD, 3, 100, True),
+        (OffsetMap((5,), 100, 3, OLD), OLD, 7, 100, True),
+        (OffsetMap((5,), 100, 3, OLD), NEW, 3, 5000, False),  # deleted and made anew
+        (OffsetMap((5,), 100, 3, OLD), OLD, 7, 60, True),  # a new leader does not know its end yet
+        (OffsetMap((5,), 100, 3), b"", 0, 5000, False),  # leader epochs begin at 0 again
+        (OffsetMap((5,), 100, 3), b"", -1, 5000, True),
+        (OffsetMap((5,), 100, 3), b"", 3, 99, False),
+        (OffsetMap((5,), 100), b"", 3, 100, True),
+        (OffsetMap((5,), 100), NEW, 3, 99, False),
+        (OffsetMap((5,), 100, 3, OLD), b"", 3, None, True),
+    ],
+)
+def test_a_map_counts_for_its_own_log_alone(
+    known: OffsetMap, log: bytes, leader_epoch: int, end: int | None, same: bool
+) -> None:
+    assert known.of_log(log, leader_epoch, end) is same
+
+
+def test_what_was_written_under_a_later_epoch_is_not_finished() -> None:
+    """The log was cut at 60 and written anew; the map says that 5 and 70 alone are not finished up to 100."""
+    state = TopicPartitionState()
+    state.seek(5, 2)
+    part = Part(TopicPartition("orders", 0), state, OffsetMap((5, 70), 100, 3, OLD))
+    state.note_epochs([(5, 2), (40, 3)])
+    part.believe(state.newer_than(3))
+    assert [m.offset for m in part.take([Message(b"", offset=n) for n in range(5, 50)], 0.0)] == [5]
+    state.note_epochs([(60, 4)])
+    part.believe(state.newer_than(3))
+    assert part.known(2, OLD) == OffsetMap((5,), 60, 3, OLD)
+    assert [m.offset for m in part.take([Message(b"", offset=n) for n in range(50, 90)], 0.0)] == list(range(60, 90))
+    assert part.skip is None and part.lowest() == 5
+
+
+def test_a_map_that_was_found_does_not_outlive_a_seek() -> None:
+    """A commit that was under way may be noted after the seek: it is not what is passed over."""
+    state = TopicPartitionState()
+    state.seek(5)
+    state.found_map = 5, "a map"
+    state.seek(0)
+    state.committed, state.finished_map = 5, "a map"
+    assert state.found_map is None

@@ -135,7 +135,7 @@ def test_members_that_come_and_go(broker: MemoryBroker, open_store: Callable[[],
 class Losing:
     """A member that loses a partition while the store looks where it is."""
 
-    group, generation_id, consumer_id = "billing", 1, b"m1"
+    group, generation_id = "billing", 1
     listener: Any = None
 
     def __init__(self) -> None:
@@ -146,9 +146,12 @@ class Losing:
         return {key.partition: SimpleNamespace(key=key, id=key.partition) for key in self.keys}
 
     @property
-    def held_offsets(self) -> dict[int, int]:
+    def consumer_id(self) -> bytes:
         del self.keys[1:]
-        return {}
+        return b"m1"
+
+    def keep_order(self, _why: str) -> None:
+        """It does not run."""
 
     def seek(self, _tp: TopicPartition, _offset: int) -> None:
         """It reads on from there."""

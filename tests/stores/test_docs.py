@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from docutils import core, nodes
 
 from managedconsumer.stores import DirectoryStore
 from managedconsumer.testing import MemoryBroker, Record
+from tests.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "stores.rst"
 
@@ -19,8 +23,17 @@ def programs() -> list[str]:
     return [block.astext() for block in page.findall(nodes.literal_block) if "import" in block.astext()]
 
 
+def end_run() -> None:
+    """As an operator does, when all is stored: ``run()`` watches for the signal."""
+    connection = sqlite3.connect("shop.db")
+    until(lambda: connection.execute("select count(*) from orders").fetchone()[0] >= 20, 60)
+    connection.close()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("number", range(5))
 def test_a_program_of_the_page_runs(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with sqlite3.connect("shop.db") as connection:
@@ -30,8 +43,14 @@ def test_a_program_of_the_page_runs(number: int, tmp_path: Path, monkeypatch: py
     program = programs()[number].replace("timeout_ms=1000", "timeout_ms=50").replace("(500)", "(500, 200)")
     with MemoryBroker({"orders": 2}) as broker:
         broker.produce("orders", [Record(b"%d" % n, b"key") for n in range(20)])
-        for _ in range(2):  # the second time there is nothing to do
+        runs = "consumer.run(" in program
+        ender = threading.Thread(target=end_run) if runs else None
+        if ender is not None:
+            ender.start()
+        for _ in range(1 if runs else 2):  # the second time there is nothing to do
             exec(program.replace("localhost:9092", broker.bootstrap), {})
+        if ender is not None:
+            ender.join()
     if "check_store" in program:
         return
     found = sqlite3.connect("shop.db")
@@ -43,4 +62,4 @@ def test_a_program_of_the_page_runs(number: int, tmp_path: Path, monkeypatch: py
 
 
 def test_there_are_no_more_programs() -> None:
-    assert len(programs()) == 4
+    assert len(programs()) == 5

@@ -17,6 +17,8 @@ from managedconsumer.processing import offset_map
 from managedconsumer.processing.strands import Strand
 from managedconsumer.processing.values import Plan
 from managedconsumer.processing.work import Work
+from managedconsumer.runtime.running import maps
+from managedconsumer.runtime.waiting import forks
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.values import NamedTuple
 
@@ -139,7 +141,9 @@ class Run:
             for tp, lot in lots:
                 part = work.parts.get(tp)
                 if part is None:
-                    part = work.open(tp, states[tp], offset_map.decode(states[tp].finished_map, lot_base(states[tp])))
+                    part = work.open(tp, states[tp], maps.finished_before(self.engine, tp, states[tp]))
+                if part.skip is not None:
+                    part.believe(states[tp].newer_than(part.skip.epoch))
                 work.offer(part, lot, now)
         except err.CorruptRecordError:
             raise
@@ -286,6 +290,15 @@ class Run:
             self._abandoned = True
             self.work.abandon()
 
+    def disown(self) -> None:
+        """In the child of a fork: the parent works on all of this. A handler that returns here gets nothing more."""
+        self._abandoned = self.over = self.work.ending = True
+        self.work.era += 1
+        for seat in self.seats:
+            seat.todo.clear()
+        for queue in self.engine.buffer:
+            queue.context.fenced = True
+
     def finish(self) -> None:
         """All is over: the workers end as soon as they are here."""
         with self.engine.lock:
@@ -342,7 +355,7 @@ class Run:
                 continue
             part = self.work.parts.get(tp)
             if part is not None:
-                text = part.text(state.finished, room)
+                text = maps.text_for(self.engine, part, state, room)
             else:
                 text = state.finished_map if state.finished == state.committed else ""
             if state.finished != state.committed or text != state.finished_map:
@@ -369,11 +382,6 @@ class Run:
             }
 
 
-def lot_base(state: Any) -> int:
-    """The offset that the map of a partition belongs to."""
-    return 0 if state.committed is None else int(state.committed)
-
-
 def _place(message: Any) -> tuple[str, int]:
     return message.topic, message.partition_id
 
@@ -385,6 +393,7 @@ def keep(run: Run) -> None:
         if hands.keeper is not None:
             raise err.IllegalStateError("run() is under way already: a consumer has one at a time")
         hands.keeper = run
+        forks.watch(run)
         run.engine.inside.add(RUN)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Callable
 
 from managedconsumer import errors as err
@@ -9,6 +10,8 @@ from managedconsumer.clock import Deadline
 from managedconsumer.processing.strands import Strand
 from managedconsumer.runtime.running.run import Report, Run, Seat
 from managedconsumer.runtime.waiting.primitives import Worker
+
+log = logging.getLogger(__name__)
 
 # A missed wake-up can cost the calling thread at most this much (seconds).
 _NAP = 0.5
@@ -79,6 +82,11 @@ class ThreadRun:
                     else:
                         reports.append(report)
                 engine.give_turn()
+            engine.check_process()  # a handler has forked, and has come back in the child as well
+        except err.ForkedProcessError as error:
+            if run.failure is None:  # once
+                run.failure = None, error
+                log.error("run() does not go on here: %s", error)
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             run.fail(None, error)
 

@@ -1,0 +1,50 @@
+"""Which finished messages ``run()`` passes over, and where it says which ones these are: the maps in commits."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from managedconsumer.processing import offset_map
+from managedconsumer.processing.offset_map import OffsetMap
+from managedconsumer.processing.strands import Part
+from managedconsumer.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from managedconsumer.runtime.engine.engine import Engine
+
+log = logging.getLogger(__name__)
+
+
+def finished_before(engine: Engine, tp: TopicPartition, state: Any) -> OffsetMap | None:
+    """What the commit at which the assignment began says to be finished behind it, if that was this log.
+
+    The lock is held. ``state``: the partition's ``TopicPartitionState``.
+    """
+    if state.found_map is None:
+        return None
+    base, text = state.found_map
+    known = offset_map.decode(text, base)
+    if known is None:
+        return None
+    info = engine.cluster.snapshot.partition(tp)
+    if known.of_log(log_of(engine, tp), -1 if info is None else info.leader_epoch, state.highwater):
+        return known
+    log.warning(
+        "%s-%d: beside the committed offset %d stands which messages of another log are finished (the topic was made "
+        "anew, or its log was cut): it does not count",
+        *tp,
+        base,
+    )
+    return None
+
+
+def text_for(engine: Engine, part: Part, state: Any, room: int) -> str:
+    """The map for a commit of what is finished, in at most ``room`` characters. The lock is held."""
+    return part.text(state.finished, room, state.epoch_before(part.top), log_of(engine, part.tp))
+
+
+def log_of(engine: Engine, tp: TopicPartition) -> bytes:
+    """Which log the partition's messages come from; empty if that is not known."""
+    queue = engine.buffer.queues.get(tp)
+    return b"" if queue is None else offset_map.log_id(queue.topic_id)

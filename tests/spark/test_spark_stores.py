@@ -1,0 +1,58 @@
+"""``store.foreach_batch`` in PySpark: a lost checkpoint brings every row again, and the store has each once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from managedconsumer import TopicPartition
+from managedconsumer.stores import SQLStore
+
+pytestmark = pytest.mark.spark
+SCHEMA = "topic string, partition int, offset bigint, value string"
+
+
+def insert(handle: Any, table: Any) -> None:
+    columns = (table.column(name).to_pylist() for name in ("partition", "offset", "value"))
+    handle.executemany("insert into results values (?, ?, ?)", list(zip(*columns, strict=True)))
+
+
+def test_each_row_is_stored_once(spark: Any, tmp_path: Path) -> None:
+    source, checkpoint, database = tmp_path / "in", tmp_path / "checkpoint", tmp_path / "db"
+    source.mkdir()
+    with sqlite3.connect(database) as connection:
+        connection.execute("create table results (partition integer, place integer, value text)")
+
+    def add(name: str, first: int, end: int) -> None:
+        lines = [
+            json.dumps({"topic": "orders", "partition": partition, "offset": n, "value": f"v{n}"})
+            for n in range(first, end)
+            for partition in range(2)
+        ]
+        (source / name).write_text("\n".join(lines))
+
+    def run() -> None:
+        store = SQLStore(lambda: sqlite3.connect(database))
+        frame = spark.readStream.schema(SCHEMA).json(str(source))
+        writer = frame.writeStream.foreachBatch(store.foreach_batch(insert, group="query"))
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(90)
+        assert query.exception() is None
+        offsets.append(store.load("query", [TopicPartition("orders", n) for n in range(2)]))
+        store.close()
+
+    offsets: list[dict[TopicPartition, int]] = []
+    add("first.json", 0, 20)
+    run()
+    shutil.rmtree(checkpoint)  # the next query reads all of it again, in one batch
+    add("second.json", 20, 35)
+    run()
+    assert [sorted(each.values()) for each in offsets] == [[20, 20], [35, 35]]
+    found = connection.execute("select partition, place, value from results order by partition, place").fetchall()
+    connection.close()
+    assert found == [(partition, n, f"v{n}") for partition in range(2) for n in range(35)]
