@@ -27,8 +27,8 @@ RUN = [
     Mutant(
         "run(): what is held by a rebalance starts all the same",
         "managedconsumer/processing/work.py",
-        "            if strand.parts is None and strand.part.gate.held:\n",
-        "            if False:\n",
+        "                if strand.part.gate.held:\n",
+        "                if False:\n",
         _RUN,
     ),
     Mutant(
@@ -41,8 +41,8 @@ RUN = [
     Mutant(
         "run(): a result counts though the partition is gone",
         "managedconsumer/processing/strands.py",
-        "            if not part.alive:\n                return 0\n            pending = part.pending\n",
-        "            if not part.alive:\n                return count\n            pending = part.pending\n",
+        "            if not part.alive:\n                return 0\n            pending, top",
+        "            if not part.alive:\n                return count\n            pending, top",
         _RUN,
     ),
     Mutant(
@@ -57,8 +57,8 @@ RUN = [
     Mutant(
         "run(): the map ends one message too late",
         "managedconsumer/processing/strands.py",
-        "            top = running[count - 1].offset + 1\n",
-        "            top = running[count - 1].offset + 2\n",
+        "            top += 1\n            if top > part.top:\n",
+        "            top += 2\n            if top > part.top:\n",
         _RUN,
     ),
     Mutant(
