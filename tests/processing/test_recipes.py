@@ -27,7 +27,7 @@ KEYS = [b"a", b"b", None] * 4
 def recipe(heading: str) -> str:
     """The code below a heading; the new group begins at the beginning of the logs."""
     section = re.split(r"\n[^\n]+\n-{4,}\n", TEXT.split(f"\n{heading}\n", 1)[1])[0]
-    code = textwrap.dedent(section.split("::\n", 1)[1].split("\n\nA handler", 1)[0])
+    code = textwrap.dedent(re.split(r"\n\n(?=\S)", section.split("::\n", 1)[1])[0])
     assert code.count('"billing"') == 1
     return code.replace('"billing"', '"billing", auto_offset_reset="earliest"')
 
