@@ -66,3 +66,4 @@ def test_a_task_imports_nothing_that_it_does_not_use() -> None:
     heavy = {name for name in found if name.startswith(tuple(f"managedconsumer.{room}" for room in rooms))}
     assert not heavy
     assert found.isdisjoint(f"managedconsumer.spark.{name}" for name in ("driver", "member", "topics", "sizes"))
+    assert found.isdisjoint(("urllib.request", "http.client", "email.parser"))  # only a schema registry needs them

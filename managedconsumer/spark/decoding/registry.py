@@ -7,9 +7,7 @@ import json
 import time
 from functools import lru_cache
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
-from urllib.request import Request, urlopen
 
 from managedconsumer.errors import ConfigurationError
 
@@ -53,6 +51,10 @@ def _text(answer: Any) -> str:
 
 def _get(registry: str, path: str) -> Any:
     """None: not found."""
+    # Each reader and worker of Spark imports this file; most have no registry, and urllib.request takes 25 ms of CPU.
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
     parts = urlsplit(registry)
     if parts.scheme not in ("http", "https"):
         raise ConfigurationError(f"value.registry={_shown(registry)!r} must be an http or https URL")
