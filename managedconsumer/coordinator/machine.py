@@ -51,9 +51,14 @@ class Machine:
         """Failed attempts since the last success."""
         return self._backoff.failures
 
+    def _in_group(self) -> bool:
+        # Before the first join the owner gets ready, too. A heartbeat would say that the group does not know us, and
+        # the join that is on its way meanwhile would be given up.
+        return self.state in IN_GROUP and self.generation.joined
+
     def check_session(self, now: float) -> list[Event]:
         """Notice a session that has run out: after a freeze of the process, or a coordinator that fell silent."""
-        if self.generation.joined and self.state in IN_GROUP and self.heartbeat.session_expired(now):
+        if self._in_group() and self.heartbeat.session_expired(now):
             error = err.SessionExpiredError(self.group_id, int(self.heartbeat.timeout * 1000))
             # A connection that was silent for a whole session is not used again.
             self._emit(CoordinatorLost(str(error)))
