@@ -29,6 +29,7 @@ ROWS = [
         "values",
         "clock",
         "config",
+        "logs",
         "offset_convention",
     },
     {"wire"},

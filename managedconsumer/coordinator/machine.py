@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Any, Callable, Mapping
 
 from managedconsumer import codes
 from managedconsumer import errors as err
@@ -17,6 +17,7 @@ from managedconsumer.coordinator.events import (
 )
 from managedconsumer.coordinator.heartbeat import Heartbeat
 from managedconsumer.coordinator.states import IN_GROUP, MemberState, check_transition
+from managedconsumer.logs import LogFields
 from managedconsumer.structs import NO_GENERATION, Generation
 
 _S = MemberState
@@ -40,6 +41,10 @@ class Machine:
         self._fatal: BaseException | None = None
         self._leave_reason = ""
         self._events: list[Event] = []
+
+    def log_fields(self) -> Mapping[str, Any]:
+        """For ``extra=`` of a log line about this membership as it stands."""
+        return LogFields(self.group_id).of(self.generation)
 
     @property
     def member_id(self) -> str:

@@ -150,7 +150,7 @@ class GroupMember:
             try:
                 self._link.request(MEMBERSHIP, leave_request.api, leave_request.body, int(leave_request.timeout * 1000))
             except err.KafkaException as problem:
-                log.info("leaving the group was not confirmed: %s", problem)
+                log.info("leaving the group was not confirmed: %s", problem, extra=self.machine.log_fields())
 
     def describe_group(self, timeout_ms: int = _DESCRIBE_MS) -> Mapping[str, Any]:
         """The coordinator's answer to a DescribeGroups of our group; raises any KafkaException. Thread-safe."""
@@ -373,7 +373,11 @@ class GroupMember:
             self._closing = self._exiting = True
             leave_request = self.machine.leave_request("the interpreter ends")
             self._lock.notify_all()
-        log.info("group %s: the interpreter ends without stop(): the member leaves", self.machine.group_id)
+        log.info(
+            "group %s: the interpreter ends without stop(): the member leaves",
+            self.machine.group_id,
+            extra=self.machine.log_fields(),
+        )
         self._link.interrupt(HEARTBEAT)
         self._before_exit()
         # A daemon thread that still consumes gets nothing more.
@@ -388,7 +392,7 @@ class GroupMember:
             self._feed(lambda: self.machine.receive(request, answer, self._handler.now()))
         except err.KafkaException as error:
             # Leaving is a courtesy; the session time-out does it otherwise.
-            log.info("leaving the group was not confirmed: %s", error)
+            log.info("leaving the group was not confirmed: %s", error, extra=self.machine.log_fields())
             with self._lock:
                 events = self.machine.failed(request, error, self._handler.now())
             self._dispatch(events)
