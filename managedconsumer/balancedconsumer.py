@@ -7,7 +7,7 @@ the user's code does), *commits*, *positions*, and a *fetcher* for each broker.
 from __future__ import annotations
 
 import warnings
-from typing import Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.compat.membership import RangeProtocol
@@ -27,6 +27,11 @@ from managedconsumer.listeners import check_listener
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.simpleconsumer import HeldConsumer
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetType
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from managedconsumer.typed_options import NewMemberOptions
 
 # How long (seconds) one round of the membership takes at most where no rebalance is wanted.
 _ROUND = 0.5
@@ -72,7 +77,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         membership_protocol: Any = RangeProtocol,
         deserializer: Any = None,
         reset_offset_on_fetch: bool = True,
-        **more: Any,
+        **more: Unpack[NewMemberOptions],
     ) -> None:
         """pykafka's BalancedConsumer arguments, in its order; ``more`` are ManagedBalancedConsumer's keywords."""
         if zookeeper_connect or zookeeper_hosts or zookeeper or zookeeper_connection_timeout_ms != 6000:

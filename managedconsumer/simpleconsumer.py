@@ -6,7 +6,7 @@ It has no group membership.
 from __future__ import annotations
 
 import weakref
-from typing import Any, Iterable
+from typing import TYPE_CHECKING, Any, Iterable
 
 from managedconsumer import errors as err
 from managedconsumer.config import ConsumerOptions, check_bool, check_group, check_names, wrong_kind
@@ -18,6 +18,11 @@ from managedconsumer.structs import TopicPartition
 
 # How long (seconds) start() waits through trouble that passes: for brokers, and for the group's committed offsets.
 _START_PATIENCE = 30.0
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from managedconsumer.typed_options import NewSimpleOptions
 
 
 class SimpleConsumer(ConsumerAPI):
@@ -50,7 +55,7 @@ class SimpleConsumer(ConsumerAPI):
         reset_offset_on_fetch: bool = True,
         *,
         use_greenlets: bool | None = None,
-        **more: Any,
+        **more: Unpack[NewSimpleOptions],
     ) -> None:
         """Every option is described in ``docs/options.rst``; ``generation_id`` and ``consumer_id`` are unused.
 

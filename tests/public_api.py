@@ -53,6 +53,12 @@ PROMISED: dict[str, list[str] | str] = {
     "managedconsumer.testing.kafka.producer": ["Producer", "encode_plain"],
     "managedconsumer.testing.simulate": ["simulate"],
     "managedconsumer.testing.simulate_plan": ["Plan"],
+    "managedconsumer.typed_options": [
+        "BalancedConsumerOptions",
+        "ManagedConsumerOptions",
+        "SecurityOptions",
+        "SimpleConsumerOptions",
+    ],
     "managedconsumer.wire.records": ["__impl__", "__impl_reason__"],
 }
 #: Needs PySpark, whose import takes seconds.

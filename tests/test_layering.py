@@ -29,7 +29,9 @@ ROWS = [
         "values",
         "clock",
         "config",
+        "logs",
         "offset_convention",
+        "typed_options",
     },
     {"wire"},
     {"coordinator"},
@@ -75,6 +77,11 @@ BACKWARDS = {
 }
 # What is imported for its types alone, outside the front doors (``__init__``), with the reason.
 TYPES_ONLY = {
+    ("balancedconsumer", "typed_options"): "only a type checker reads the options as types",
+    ("compat.client", "typed_options"): "as above",
+    ("compat.parts", "typed_options"): "as above",
+    ("compat.parts", "compat.registry"): "the consumers that it makes",
+    ("simpleconsumer", "typed_options"): "as above",
     ("compat.client", "admin.values"): "most clients never ask for a group",
     ("runtime.engine.commit_worker", "runtime.engine.engine"): "a worker is given its engine",
     ("runtime.engine.committer", "runtime.engine.engine"): "the committer is given its engine",

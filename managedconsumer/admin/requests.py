@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterable, Mapping
 from managedconsumer import errors as err
 from managedconsumer.admin.values import GroupDescription, GroupListing, MemberDescription
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment
+from managedconsumer.logs import LogFields
 from managedconsumer.structs import BrokerInfo, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ def _assignment(blob: bytes, group: str) -> tuple[TopicPartition, ...]:
     try:
         read = ConsumerProtocolMemberAssignment.decode(blob)
     except err.MalformedResponseError as error:
-        log.warning("group %s: %s", group, error)
+        log.warning("group %s: %s", group, error, extra=LogFields(group)())
         return ()
     return tuple(sorted(TopicPartition(topic, number) for topic, numbers in read.assignment for number in numbers))
 

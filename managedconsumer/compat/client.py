@@ -22,8 +22,11 @@ from managedconsumer.runtime.waiting.handlers import default_handler
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from typing_extensions import Unpack
+
     from managedconsumer.admin.admin import Admin
     from managedconsumer.admin.values import GroupDescription, GroupLag, GroupListing, Reset
+    from managedconsumer.typed_options import SecurityOptions
 
 _LONGEST_CONNECT_MS = 10_000
 _VERSION = re.compile(r"\d+(\.\d+){1,3}")
@@ -75,7 +78,7 @@ class KafkaClient:
         security: Security | None = None,
         metadata_max_age_ms: int = 30 * 1000,
         client_id: str | bytes = "managedconsumer",
-        **security_options: Any,
+        **security_options: Unpack[SecurityOptions],
     ) -> None:
         if zookeeper_hosts is not None:
             _warn_of_zookeeper(hosts, zookeeper_hosts)

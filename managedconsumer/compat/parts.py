@@ -7,7 +7,7 @@ them can be used from any thread.  Attributes never wait; the methods that ask a
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, Iterable, Protocol
+from typing import TYPE_CHECKING, Any, Iterable, Protocol
 
 from managedconsumer import errors as err
 from managedconsumer.compat import naming, registry
@@ -20,6 +20,12 @@ _NO_PRODUCER = (
     "managedconsumer only consumes. To write to topic {}, use confluent-kafka (confluent_kafka.Producer) or "
     "kafka-python (kafka.KafkaProducer); both work beside it in one process"
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from managedconsumer.compat.registry import ManagedBalancedConsumer, SimpleConsumer
+    from managedconsumer.typed_options import BalancedConsumerOptions, SimpleConsumerOptions
 
 
 class OffsetPartitionResponse(NamedTuple):
@@ -258,11 +264,15 @@ class Topic:
 
     # -- consumers --------------------------------------------------------------------------------------------------
 
-    def get_simple_consumer(self, consumer_group: Any = None, use_rdkafka: bool = False, **kwargs: Any) -> Any:
+    def get_simple_consumer(
+        self, consumer_group: Any = None, use_rdkafka: bool = False, **kwargs: Unpack[SimpleConsumerOptions]
+    ) -> SimpleConsumer:
         """A :class:`~managedconsumer.SimpleConsumer` of this topic; it has its own connections."""
         return registry.make_simple_consumer(self, self._view, consumer_group, use_rdkafka, kwargs)
 
-    def get_balanced_consumer(self, consumer_group: Any, managed: bool = False, **kwargs: Any) -> Any:
+    def get_balanced_consumer(
+        self, consumer_group: Any, managed: bool = False, **kwargs: Unpack[BalancedConsumerOptions]
+    ) -> ManagedBalancedConsumer:
         """A :class:`~managedconsumer.ManagedBalancedConsumer` of this topic; it has its own connections.
 
         ``managed=False`` meant ZooKeeper in pykafka: a DeprecationWarning now, and the same consumer.

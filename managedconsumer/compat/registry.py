@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any, Mapping
 
 from managedconsumer.config import check_bool
+
+if TYPE_CHECKING:
+    from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer as ManagedBalancedConsumer
+    from managedconsumer.simpleconsumer import SimpleConsumer as SimpleConsumer
 
 _ZOOKEEPER_ARGUMENTS = ("zookeeper_connection_timeout_ms", "zookeeper_connect", "zookeeper_hosts", "zookeeper")
 
 
-def make_simple_consumer(topic: Any, cluster: Any, group: Any, use_rdkafka: bool, options: dict[str, Any]) -> Any:
+def make_simple_consumer(
+    topic: Any, cluster: Any, group: Any, use_rdkafka: bool, options: Mapping[str, Any]
+) -> SimpleConsumer:
     """``Topic.get_simple_consumer`` of pykafka's Topic and of ours."""
     from managedconsumer.simpleconsumer import SimpleConsumer
 
@@ -19,7 +25,9 @@ def make_simple_consumer(topic: Any, cluster: Any, group: Any, use_rdkafka: bool
     return SimpleConsumer(topic, cluster, consumer_group=group, **options)
 
 
-def make_balanced_consumer(topic: Any, cluster: Any, group: Any, managed: bool, options: dict[str, Any]) -> Any:
+def make_balanced_consumer(
+    topic: Any, cluster: Any, group: Any, managed: bool, options: Mapping[str, Any]
+) -> ManagedBalancedConsumer:
     """``Topic.get_balanced_consumer`` of pykafka's Topic and of ours; both kinds use Kafka's group protocol."""
     from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
 

@@ -133,7 +133,8 @@ class ConsumerCoordinator(BaseCoordinator):
     def _perform_assignment(
         self, leader_id: str, protocol: str, members: Sequence[tuple[str, bytes]]
     ) -> Mapping[str, Any]:
-        log.debug("group %s: %s assigns by %s to %d members", self.group_id, leader_id, protocol, len(members))
+        text = "group %s: %s assigns by %s to %d members"
+        log.debug(text, self.group_id, leader_id, protocol, len(members), extra=self._log.fields())
         return carry_out(self._hand_over.elect(self._event), self._do)
 
     def _on_join_complete(
@@ -143,7 +144,8 @@ class ConsumerCoordinator(BaseCoordinator):
         protocol: str | None,
         member_assignment_bytes: bytes,  # noqa: ARG002 (the event has it too)
     ) -> str | None:
-        log.debug("group %s: %s in generation %d, assigned by %s", self.group_id, member_id, generation, protocol)
+        text = "group %s: %s in generation %d, assigned by %s"
+        log.debug(text, self.group_id, member_id, generation, protocol, extra=self._log.fields())
         return carry_out(self._hand_over.take_over(self._event), self._do)
 
     def _on_membership_lost(self, error: BaseException | None) -> None:  # noqa: ARG002 (the event has it too)
@@ -184,7 +186,7 @@ class ConsumerCoordinator(BaseCoordinator):
         try:
             call(set(step.partitions))
         except Exception as error:
-            log.exception("group %s: the listener's %s raised", self.group_id, step.method)
+            log.exception("group %s: the listener's %s raised", self.group_id, step.method, extra=self._log.fields())
             self._problem = self._problem or error
 
     def _drop(self, tps: Collection[TopicPartition]) -> None:
@@ -323,7 +325,8 @@ class ConsumerCoordinator(BaseCoordinator):
             try:
                 self._commit(offsets, generation, _LAST_COMMIT)
             except err.KafkaException as error:
-                log.warning("group %s: auto-commit (%s) did not happen: %s", self.group_id, why, error)
+                text = "group %s: auto-commit (%s) did not happen: %s"
+                log.warning(text, self.group_id, why, error, extra=self._log.fields())
 
     def close(self, autocommit: bool = True, timeout: float = 5.0) -> None:  # type: ignore[override]
         """Commit what is finished (unless ``autocommit`` is False), give everything up, leave the group. Idempotent.

@@ -23,6 +23,7 @@ from managedconsumer.coordinator.history import History
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.coordinator.states import IN_GROUP, MemberState
+from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.engine.group_log import GroupLog
 from managedconsumer.runtime.engine.troubles import Troubles
@@ -74,7 +75,7 @@ class BaseCoordinator(ABC):
         )
         self._link = CoordinatorLink(self._client, self.group_id)
         history = History(self.group_id, self.handler.now, self.handler.wall_time)
-        self._log = GroupLog(history, Troubles(f"group {self.group_id}"))
+        self._log = GroupLog(history, Troubles(f"group {self.group_id}", LogFields(self.group_id)))
         self._made: GroupMember | None = None
         self._problem: Exception | None = None
         # What the methods below are called for: it says more than kafka-python's arguments do.
@@ -116,7 +117,12 @@ class BaseCoordinator(ABC):
         try:
             return self._call(event)
         except Exception as error:
-            log.exception("group %s: raised while handling %s", self.group_id, type(event).__name__)
+            log.exception(
+                "group %s: raised while handling %s",
+                self.group_id,
+                type(event).__name__,
+                extra=self._log.fields(),
+            )
             self._problem = error
             return None
 
@@ -203,7 +209,7 @@ class BaseCoordinator(ABC):
         return base / 1000.0, max(base, cap) / 1000.0
 
     def _pause(self, backoff: Backoff, error: BaseException) -> None:
-        log.info("group %s: trying again: %s", self.group_id, error)
+        log.info("group %s: trying again: %s", self.group_id, error, extra=self._log.fields())
         self.handler.sleep(backoff.fail(self.handler.now()))
 
     # -- membership -----------------------------------------------------------------------------------

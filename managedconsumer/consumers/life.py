@@ -197,7 +197,12 @@ class GroupLives:
         Runs on the membership worker of ``life``, which ends; the new life has a new worker.
         """
         group, engine = self._session.group, self._session.engine
-        log.warning("group %s: group_protocol='consumer' is refused, using 'classic': %s", group, error)
+        log.warning(
+            "group %s: group_protocol='consumer' is refused, using 'classic': %s",
+            group,
+            error,
+            extra=engine.log_fields(),
+        )
         life.member.interrupt()
         life.member.leave("group protocol not supported", 0.5)
         with engine.lock:
@@ -248,7 +253,12 @@ def _with_what_the_group_has(error: BaseException, life: GroupLife) -> BaseExcep
         (group,) = life.member.describe_group(_DESCRIBE_MS)["groups"]
         kind, assignor, said = group["protocol_type"], group["protocol_data"], str(error.args[0])
     except (err.KafkaException, LookupError, ValueError) as problem:  # the answer would only explain more
-        log.debug("group %s: what the group uses could not be asked for: %s", life.engine.group_id, problem)
+        log.debug(
+            "group %s: what the group uses could not be asked for: %s",
+            life.engine.group_id,
+            problem,
+            extra=life.engine.log_fields(),
+        )
         return error
     if not kind:
         return error
@@ -258,7 +268,11 @@ def _with_what_the_group_has(error: BaseException, life: GroupLife) -> BaseExcep
 
 def _end_forgotten(life: GroupLife) -> None:
     """Without this the heartbeats would keep partitions that nobody reads."""
-    log.warning("group %s: a consumer was deleted without stop(): its member leaves", life.engine.group_id)
+    log.warning(
+        "group %s: a consumer was deleted without stop(): its member leaves",
+        life.engine.group_id,
+        extra=life.engine.log_fields(),
+    )
     life.member.leave("consumer deleted without stop()", 2.0)
     life.engine.close(2.0)
 

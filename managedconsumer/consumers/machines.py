@@ -118,7 +118,9 @@ def _topic_regex(engine: Engine) -> str | None:
     regex = None if internal else broker_regex(pattern)
     if regex is None:
         why = "matches Kafka's own topics too" if internal else "cannot be said in RE2"
-        log.info("group %s: %r %s: topics are looked for here only", engine.group_id, pattern, why)
+        log.info(
+            "group %s: %r %s: topics are looked for here only", engine.group_id, pattern, why, extra=engine.log_fields()
+        )
     return regex
 
 

@@ -191,7 +191,11 @@ class GroupOwner:
                 try:
                     self._listener.call_here(step.method, step.partitions)
                 except Exception:
-                    log.exception("group %s: the listener raised during stop()", self._engine.group_id)
+                    log.exception(
+                        "group %s: the listener raised during stop()",
+                        self._engine.group_id,
+                        extra=self._engine.log_fields(),
+                    )
             case _:
                 self._do(step)
 
@@ -211,7 +215,9 @@ class GroupOwner:
         try:
             told = self._listener.call(step.method, step.partitions, lambda: self.current(generation), step.begin)
         except CallbackNotDelivered as error:
-            log.warning("group %s: leaving the group: %s", self._engine.group_id, error)
+            log.warning(
+                "group %s: leaving the group: %s", self._engine.group_id, error, extra=self._engine.log_fields()
+            )
             self.member.leave_as_fenced(error, generation)
         if step.method == ho.ASSIGNED and self.current(generation):
             self._post_rebalance(self._old, self._session.held(self._session.assigned()))

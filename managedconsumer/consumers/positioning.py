@@ -114,11 +114,16 @@ class Positioning:
         for tp, answer in answers.items():
             if answer.error is None:
                 found[tp] = max(0, answer.offset)
-                log.info("%s-%d: starting at offset %d", *tp, found[tp])
+                log.info("%s-%d: starting at offset %d", *tp, found[tp], extra=engine.log_fields(tp))
             elif answer.may_change or engine.closing:
                 late[tp] = answer
                 if not interrupted():
-                    log.warning("%s-%d: where to start is not known yet: %s", *tp, answer.error)
+                    log.warning(
+                        "%s-%d: where to start is not known yet: %s",
+                        *tp,
+                        answer.error,
+                        extra=engine.log_fields(tp),
+                    )
             else:
                 raise answer.error
         return found, late
@@ -137,7 +142,7 @@ class Positioning:
                     del positions[tp]
                     engine.ask_user(tp, gone)
                     continue
-                log.warning("%s Reading continues at offset %d", gone, end.end_offset)
+                log.warning("%s Reading continues at offset %d", gone, end.end_offset, extra=engine.log_fields(tp))
                 positions[tp], known[tp] = end.end_offset, end.leader_epoch
         return positions, known
 

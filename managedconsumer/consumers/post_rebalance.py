@@ -35,7 +35,7 @@ class PostRebalance:
             if answer:
                 self._session.move(self._targets(answer, new))
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            blame(error, f"raised by post_rebalance_callback, old={old}, new={new}")
+            blame(error, f"raised by post_rebalance_callback, old={old}, new={new}", self._session.engine.log_fields())
             self._session.engine.raise_later(error)
 
     def _targets(self, answer: Any, new: Mapping[Any, int]) -> dict[Any, tuple[str, int]]:
@@ -48,7 +48,11 @@ class PostRebalance:
         targets = {}
         for key, value in answer.items():
             if key not in new:
-                log.warning("post_rebalance_callback returned partition %r, which is not ours: ignored", key)
+                log.warning(
+                    "post_rebalance_callback returned partition %r, which is not ours: ignored",
+                    key,
+                    extra=self._session.engine.log_fields(),
+                )
             elif value == new[key]:
                 continue  # handed back as it came
             else:

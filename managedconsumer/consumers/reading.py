@@ -176,7 +176,7 @@ class ReadingAPI(LifeAPI, FastPath):
             if isinstance(error, Exception):
                 if self._decide(error, message) == "skip":
                     return False
-                _say_where(error, "the deserializer", message)
+                self._say_where(error, "the deserializer", message)
             raise error
         except BaseException:
             waiting = list(dropwhile(lambda other: other is not message, batch))
@@ -204,7 +204,8 @@ class ReadingAPI(LifeAPI, FastPath):
     def _decide_corrupt(self, error: err.CorruptRecordError) -> None:
         if self._decide(error, None) != "skip":
             raise error
-        log.warning("skipped: %s", error)
+        place = (error.topic, error.partition)
+        log.warning("skipped: %s", error, extra=self._session.engine.log_fields(place))
         self._session.engine.skip_corrupt(TopicPartition(error.topic, error.partition), error.offset)
 
     def _decide(self, error: Exception, message: Message | None) -> str:
@@ -215,16 +216,16 @@ class ReadingAPI(LifeAPI, FastPath):
         try:
             decision = policy(error, message)
         except Exception as failure:
-            _say_where(failure, "on_error", error if message is None else message)
+            self._say_where(failure, "on_error", error if message is None else message)
             raise
         if decision not in _DECISIONS:
             problem = wrong_value("what on_error returns", decision, "'raise' or 'skip'")
-            _say_where(problem, "on_error", error if message is None else message)
+            self._say_where(problem, "on_error", error if message is None else message)
             raise problem from error
         return decision
 
-
-def _say_where(error: Exception, what: str, place: Any) -> None:
-    """Name the record (a message or a CorruptRecordError) at which code of the user's raised ``error``."""
-    partition = place.partition_id if isinstance(place, Message) else place.partition
-    blame(error, f"raised by {what} for {place.topic}-{partition} at offset {place.offset}")
+    def _say_where(self, error: Exception, what: str, place: Any) -> None:
+        """Name the record (a message or a CorruptRecordError) at which code of the user's raised ``error``."""
+        partition = place.partition_id if isinstance(place, Message) else place.partition
+        fields = self._session.engine.log_fields((place.topic, partition))
+        blame(error, f"raised by {what} for {place.topic}-{partition} at offset {place.offset}", fields)

@@ -48,8 +48,8 @@ class RunningAPI(ReadingAPI):
     def keep_order(self, why: str) -> None:
         """From here on :meth:`run` takes ``order="partition"`` alone; ``why`` is what it says where it refuses another.
 
-        Stores call it when they are attached, as they keep one next offset for each partition. Call it before ``run()``.
-        Thread-safe.
+        Stores call it when they are attached, as they keep one next offset for each partition. Call it before
+        ``run()``. Thread-safe.
         """
         self._ordered = why
 

@@ -19,6 +19,7 @@ from managedconsumer import errors as err
 from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.events import Assigned, Elected, MembershipLost, PrepareJoin
 from managedconsumer.coordinator.negotiation import Negotiation, assigned_in_group
+from managedconsumer.logs import LogFields
 from managedconsumer.structs import NO_GENERATION, ClusterSnapshot, Generation, TopicPartition
 from managedconsumer.values import NamedTuple, Value
 
@@ -319,7 +320,7 @@ class HandOver:
                 self._leader_snapshot = {topic: assigned.get(topic, set()) for topic in self._leader_snapshot or ()}
                 return None
         text = "group %s: a static leader is back, and assigns anew in another round; no description of the group: %s"
-        log.warning(text, self._group_id, problem)
+        log.warning(text, self._group_id, problem, extra=LogFields(self._group_id).of(generation))
         return "it is not known what the group has shared out"
 
     # -- parts of a rebalance ---------------------------------------------------------------------------
@@ -340,6 +341,7 @@ class HandOver:
                     "group %s: ignoring %s-%d: the leader assigned a topic that we did not subscribe to",
                     self._group_id,
                     *tp,
+                    extra=LogFields(self._group_id).of(event.generation, tp),
                 )
         return [tp for tp in share if tp.topic in ours], bool(unknown)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Any, Callable, Mapping
 
 from managedconsumer import codes
 from managedconsumer import errors as err
@@ -17,6 +17,7 @@ from managedconsumer.coordinator.events import (
 )
 from managedconsumer.coordinator.heartbeat import Heartbeat
 from managedconsumer.coordinator.states import IN_GROUP, MemberState, check_transition
+from managedconsumer.logs import LogFields
 from managedconsumer.structs import NO_GENERATION, Generation
 
 _S = MemberState
@@ -41,6 +42,10 @@ class Machine:
         self._leave_reason = ""
         self._events: list[Event] = []
 
+    def log_fields(self) -> Mapping[str, Any]:
+        """For ``extra=`` of a log line about this membership as it stands."""
+        return LogFields(self.group_id).of(self.generation)
+
     @property
     def member_id(self) -> str:
         """Our id in the group, or an empty string."""
@@ -51,9 +56,14 @@ class Machine:
         """Failed attempts since the last success."""
         return self._backoff.failures
 
+    def _in_group(self) -> bool:
+        # Before the first join the owner gets ready, too. A heartbeat would say that the group does not know us, and
+        # the join that is on its way meanwhile would be given up.
+        return self.state in IN_GROUP and self.generation.joined
+
     def check_session(self, now: float) -> list[Event]:
         """Notice a session that has run out: after a freeze of the process, or a coordinator that fell silent."""
-        if self.generation.joined and self.state in IN_GROUP and self.heartbeat.session_expired(now):
+        if self._in_group() and self.heartbeat.session_expired(now):
             error = err.SessionExpiredError(self.group_id, int(self.heartbeat.timeout * 1000))
             # A connection that was silent for a whole session is not used again.
             self._emit(CoordinatorLost(str(error)))

@@ -111,7 +111,7 @@ class Membership(Machine):
 
     def next_heartbeat(self, now: float) -> Request | None:
         """The heartbeat that is due, or None."""
-        if self.state not in IN_GROUP or self._beat_in_flight is not None or not self.heartbeat.should_heartbeat(now):
+        if not self._in_group() or self._beat_in_flight is not None or not self.heartbeat.should_heartbeat(now):
             return None
         self.heartbeat.sent_heartbeat(now)
         api, body, longest = requests.heartbeat(self.config, self.generation)
@@ -121,7 +121,7 @@ class Membership(Machine):
     def next_deadline(self, now: float) -> float | None:
         """When one of the ``next_`` calls or :meth:`check_session` may have something new; None: not by time."""
         moments: list[float] = []
-        if self.state in IN_GROUP:
+        if self._in_group():
             moments.append(self.heartbeat.session_deadline())
             if self._beat_in_flight is None:
                 moments.append(now + self.heartbeat.ttl(now))

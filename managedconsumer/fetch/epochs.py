@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Iterable, Mapping
 
+from managedconsumer.logs import LogFields
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.values import NamedTuple
 
@@ -61,7 +62,9 @@ def read_epoch_ends(answer: Mapping[str, Any], asked: Iterable[TopicPartition]) 
         for part in topic["partitions"]:
             tp = TopicPartition(topic["topic"], part["partition"])
             if tp not in wanted:
-                log.warning("ignoring %s-%d in an answer about leader epochs: it was not asked for", *tp)
+                log.warning(
+                    "ignoring %s-%d in an answer about leader epochs: it was not asked for", *tp, extra=LogFields()(tp)
+                )
             elif not part["error_code"] and part["end_offset"] >= 0:
                 found[tp] = EpochEnd(part["leader_epoch"], part["end_offset"])
     return found

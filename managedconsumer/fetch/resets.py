@@ -8,6 +8,7 @@ from typing import Any, Iterable, Mapping
 from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.fetch.answers import may_pass
+from managedconsumer.logs import LogFields
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.values import NamedTuple
 
@@ -66,7 +67,9 @@ def read_list_offsets(answer: Mapping[str, Any], asked: Iterable[TopicPartition]
         for part in topic["partitions"]:
             tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
             if tp not in found:
-                log.warning("ignoring %s-%d in an answer about offsets: it was not asked for", *tp)
+                log.warning(
+                    "ignoring %s-%d in an answer about offsets: it was not asked for", *tp, extra=LogFields()(tp)
+                )
                 continue
             found[tp] = OffsetAnswer(
                 part["offset"],

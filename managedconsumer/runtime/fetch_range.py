@@ -17,6 +17,7 @@ from managedconsumer.fetch import resets
 from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.plan import TOPIC_ID_VERSION
 from managedconsumer.fetch.refused import refused_batch
+from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.net.connection import Connection
@@ -299,7 +300,7 @@ class _RangeReader:
         now = self._cluster.handler.now()
         if self._failing_since is None:
             self._failing_since = now
-            log.info("%s-%d: %s; trying again", *self._tp, error)
+            log.info("%s-%d: %s; trying again", *self._tp, error, extra=LogFields()(self._tp))
         elif now - self._failing_since > patience:
             raise error
         self._cluster.handler.sleep(self._backoff.fail(now))

@@ -146,7 +146,7 @@ class GroupMember:
             try:
                 self._link.request(MEMBERSHIP, leave_request.api, leave_request.body, int(leave_request.timeout * 1000))
             except err.KafkaException as problem:
-                log.info("leaving the group was not confirmed: %s", problem)
+                log.info("leaving the group was not confirmed: %s", problem, extra=self.machine.log_fields())
 
     def describe_group(self, timeout_ms: int = _DESCRIBE_MS) -> Mapping[str, Any]:
         """The coordinator's answer to a DescribeGroups of our group; raises any KafkaException. Thread-safe."""
@@ -380,7 +380,8 @@ class GroupMember:
             self._closing = self._exiting = True
             leave_request = self.machine.leave_request("the interpreter ends")
             self._lock.notify_all()
-        log.info("group %s: the interpreter ends without stop(): the member leaves", self.machine.group_id)
+        text = "group %s: the interpreter ends without stop(): the member leaves"
+        log.info(text, self.machine.group_id, extra=self.machine.log_fields())
         self._link.interrupt(HEARTBEAT)
         self._before_exit()
         # A daemon thread that still consumes gets nothing more.
@@ -395,5 +396,5 @@ class GroupMember:
             self._feed(lambda: self.machine.receive(request, answer, self._handler.now()))
         except err.KafkaException as error:
             # Leaving is a courtesy; the session time-out does it otherwise.
-            log.info("leaving the group was not confirmed: %s", error)
+            log.info("leaving the group was not confirmed: %s", error, extra=self.machine.log_fields())
             self._failed(request, error)

@@ -18,6 +18,7 @@ from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.committing import Committing, Patience, Wanted
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.history import History
+from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.offsets import COMMIT
 from managedconsumer.runtime.engine.group_log import GroupLog
 from managedconsumer.runtime.engine.troubles import GROUP, Troubles
@@ -77,7 +78,9 @@ class QueryMember:
         keeps = self._negotiation.cooperative
         self.member = BesideMember(machine, view.link, view.handler, self, keeps=keeps)
         group = self.config.group_id
-        self._log = GroupLog(History(group, view.handler.now, view.handler.wall_time), Troubles(f"group {group}"))
+        self._log = GroupLog(
+            History(group, view.handler.now, view.handler.wall_time), Troubles(f"group {group}", LogFields(group))
+        )
         self._hand_over = HandOver(group, self._negotiation, self, Rules())
 
     def _topics(self) -> list[str]:

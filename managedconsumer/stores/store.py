@@ -14,6 +14,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, TypeVar
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
+from managedconsumer.logs import LogFields
 from managedconsumer.runtime.waiting.handlers import default_handler
 from managedconsumer.stores import attaching
 from managedconsumer.stores.claims import Claims, Held
@@ -128,7 +129,14 @@ class Store(ABC):
         if lost:
             raise FencedStoreError(f"group {group}: {_shown(lost)} were claimed by another member just now", lost)
         self._claims.take(group, found)
-        log.info("group %s: claimed %s in generation %d as %s", group, _shown(wanted), generation, member)
+        log.info(
+            "group %s: claimed %s in generation %d as %s",
+            group,
+            _shown(wanted),
+            generation,
+            member,
+            extra=LogFields(group)(),
+        )
 
     def give_up(self, group: str, tps: Iterable[TopicPartition]) -> None:
         """Forget the claims of ``tps``: transactions of this object are refused from here on. Never raises."""
@@ -200,7 +208,7 @@ class Store(ABC):
             except Exception as error:
                 if not self.passing(error) or deadline.expired(self._handler.now()):
                     raise
-                log.warning("group %s: not stored yet, trying again: %s", known, error)
+                log.warning("group %s: not stored yet, trying again: %s", known, error, extra=LogFields(group)())
                 self._handler.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -243,7 +251,13 @@ class Store(ABC):
                     self.save(table, write, group=group)
                     return
                 except FencedStoreError as error:
-                    log.info("group %s, batch %d: another query was faster, looking again: %s", group, batch_id, error)
+                    log.info(
+                        "group %s, batch %d: another query was faster, looking again: %s",
+                        group,
+                        batch_id,
+                        error,
+                        extra=LogFields(group)(),
+                    )
 
         return store_batch
 
@@ -287,7 +301,12 @@ class Store(ABC):
             raise error
         ours = all(move.row.same_owner(found.get(tp)) for tp, move in moves.items())
         if ours and not isinstance(error, ConflictError) and all(found[tp].next == moves[tp].next for tp in moves):
-            log.info("group %s: a commit has succeeded although it was reported to fail: %s", group, error)
+            log.info(
+                "group %s: a commit has succeeded although it was reported to fail: %s",
+                group,
+                error,
+                extra=LogFields(group)(),
+            )
             return
         self._claims.owe(held, spans)
         self._claims.compare(group, held, found, error)

@@ -427,3 +427,16 @@ def test_time_alone_wakes_the_driver_when_something_is_due() -> None:
     rig.to_stable()
     rig.beat()
     assert rig.machine.next_deadline(rig.now) == rig.now + 3.0
+
+
+def test_who_has_not_joined_yet_sends_no_heartbeat() -> None:
+    """It would be answered with UNKNOWN_MEMBER_ID while the join waits, which would be given up for another one."""
+    rig = Rig()
+    assert [type(event) for event in rig.poll()] == [ev.PrepareJoin]
+    assert rig.machine.state is S.REVOKING
+    assert rig.machine.next_heartbeat(rig.now) is None
+    assert rig.machine.next_deadline(rig.now) is None
+    rig.take(rig.machine.prepared(False))
+    rig.join()
+    rig.answer(rig.request(), assignment=b"share")
+    assert rig.machine.next_heartbeat(rig.now) is not None

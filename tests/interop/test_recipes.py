@@ -121,6 +121,9 @@ def test_logs_as_json(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) 
     assert lines
     assert all(line["logger"].startswith("managedconsumer.") and line["text"] for line in lines)
     assert {line["level"] for line in lines} == {"INFO"}
+    last = [line for line in lines if "generation" in line][-1]
+    assert last["group"] == "billing"
+    assert last["member"]
 
 
 @pytest.mark.slow

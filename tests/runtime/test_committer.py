@@ -10,6 +10,7 @@ import pytest
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator.committing import Patience
+from managedconsumer.logs import LogFields
 from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.engine.committer import Committer, MemberIdentity
@@ -65,6 +66,7 @@ class Member:
                 settle_lane=lambda: None, lowest_in_hand=lambda *_a, **_k: None, taken_away=lambda _who: {}
             ),
             group_id="g",
+            log_fields=LogFields("g"),
             link=None,
             closing=False,
             stopping=False,

@@ -12,6 +12,7 @@ from managedconsumer.consumers.life import GroupLives, _work
 from managedconsumer.coordinator.committing import Patience
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import FetchCollector
+from managedconsumer.logs import LogFields
 from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
 from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.runtime.cluster.offsets import OffsetClient
@@ -73,6 +74,7 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
             settle_lane=lambda: None, lowest_in_hand=lambda *_args, **_named: None, taken_away=lambda _who: {}
         ),
         group_id="g",
+        log_fields=LogFields("g"),
         caller=lambda: 0,
         closing=False,
         stopping=False,
@@ -125,6 +127,7 @@ def test_a_callback_that_raises_has_been_called() -> None:
 
 def test_nobody_waits_for_a_callback_that_a_stop_has_forgotten() -> None:
     engine: Any = SimpleNamespace(
+        log_fields=LogFields("g"),
         handler=ThreadingHandler(),
         closing=False,
         stopping=True,

@@ -12,6 +12,7 @@ import logging
 from typing import Any, Mapping
 
 from managedconsumer import errors as err
+from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.lending import PATIENCE
 from managedconsumer.runtime.net.connection import Connection
@@ -165,7 +166,13 @@ class CoordinatorLink:
     def _find(self) -> BrokerInfo:
         broker = self._cluster.find_coordinator(self._group_id)
         if self._broker != broker:
-            log.info("group %s: the coordinator is broker %d (%s)", self._group_id, broker.node_id, broker.address)
+            log.info(
+                "group %s: the coordinator is broker %d (%s)",
+                self._group_id,
+                broker.node_id,
+                broker.address,
+                extra=LogFields(self._group_id)(),
+            )
         self._broker = broker
         return broker
 
@@ -185,7 +192,13 @@ class CoordinatorLink:
         for connection in connections:
             connection.close()
         if broker is not None and not self._closed:
-            log.info("group %s: coordinator %s is lost: %s", self._group_id, broker.address, reason)
+            log.info(
+                "group %s: coordinator %s is lost: %s",
+                self._group_id,
+                broker.address,
+                reason,
+                extra=LogFields(self._group_id)(),
+            )
 
     def interrupt(self, purpose: str) -> None:
         """Make the requests of ``purpose`` that wait fail; any thread. That says nothing about the coordinator.

@@ -37,7 +37,7 @@ class AssignmentPart(EngineState):
             if queue is None or self.closing:
                 return
             if queue.undecided is None:
-                log.error("%s", error)
+                log.error("%s", error, extra=self.log_fields(tp))
             queue.undecided, queue.fetch_offset = error, -1
             self._undecided[tp] = queue
             self.wake_consumers()
@@ -194,6 +194,7 @@ class AssignmentPart(EngineState):
             *queue.tp,
             queue.state.position,
             self.options.auto_offset_reset,
+            extra=self.log_fields(queue.tp),
         )
         # An open chunk must not set the position to its own end later on.
         self.collector.forget({queue.tp})
@@ -223,6 +224,7 @@ class AssignmentPart(EngineState):
             position,
             (old or b"").hex(),
             (topic_id or b"").hex(),
+            extra=self.log_fields(queue.tp),
         )
         self.collector.forget({queue.tp})
         self.subscription.need_offset_reset(queue.tp)
@@ -245,10 +247,16 @@ class AssignmentPart(EngineState):
                 queue.restart()
                 self.ask_user(tp, err.LogTruncationError(tp.topic, tp.partition, position, end_offset))
                 return
-            log.warning("%s Reading continues at %d", err.LogTruncationError(*tp, position, end_offset), end_offset)
+            what = err.LogTruncationError(*tp, position, end_offset)
+            log.warning("%s Reading continues at %d", what, end_offset, extra=self.log_fields(tp))
             self.subscription.seek(tp, end_offset, epoch)
         else:
-            log.info("%s-%d: the log has changed from offset %d on; nothing of it was handed out", *tp, end_offset)
+            log.info(
+                "%s-%d: the log has changed from offset %d on; nothing of it was handed out",
+                *tp,
+                end_offset,
+                extra=self.log_fields(tp),
+            )
         queue.restart()
         queue.last_epoch = epoch
         self.lock.notify_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Collection, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
@@ -37,12 +37,14 @@ class UserTask:
         valid: Callable[[], bool] = lambda: True,
         on_begin: Callable[[], None] = lambda: None,
         where: str = "raised by a callback",
+        fields: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         """``valid`` is asked when it begins: its moment may have passed while the thread was on its way.
 
-        ``where`` goes with an exception of the callback.
+        ``where`` goes with an exception of the callback, and ``fields`` with the line about it in the log.
         """
         self._where = where
+        self._fields = fields
         self._on_begin = on_begin
         self._call = call
         self._handler = handler
@@ -59,7 +61,7 @@ class UserTask:
             if isinstance(result, Awaitable):
                 _run_awaitable(result, self._handler)
         except Exception as error:
-            blame(error, self._where)
+            blame(error, self._where, self._fields())
             raise
         finally:
             self.done.set()
@@ -81,7 +83,7 @@ class UserTask:
             if isinstance(result, Awaitable):
                 await result
         except Exception as error:
-            blame(error, self._where)
+            blame(error, self._where, self._fields())
             raise
         finally:
             self.done.set()
@@ -184,7 +186,9 @@ class ListenerCalls:
             on_begin()
             return True
         engine = self._engine
-        task = UserTask(lambda: self._invoke(method, tps), engine.handler, valid, on_begin, _where(method, tps))
+        task = UserTask(
+            lambda: self._invoke(method, tps), engine.handler, valid, on_begin, _where(method, tps), engine.log_fields
+        )
         engine.run_in_user_thread(task)
         deadline = Deadline(engine.handler.now(), None if for_ever else self._patience)
         while not task.done.wait(_SLICE):
@@ -208,7 +212,12 @@ class ListenerCalls:
         if self._listener is None:
             return
         loop = self._engine.loop
-        task = UserTask(lambda: self._invoke(method, tps), self._engine.handler, where=_where(method, tps))
+        task = UserTask(
+            lambda: self._invoke(method, tps),
+            self._engine.handler,
+            where=_where(method, tps),
+            fields=self._engine.log_fields,
+        )
         if loop is None or not loop.is_running() or _loop_runs_here():
             task.run()
             return

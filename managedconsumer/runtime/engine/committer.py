@@ -319,7 +319,13 @@ class Committer:
             news = not commit.done()
             commit.finish(error)
         if news and error is not None:
-            log.warning("group %s: auto-commit (%s) did not happen: %s", self._engine.group_id, commit.why, error)
+            log.warning(
+                "group %s: auto-commit (%s) did not happen: %s",
+                self._engine.group_id,
+                commit.why,
+                error,
+                extra=self._engine.log_fields(),
+            )
 
     def _commit_finished(self, commit: Finished) -> None:
         engine = self._engine
@@ -335,7 +341,13 @@ class Committer:
         result = self._carry_out([commit], look, Patience(max(0.0, commit.until - engine.handler.now())))
         self._note(result.committed, seen)
         if result.error is None and result.committed:
-            log.debug("group %s: committed %d partitions (%s)", engine.group_id, len(result.committed), commit.why)
+            log.debug(
+                "group %s: committed %d partitions (%s)",
+                engine.group_id,
+                len(result.committed),
+                commit.why,
+                extra=engine.log_fields(),
+            )
         self._end_finished(commit, result.error)
 
     # -- the life of the worker -------------------------------------------------------------------------
@@ -358,7 +370,12 @@ class Committer:
             commit.wait(max(0.0, until - engine.handler.now()))
         late = [commit for commit in waiting if not commit.done()]
         if late:
-            log.warning("group %s: %d commits were not through when the consumer stopped", engine.group_id, len(late))
+            log.warning(
+                "group %s: %d commits were not through when the consumer stopped",
+                engine.group_id,
+                len(late),
+                extra=engine.log_fields(),
+            )
         give_up(late, engine.group_id, stopped())
 
     def join(self, timeout: float) -> None:

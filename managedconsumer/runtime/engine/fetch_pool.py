@@ -349,7 +349,7 @@ class FetchPool(Taking):
             batch = refused_batch(queue.context, offset, error, "fetch_message_max_bytes")
             if batch is None:
                 return False
-            log.warning("%s", batch.error)
+            log.warning("%s", batch.error, extra=engine.log_fields(queue.tp))
             # The buffer and the collector see the interface only.
             engine.buffer.accept(queue, version, cast("RecordChunk", batch))
             engine.lock.notify_all()

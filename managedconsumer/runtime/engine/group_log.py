@@ -20,12 +20,16 @@ class GroupLog:
     def __init__(self, history: History, troubles: Troubles) -> None:
         self.history = history
         self.troubles = troubles
+        #: For ``extra=`` of log lines.
+        self.fields = troubles.fields
 
     def observe(self, event: ev.Event, generation: Generation) -> None:
         """``event`` of a membership that is in ``generation``: one INFO line for each change of state."""
+        self.fields.standing(generation)
         if isinstance(event, ev.Transition):
             old, new = event.old.value, event.new.value
-            log.info("%s", self.history.add("state", event.generation, old=old, new=new, reason=event.reason))
+            told = self.history.add("state", event.generation, old=old, new=new, reason=event.reason)
+            log.info("%s", told, extra=self.fields.of(event.generation))
         elif isinstance(event, ev.CoordinatorLost):
             self.history.add("coordinator", generation, reason=event.reason)
             self.troubles.note(COORDINATOR, f"the coordinator is away: {event.reason}")
@@ -44,7 +48,8 @@ class GroupLog:
 
     def note(self, kind: str, generation: Generation, tps: Collection[TopicPartition], reason: str = "") -> None:
         """Something has happened to partitions. ``kind``: one that ``coordinator.history.GroupEvent`` describes."""
-        log.debug("%s", self.history.add(kind, generation, tps, reason=reason))
+        told = self.history.add(kind, generation, tps, reason=reason)
+        log.debug("%s", told, extra=self.fields.of(generation, *tps) if len(tps) == 1 else self.fields.of(generation))
 
     def taken_over(self) -> None:
         """A share was taken over: whatever went wrong with the group before is over."""

@@ -111,7 +111,7 @@ class PositionWorker:
                         continue
                     if state.reset_to(max(0, answer.offset), strategy):
                         # The epoch of the log's start says nothing about the records before the position.
-                        log.info("%s-%d: starting at offset %d", *tp, answer.offset)
+                        log.info("%s-%d: starting at offset %d", *tp, answer.offset, extra=engine.log_fields(tp))
                         engine.buffer.restart(tp)
                 engine.fetchers.ensure_workers()
                 engine.lock.notify_all()

@@ -14,6 +14,7 @@ from managedconsumer import errors as err
 from managedconsumer.config import ConsumerOptions
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.collect import FetchCollector
+from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.engine.desk import Loan
 from managedconsumer.runtime.engine.troubles import METADATA, Troubles
@@ -121,7 +122,9 @@ class EngineState(forks.OwnProcess):
         self.visits = 0
         self.error: BaseException | None = None
         self._cause: TracebackType | None = None
-        self.troubles = Troubles(group_id or "consumer")
+        #: For ``extra=`` of this consumer's log lines.
+        self.log_fields = LogFields(group_id)
+        self.troubles = Troubles(group_id or "consumer", self.log_fields)
         self._raise_once: deque[BaseException] = deque()
         self._tasks: deque[Task] = deque()
         #: The event loop that consumes, or has consumed last.
@@ -159,7 +162,9 @@ class EngineState(forks.OwnProcess):
         # What a broker refuses, or a network, is said in one line; a traceback is for what should not have happened.
         expected = isinstance(error, err.KafkaException) and not isinstance(error, err.IllegalStateError)
         trace = None if expected else error
-        log.error("%s: the consumer ends: %s", self.group_id or "consumer", error, exc_info=trace)
+        log.error(
+            "%s: the consumer ends: %s", self.group_id or "consumer", error, exc_info=trace, extra=self.log_fields()
+        )
 
     def raise_later(self, error: BaseException) -> None:
         """An error of the user's code: raised once, by the next call that consumes."""
@@ -234,6 +239,7 @@ class EngineState(forks.OwnProcess):
                         "%s: a thread (greenlet, task) ended with offset %d of %s-%d in hand, which is not finished: "
                         "nothing beyond it is committed until another member or another start reads it again",
                         *(self.group_id or "consumer", offset, *tp),
+                        extra=self.log_fields(tp),
                     )
 
     # -- what brokers are asked ----------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class Taking:
         elif result.outcome is fp.Outcome.RESET:
             engine.offset_out_of_range(queue)
         elif result.outcome is fp.Outcome.RAISE:
-            log.error("fetching %s-%d: %s", *queue.tp, problem)
+            log.error("fetching %s-%d: %s", *queue.tp, problem, extra=engine.log_fields(queue.tp))
             engine.fail(problem)
         return result.outcome is fp.Outcome.REFRESH
 

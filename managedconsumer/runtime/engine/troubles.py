@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Hashable
 
+from managedconsumer.logs import LogFields
+
 log = logging.getLogger(__name__)
 
 #: Where trouble is met; a fetch worker's is ``(FETCH, broker id, slot)``.
@@ -15,14 +17,16 @@ METADATA, POSITIONS, FETCH = "metadata", "positions", "fetch"
 class Troubles:
     """Troubles by where they are met, so that each ends when *that* works again. Thread-safe without a lock."""
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, fields: LogFields) -> None:
         self._owner = owner
+        #: For ``extra=``, of every line of the membership.
+        self.fields = fields
         self._texts: dict[Hashable, str] = {}
 
     def note(self, source: Hashable, text: str) -> None:
         """``source`` has trouble; logged when it is new."""
         if self._texts.pop(source, None) != text:
-            log.warning("%s: %s", self._owner, text)
+            log.warning("%s: %s", self._owner, text, extra=self.fields())
         self._texts[source] = text
 
     def over(self, source: Hashable) -> None:

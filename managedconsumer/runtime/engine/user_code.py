@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Collection
+from typing import Any, Collection, Mapping
 
 from managedconsumer.structs import TopicPartition
 
@@ -12,11 +12,14 @@ log = logging.getLogger(__name__)
 _SHOWN = 5
 
 
-def blame(error: BaseException, where: str) -> None:
-    """Say where the user's code raised ``error``: as a note (Python 3.11 and newer), and as a line in the log."""
+def blame(error: BaseException, where: str, fields: Mapping[str, Any] | None = None) -> None:
+    """Say where the user's code raised ``error``: as a note (Python 3.11 and newer), and as a line in the log.
+
+    ``fields``: those of the line in the log.
+    """
     if hasattr(error, "add_note") and where not in getattr(error, "__notes__", ()):
         error.add_note(where)
-    log.warning("%s: %s: %s", where, type(error).__name__, error)
+    log.warning("%s: %s: %s", where, type(error).__name__, error, extra=fields)
 
 
 def shown(tps: Collection[TopicPartition]) -> str:

@@ -1,0 +1,112 @@
+"""The options of consumers and connections as types, for calls that take them as ``**keywords``.
+
+A type checker so finds a wrong name or a wrong type; at run time ``config`` does. Nothing is evaluated here. Pure.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any, Callable, Iterable, Mapping, TypedDict
+
+
+class NewReaderOptions(TypedDict, total=False):
+    """What a consumer takes that pykafka's did not, as far as both kinds have it."""
+
+    isolation_level: str
+    client_rack: str | None
+    queued_max_bytes: int
+    on_error: Any
+
+
+class NewSimpleOptions(NewReaderOptions, total=False):
+    """What :class:`~managedconsumer.SimpleConsumer` takes that pykafka's did not."""
+
+    use_rdkafka: bool
+
+
+class _SharedOptions(NewReaderOptions, total=False):
+    fetch_message_max_bytes: int
+    num_consumer_fetchers: int
+    auto_commit_enable: bool
+    auto_commit_interval_ms: int
+    queued_max_messages: int
+    fetch_min_bytes: int
+    fetch_error_backoff_ms: int
+    fetch_wait_max_ms: int
+    offsets_channel_backoff_ms: int
+    offsets_commit_max_retries: int
+    auto_offset_reset: Any
+    consumer_timeout_ms: int
+    auto_start: bool
+    reset_offset_on_start: bool
+    compacted_topic: bool
+    deserializer: Any
+    reset_offset_on_fetch: bool
+    use_greenlets: bool | None
+
+
+class SimpleConsumerOptions(_SharedOptions, total=False):
+    """The keywords of ``Topic.get_simple_consumer``; ``docs/options.rst`` describes each."""
+
+    partitions: Iterable[Any] | None
+    generation_id: int
+    consumer_id: Any
+
+
+class _MemberOptions(TypedDict, total=False):
+    heartbeat_interval_ms: int
+    listener: Any
+    group_protocol: str
+    group_instance_id: str | None
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    max_processing_ms: int | None
+    revoke_drain_ms: int
+    metrics: Any
+    history: Any
+
+
+class NewMemberOptions(NewReaderOptions, _MemberOptions, total=False):
+    """What :class:`~managedconsumer.BalancedConsumer` takes that pykafka's did not."""
+
+    use_greenlets: bool | None
+
+
+class ManagedConsumerOptions(_SharedOptions, _MemberOptions, total=False):
+    """The keywords of :class:`~managedconsumer.ManagedBalancedConsumer`; ``docs/options.rst`` describes each."""
+
+    rebalance_max_retries: int
+    rebalance_backoff_ms: int
+    post_rebalance_callback: Callable[..., Any] | None
+    membership_protocol: Any
+    use_rdkafka: bool
+
+
+class ZooKeeperOptions(TypedDict, total=False):
+    """What pykafka's BalancedConsumer took for ZooKeeper, and is ignored."""
+
+    zookeeper_connection_timeout_ms: int
+    zookeeper_connect: Any
+    zookeeper_hosts: Any
+    zookeeper: Any
+
+
+class BalancedConsumerOptions(ManagedConsumerOptions, ZooKeeperOptions, total=False):
+    """The keywords of ``Topic.get_balanced_consumer``."""
+
+
+class SecurityOptions(TypedDict, total=False):
+    """The keywords of :class:`~managedconsumer.KafkaClient` for TLS and SASL."""
+
+    security_protocol: str
+    ssl_context: Any
+    ssl_cafile: str | PathLike[str] | None
+    ssl_certfile: str | PathLike[str] | None
+    ssl_keyfile: str | PathLike[str] | None
+    ssl_password: str | None
+    ssl_check_hostname: bool
+    sasl_mechanism: str | None
+    sasl_username: str | None
+    sasl_password: str | None
+    sasl_oauth_token: Callable[[], str | tuple[str, float]] | None
+    sasl_oauth_extensions: Mapping[str, str] | None
