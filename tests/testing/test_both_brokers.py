@@ -28,12 +28,9 @@ PAIRS = [
     for assignor in ("range", "roundrobin")
     if (client, assignor) != ("kafka-python", "roundrobin")
 ]
-# The second assignor is for the slower half of the tests, and on Kafka for the long run.
+# The second assignor is for the slower half of the tests, and Kafka for the long run.
 MEMORY = [pytest.param("memory", *pair, marks=[] if pair[1] == "range" else [pytest.mark.slow]) for pair in PAIRS]
-KAFKA = [
-    pytest.param("kafka", *pair, marks=[pytest.mark.broker, *([] if pair[1] == "range" else [pytest.mark.soak])])
-    for pair in PAIRS
-]
+KAFKA = [pytest.param("kafka", *pair, marks=[pytest.mark.broker, pytest.mark.soak]) for pair in PAIRS]
 WORLD = ("world", "client", "assignor")
 everywhere = pytest.mark.parametrize(WORLD, [*MEMORY, *KAFKA], indirect=["world"])
 # Driven like this, a kafka-python member is stuck in a shared group now and then, on Kafka as in memory, for a reason
