@@ -10,8 +10,6 @@ from managedconsumer.coordinator.consumer import ConsumerCoordinator
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.testing.memory.logs import Log
-from managedconsumer.wire.protocol import schemas
 
 TOPIC = "orders"
 
@@ -67,15 +65,9 @@ class Member:
 
 def grow(broker: MemoryBroker, topic: str = TOPIC) -> None:
     """One more partition."""
-    broker._do(lambda: broker._topics.logs[topic].append(Log()))
+    broker.create_partitions(topic, len(broker._topics.logs[topic]) + 1)
 
 
 def forbid_describing(broker: MemoryBroker) -> None:
     """Refuse DescribeGroups for good, as by a rule that denies it."""
-
-    def refuse(_broker: MemoryBroker, body: dict[str, Any]) -> dict[str, Any]:
-        code = err.GroupAuthorizationFailed.ERROR_CODE
-        refused = [{"group_id": name, "error_code": code, "group_state": "", "members": []} for name in body["groups"]]
-        return {"groups": refused}
-
-    broker._PLAIN = {**broker._PLAIN, schemas.DESCRIBE_GROUPS.key: refuse}
+    broker.fail_next("DescribeGroups", err.GroupAuthorizationFailed, times=None)

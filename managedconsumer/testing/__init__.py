@@ -15,6 +15,8 @@ from managedconsumer.testing.kafka._errors import (
 )
 from managedconsumer.testing.kafka.devbroker import DevBroker
 from managedconsumer.testing.memory.broker import MemoryBroker
+from managedconsumer.testing.memory.faults import Fault
+from managedconsumer.testing.memory.transactions import Transaction
 from managedconsumer.testing.store_check import check_store
 from managedconsumer.wire.records.encode import Record
 
@@ -24,12 +26,14 @@ __all__ = [
     "DevBroker",
     "DevBrokerError",
     "DownloadError",
+    "Fault",
     "JavaNotFoundError",
     "JavaTooOldError",
     "MemoryBroker",
     "PortTakenError",
     "Record",
     "StoreCheckError",
+    "Transaction",
     "UnknownKafkaVersionError",
     "check_store",
 ]

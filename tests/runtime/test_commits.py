@@ -31,6 +31,7 @@ class Broker(MemoryBroker):
         self.silent: set[str] = set()
         self.codes: list[int] = []
         self.stranger: str = ""
+        self.offset_codes: list[int] = []
         self.commits: list[dict[int, int]] = []
         self._held: list[Callable[[], None]] = []
 
@@ -58,6 +59,9 @@ class Broker(MemoryBroker):
                 code = self.codes.pop(0)
                 answer({"topics": [_refused(topic, code) for topic in body["topics"]]})
                 return
+        if name == "OffsetFetch" and self.offset_codes:
+            super()._handle(header, body, lambda found: answer(_with_codes(found, self.offset_codes)))
+            return
         if name == self.stranger:
             super()._handle(header, body, lambda found: answer(_with_stranger(found)))
             return
@@ -70,8 +74,14 @@ def _refused(topic: Any, code: int) -> dict[str, Any]:
 
 
 def _with_stranger(answer: Any) -> Any:
-    parts = answer["topics"][0]["partitions"]
+    parts = answer.get("groups", [answer])[0]["topics"][0]["partitions"]
     parts.append({**parts[0], "partition_index": 7})
+    return answer
+
+
+def _with_codes(answer: Any, codes: list[int]) -> Any:
+    for part, code in zip(answer["groups"][0]["topics"][0]["partitions"], codes, strict=True):
+        part["error_code"] = code
     return answer
 
 
@@ -269,17 +279,9 @@ def test_an_answer_about_a_partition_that_nobody_asked_for_is_named(
 def test_the_worst_of_several_codes_is_told_by_severity(broker: Broker, make: Callable[..., Any]) -> None:
     """By number, 88 (passing) hid 30 (refused), and -1 was told as "error 0"."""
     consumer = make(SimpleConsumer)
-    broker._PLAIN = {**broker._PLAIN, 9: lambda _self, body: _offsets_with(body, [30, 88])}  # type: ignore[misc]
+    broker.offset_codes = [30, 88]
     with pytest.raises(err.GroupAuthorizationFailed):
         consumer.fetch_offsets()
-
-
-def _offsets_with(body: Any, codes: list[int]) -> dict[str, Any]:
-    parts = [
-        {"partition_index": number, "committed_offset": -1, "metadata": "", "error_code": code}
-        for number, code in zip(body["topics"][0]["partition_indexes"], codes, strict=True)
-    ]
-    return {"topics": [{"name": "t", "partitions": parts}], "error_code": 0}
 
 
 # -- commits that nobody waits for -------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.starting import StartPatience, pykafka_seconds
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.testing.memory.classic_group import join_error
 from managedconsumer.wire.protocol import schemas
 from tests.runtime.silent_proxy import SilentProxyBroker
 from tests.waiting import until
@@ -26,37 +25,16 @@ TOPIC = "orders"
 _NOT_AVAILABLE, _NOT_COORDINATOR = 15, 16
 
 
-def _refusal(api: schemas.Api, code: int) -> dict[str, Any]:
-    if api is schemas.FIND_COORDINATOR:
-        return {"error_code": code, "node_id": -1, "host": "", "port": -1}
-    if api is schemas.HEARTBEAT:
-        return {"error_code": code}
-    if api is schemas.OFFSET_FETCH:
-        return {"error_code": code, "topics": []}
-    return {"protocol_type": "consumer", **join_error(code, "")}
-
-
-class MoodyBroker(MemoryBroker):
-    """Answers the first requests of one kind with an error code."""
+class OldBroker(MemoryBroker):
+    """Does not know KIP-848."""
 
     def __init__(self) -> None:
-        super().__init__({TOPIC: 2})
-        self.refused: dict[int, list[int]] = {}
-
-    def refuse(self, api: schemas.Api, code: int, times: int) -> None:
-        self.refused[api.key] = [code] * times
-
-    def _handle(self, header: Any, body: dict[str, Any], answer: Any) -> None:
-        codes = self.refused.get(header.api.key)
-        if codes:
-            answer(_refusal(header.api, codes.pop()))
-        else:
-            super()._handle(header, body, answer)
+        super().__init__({TOPIC: 2}, group_protocols=("classic",))
 
 
 @pytest.fixture
-def broker() -> Iterator[MoodyBroker]:
-    broker = MoodyBroker()
+def broker() -> Iterator[OldBroker]:
+    broker = OldBroker()
     broker.start()
     yield broker
     broker.stop()
@@ -94,7 +72,7 @@ class Beside:
 
 
 @pytest.mark.parametrize("greenlets", [False, True], ids=["threads", "gevent"])
-def test_start_returns_after_the_fall_back_to_the_classic_protocol(broker: MoodyBroker, greenlets: bool) -> None:
+def test_start_returns_after_the_fall_back_to_the_classic_protocol(broker: OldBroker, greenlets: bool) -> None:
     """The broker does not know KIP-848, and there is no listener that would end the wait early."""
     broker.produce(TOPIC, [b"a"], partition=0)
     got: list[Any] = []
@@ -109,7 +87,7 @@ def test_start_returns_after_the_fall_back_to_the_classic_protocol(broker: Moody
     assert got == [("stable", b"a")]
 
 
-def test_a_consumer_that_fell_back_starts_and_stops_again(broker: MoodyBroker) -> None:
+def test_a_consumer_that_fell_back_starts_and_stops_again(broker: OldBroker) -> None:
     consumer = _managed(broker.bootstrap, group_protocol="consumer")
     for _ in range(2):
         assert Beside(consumer.start).over(), "start() does not return"
@@ -120,7 +98,7 @@ def test_a_consumer_that_fell_back_starts_and_stops_again(broker: MoodyBroker) -
 
 
 @both
-def test_an_address_where_nothing_listens_is_told_at_once(make: Callable[..., Any], broker: MoodyBroker) -> None:
+def test_an_address_where_nothing_listens_is_told_at_once(make: Callable[..., Any], broker: OldBroker) -> None:
     address = broker.bootstrap
     broker.stop()
     start = time.monotonic()
@@ -131,7 +109,7 @@ def test_an_address_where_nothing_listens_is_told_at_once(make: Callable[..., An
 
 @both
 def test_a_cluster_that_restarts_is_waited_for(
-    make: Callable[..., Any], broker: MoodyBroker, caplog: pytest.LogCaptureFixture
+    make: Callable[..., Any], broker: OldBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     with KafkaClient(broker.bootstrap) as client:
         broker.produce(TOPIC, [b"a"], partition=0)
@@ -149,31 +127,31 @@ def test_a_cluster_that_restarts_is_waited_for(
     assert "Nothing listens there" in lines[0]  # it names what is being waited for
 
 
-def test_a_coordinator_that_is_not_there_yet_is_waited_for(broker: MoodyBroker) -> None:
+def test_a_coordinator_that_is_not_there_yet_is_waited_for(broker: OldBroker) -> None:
     """More attempts than rebalance_max_retries fail: it is the time that counts, as in pykafka."""
-    broker.refuse(schemas.FIND_COORDINATOR, _NOT_AVAILABLE, 8)
+    refused = broker.fail_next("FindCoordinator", _NOT_AVAILABLE, 8)
     consumer = _managed(broker.bootstrap, rebalance_max_retries=7, rebalance_backoff_ms=100)
     consumer.start()
-    assert not broker.refused[schemas.FIND_COORDINATOR.key]
+    assert refused.happened == 8
     consumer.stop()
 
 
-def test_health_says_that_the_coordinator_is_away_and_when_it_is_back(broker: MoodyBroker) -> None:
+def test_health_says_that_the_coordinator_is_away_and_when_it_is_back(broker: OldBroker) -> None:
     consumer = _managed(broker.bootstrap, heartbeat_interval_ms=50)
     consumer.start()
     assert consumer.health()["trouble"] is None
-    broker.refuse(schemas.FIND_COORDINATOR, _NOT_AVAILABLE, 1000)
-    broker.refuse(schemas.HEARTBEAT, _NOT_COORDINATOR, 1)
+    broker.fail_next("FindCoordinator", _NOT_AVAILABLE, None)
+    broker.fail_next("Heartbeat", _NOT_COORDINATOR)
     until(lambda: "the coordinator is away" in (consumer.health()["trouble"] or ""))
-    broker.refused.clear()
+    broker.heal()
     until(lambda: consumer.health()["trouble"] is None)
     consumer.stop()
 
 
 def test_the_log_says_that_start_waits_for_the_groups_offsets(
-    broker: MoodyBroker, caplog: pytest.LogCaptureFixture
+    broker: OldBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.refuse(schemas.FIND_COORDINATOR, _NOT_AVAILABLE, 3)
+    broker.fail_next("FindCoordinator", _NOT_AVAILABLE, 3)
     consumer = _simple(broker.bootstrap, consumer_group="billing")
     consumer.start()
     (line,) = [record.message for record in caplog.records if "start() has waited" in record.message]
@@ -183,16 +161,16 @@ def test_the_log_says_that_start_waits_for_the_groups_offsets(
 
 
 @pytest.mark.parametrize("api", [schemas.FIND_COORDINATOR, schemas.OFFSET_FETCH])
-def test_a_group_that_may_not_be_read_is_named_with_the_acl(broker: MoodyBroker, api: schemas.Api) -> None:
-    broker.refuse(api, 30, 1000)
+def test_a_group_that_may_not_be_read_is_named_with_the_acl(broker: OldBroker, api: schemas.Api) -> None:
+    refused = broker.fail_next(api.name, 30, None)
     consumer = _simple(broker.bootstrap, consumer_group="billing")
     with pytest.raises(err.GroupAuthorizationFailed, match=r"the group 'billing'.*READ.*--group billing"):
         consumer.start()
-    assert len(broker.refused[api.key]) == 999
+    assert refused.happened == 1
 
 
-def test_trouble_that_lasts_is_raised(broker: MoodyBroker) -> None:
-    broker.refuse(schemas.FIND_COORDINATOR, _NOT_AVAILABLE, 1000)
+def test_trouble_that_lasts_is_raised(broker: OldBroker) -> None:
+    broker.fail_next("FindCoordinator", _NOT_AVAILABLE, None)
     consumer = _managed(broker.bootstrap, rebalance_max_retries=2, rebalance_backoff_ms=100)
     with pytest.raises(err.GroupCoordinatorNotAvailable):
         consumer.start()
@@ -209,25 +187,25 @@ def test_trouble_that_lasts_is_raised(broker: MoodyBroker) -> None:
     ],
 )
 def test_what_a_group_refuses_is_raised_at_once_and_logged_in_one_line(
-    broker: MoodyBroker,
+    broker: OldBroker,
     caplog: pytest.LogCaptureFixture,
     api: schemas.Api,
     code: int,
     kind: type[BaseException],
     words: str,
 ) -> None:
-    broker.refuse(api, code, 1000)
+    refused = broker.fail_next(api.name, code, None)
     consumer = _managed(broker.bootstrap)
     with pytest.raises(kind, match=f"group 'billing'.*{words}"):
         consumer.start()
-    assert len(broker.refused[api.key]) >= 998  # asked once (and once more at most, to leave), not again and again
+    assert refused.happened <= 2  # asked once (and once more at most, to leave), not again and again
     (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert line.exc_info is None
     assert "the consumer ends: group 'billing'" in line.message
 
 
 @both
-def test_a_start_that_waits_is_ended_by_stop(make: Callable[..., Any], broker: MoodyBroker) -> None:
+def test_a_start_that_waits_is_ended_by_stop(make: Callable[..., Any], broker: OldBroker) -> None:
     with KafkaClient(broker.bootstrap) as client:
         consumer = make(client)
         broker.stop()
@@ -280,7 +258,7 @@ def test_the_log_says_what_is_waited_for_once_and_then_at_intervals(caplog: pyte
     assert not patience.outlasted(problem)
 
 
-class MortalBroker(MoodyBroker):
+class MortalBroker(OldBroker):
     """Dies, without an answer, when it gets the first request of one kind."""
 
     def __init__(self) -> None:

@@ -6,93 +6,73 @@
         ...
         assert broker.committed("billing")[TopicPartition("orders", 0)] == 1
 
-Any client that speaks the protocol of Kafka 2.4 may use it, several at a time. It has one node, classic groups
-(KIP-345 and KIP-394 too), topics by name; no transactions, no KIP-848, no security. A stop and a start are a fail-over
-of its coordinator: topics, commits and members stay, and the members' sessions begin anew. What a real broker does
-under faults is :class:`~managedconsumer.testing.DevBroker`'s to tell.
+Any client that speaks the protocol of Kafka 2.4 may use it, several at a time. It has one node or several, groups of
+both kinds (classic with KIP-345 and KIP-394, and KIP-848), transactions as readers see them, SASL and TLS. It has no
+transactional producers, no quotas and no ACLs. A stop and a start are a fail-over of its coordinator: topics, commits
+and members stay, and the members' sessions begin anew. What a real broker does under faults is
+:class:`~managedconsumer.testing.DevBroker`'s to tell.
 """
 
 from __future__ import annotations
 
+import ssl
 import time
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Any, Collection, Iterable, Mapping, Sequence
 
-from managedconsumer.errors import ConfigurationError, IllegalStateError
+from managedconsumer.errors import ConfigurationError, ProtocolClientError
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.kafka.producer import partition_for
-from managedconsumer.testing.memory.classic_group import ClassicGroup
-from managedconsumer.testing.memory.logs import UNKNOWN_TOPIC, Topics
-from managedconsumer.testing.memory.server import Answer, Server, api_keys
-from managedconsumer.wire.protocol import framing, schemas
+from managedconsumer.testing.memory import faults
+from managedconsumer.testing.memory.faults import Fault, When
+from managedconsumer.testing.memory.logs import Log
+from managedconsumer.testing.memory.nodes import Nodes
+from managedconsumer.testing.memory.serving import Serving
+from managedconsumer.testing.memory.transactions import Transaction
 from managedconsumer.wire.records import Message, PartitionContext
 from managedconsumer.wire.records.encode import Record, encode_batch
 
-# Versions of JoinGroup: KIP-394, KIP-559.
-_MEMBER_ID_SINCE, _NULL_PROTOCOL_SINCE = 4, 7
-_S = schemas
+_PROTOCOLS = ("classic", "consumer")
 
 
-class MemoryBroker:
-    """One broker on 127.0.0.1. ``topics``: partitions by name. Thread-safe; use it by ``with`` or ``start()``.
+class MemoryBroker(Serving):
+    """A broker on 127.0.0.1. ``topics``: partitions by name. Thread-safe; use it by ``with`` or ``start()``.
 
-    ``rebalance_delay_ms`` is Kafka's ``group.initial.rebalance.delay.ms`` (there 3,000 ms): how long the first member
-    of an empty group waits for others.
+    ``brokers``: how many nodes; with a ``port`` they have that one and those behind it. ``rebalance_delay_ms`` is
+    Kafka's ``group.initial.rebalance.delay.ms`` (there 3,000 ms): how long the first member of an empty classic group
+    waits for others. ``heartbeat_interval_ms`` is how often a KIP-848 member has to call (there 5,000 ms).
+    ``group_protocols=("classic",)`` is a broker without KIP-848. ``users``: passwords by name, for SASL PLAIN and
+    SCRAM; without them nobody has to log in. ``ssl_context``: a server's; with it the broker speaks TLS.
     """
 
-    def __init__(self, topics: Mapping[str, int] | None = None, *, port: int = 0, rebalance_delay_ms: int = 0) -> None:
-        """Raises ConfigurationError for a topic without partitions."""
-        self._topics = Topics()
-        self._wanted_port = port
-        self._delay = rebalance_delay_ms / 1000.0
-        self._groups: dict[str, ClassicGroup] = {}
-        self._waiting: list[Callable[[], bool]] = []
-        self._server: Server | None = None
-        self._turn = 0
+    def __init__(
+        self,
+        topics: Mapping[str, int] | None = None,
+        *,
+        port: int = 0,
+        rebalance_delay_ms: int = 0,
+        brokers: int = 1,
+        group_protocols: Collection[str] = _PROTOCOLS,
+        heartbeat_interval_ms: int = 100,
+        users: Mapping[str, str] | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Raises ConfigurationError for a topic without partitions, no brokers, or an unknown group protocol."""
+        if brokers < 1:
+            raise ConfigurationError(f"brokers: {brokers!r} is below 1")
+        if not set(group_protocols) <= set(_PROTOCOLS) or "classic" not in group_protocols:
+            raise ConfigurationError(f"group_protocols: {group_protocols!r} is neither {_PROTOCOLS!r} nor ('classic',)")
+        super().__init__(
+            Nodes(brokers),
+            port,
+            users=users,
+            tls=ssl_context,
+            delay=rebalance_delay_ms / 1000.0,
+            interval=heartbeat_interval_ms / 1000.0,
+            modern="consumer" in group_protocols,
+        )
+        self._turn = self._transactions = 0
         for name, partitions in (topics or {}).items():
             self.create_topic(name, partitions)
-
-    # -- lifecycle ------------------------------------------------------------------------------------
-
-    def start(self) -> MemoryBroker:
-        """Listen. Raises OSError when ``port`` is taken, IllegalStateError when it runs already."""
-        if self._server is not None:
-            raise IllegalStateError("the broker is running already")
-        self._server = Server(self._handle, self._wanted_port)
-        self._server.call(self._reload_groups)
-        return self
-
-    def _reload_groups(self) -> None:
-        for group in self._groups.values():
-            group.move()
-
-    def stop(self) -> None:
-        """Hang up; topics, commits and members stay for another :meth:`start`. Idempotent."""
-        server, self._server = self._server, None
-        if server is not None:
-            self._wanted_port = server.port
-            server.stop()
-            self._waiting.clear()
-
-    def __enter__(self) -> MemoryBroker:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    @property
-    def bootstrap(self) -> str:
-        """``host:port``; the same after a :meth:`stop` and :meth:`start`. IllegalStateError before the first start."""
-        return f"127.0.0.1:{self._port}"
-
-    @property
-    def _port(self) -> int:
-        port = self._wanted_port if self._server is None else self._server.port
-        if not port:
-            raise IllegalStateError("start() the broker first: it has no port yet")
-        return port
-
-    def _do(self, work: Callable[[], Any]) -> Any:
-        return work() if self._server is None else self._server.call(work)
 
     # -- topics ---------------------------------------------------------------------------------------
 
@@ -100,6 +80,16 @@ class MemoryBroker:
         """Raises ConfigurationError for one that exists already or has no partitions."""
         if self._do(lambda: self._topics.create(name, partitions)):
             raise ConfigurationError(f"topic {name!r} with {partitions} partitions: it exists already, or has none")
+
+    def create_partitions(self, name: str, total: int) -> None:
+        """More partitions for a topic, until it has ``total``. Raises ConfigurationError for an unknown topic."""
+        self._log(name, None)
+        self._do(lambda: self._topics.grow(name, total))
+
+    def delete_topic(self, name: str) -> None:
+        """Raises ConfigurationError for an unknown topic."""
+        self._log(name, None)
+        self._do(lambda: self._topics.delete(name))
 
     def produce(
         self,
@@ -119,55 +109,88 @@ class MemoryBroker:
         """
         stamp = int(time.time() * 1000) if timestamp is None else timestamp
         records = [value if isinstance(value, Record) else Record(value, key, stamp, headers) for value in values]
-        result: list[tuple[int, int]] = self._do(lambda: [self._append(topic, each, partition) for each in records])
+        return self._write(topic, records, partition, {})
+
+    def _write(
+        self, topic: str, records: Sequence[Record], partition: int | None, how: Mapping[str, Any]
+    ) -> list[tuple[int, int]]:
+        result: list[tuple[int, int]] = self._do(
+            lambda: [self._append(topic, each, partition, how) for each in records]
+        )
         self._do(self._wake)
         return result
 
-    def _append(self, topic: str, record: Record, partition: int | None) -> tuple[int, int]:
+    def _append(self, topic: str, record: Record, partition: int | None, how: Mapping[str, Any]) -> tuple[int, int]:
         count = len(self._topics.logs.get(topic, ()))
         number = partition
         if number is None and count:
             self._turn += record.key is None
             number = self._turn % count if record.key is None else partition_for(record.key, count)
-        log = self._topics.log(topic, -1 if number is None else number)
-        if log is None or number is None:
-            raise self._unknown(topic, partition)
-        return number, log.append(encode_batch([record]))
+        return number or 0, self._log(topic, number).append(encode_batch([record], **how))
+
+    def transaction(self) -> Transaction:
+        """A transaction to write into: its ``produce()`` is the broker's; then it is committed or aborted.
+
+        A reader with ``isolation_level="read_committed"`` waits before it while it is open, and leaves it out when it
+        was aborted. ``with broker.transaction() as transaction:`` commits at the end, or aborts after an exception.
+        """
+        self._transactions += 1
+        number = self._transactions
+        how = {"producer_id": number, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+
+        def write(
+            topic: str, values: Iterable[bytes | Record | None], options: dict[str, Any]
+        ) -> list[tuple[int, int]]:
+            plain = {"key": None, "headers": (), "timestamp": None, "partition": None, **options}
+            stamp = int(time.time() * 1000) if plain["timestamp"] is None else plain["timestamp"]
+            records = [
+                value if isinstance(value, Record) else Record(value, plain["key"], stamp, plain["headers"])
+                for value in values
+            ]
+            return self._write(topic, records, plain["partition"], how)
+
+        def end(commit: bool) -> None:
+            for log in self._topics.everything().values():
+                log.end_transaction(number, commit=commit, timestamp=int(time.time() * 1000))
+            self._wake()
+
+        return Transaction(write, lambda commit: self._do(lambda: end(commit)))
 
     def end_offsets(self) -> dict[TopicPartition, int]:
         """The next offset of every partition."""
         found: dict[TopicPartition, int] = self._do(self._topics.ends)
         return found
 
-    def messages(self, topic: str, partition: int | None = None) -> list[Message]:
+    def messages(self, topic: str, partition: int | None = None, *, committed: bool = False) -> list[Message]:
         """What a topic (or one partition of it) holds, by partition and offset, written by any client.
 
         The messages are those that a consumer gets: ``value``, ``partition_key``, ``headers``, ``timestamp`` and so
-        on. Raises ConfigurationError for a topic or partition that does not exist. From any thread.
+        on; with ``committed`` without those of transactions that are open or were aborted. Raises ConfigurationError
+        for a topic or partition that does not exist. From any thread.
         """
-        count = len(self._topics.logs.get(topic, ()))
-        numbers = range(count) if partition is None else [partition]
-        logs = [(number, log) for number in numbers if (log := self._topics.log(topic, number)) is not None]
-        if not logs:
-            raise self._unknown(topic, partition)
+        self._log(topic, partition)
+        numbers = range(len(self._topics.logs[topic])) if partition is None else [partition]
+        logs = [(number, self._log(topic, number)) for number in numbers]
         found: list[Message] = self._do(
-            lambda: [each for number, log in logs for each in log.messages(PartitionContext(topic, number, None))]
+            lambda: [
+                message
+                for number, log in logs
+                for message in log.messages(PartitionContext(topic, number, None), committed=committed)
+            ]
         )
         return found
 
-    @staticmethod
-    def _unknown(topic: str, partition: int | None) -> ConfigurationError:
-        return ConfigurationError(
-            f"there is no partition {partition} of topic {topic!r}; create_topic() makes topics"
-            if partition is not None
-            else f"there is no topic {topic!r}; create_topic() makes topics"
-        )
+    def _log(self, topic: str, partition: int | None) -> Log:
+        """A partition (None: the first one); raises ConfigurationError for one that does not exist."""
+        log = self._topics.log(topic, partition or 0)
+        if log is None:
+            what = f"topic {topic!r}" if partition is None else f"partition {partition} of topic {topic!r}"
+            raise ConfigurationError(f"there is no {what}; create_topic() makes topics")
+        return log
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Let the log begin at ``before``, as retention does. Raises ConfigurationError for an unknown partition."""
-        log = self._topics.log(topic, partition)
-        if log is None:
-            raise self._unknown(topic, partition)
+        log = self._log(topic, partition)
         self._do(lambda: log.delete_before(before))
 
     # -- groups ---------------------------------------------------------------------------------------
@@ -175,172 +198,92 @@ class MemoryBroker:
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The group's committed (next) offsets; empty for a group that does not exist."""
         found: dict[TopicPartition, int] = self._do(
-            lambda: {tp: offset for tp, (offset, _) in self._group(group).committed.items()}
+            lambda: {tp: offset for tp, (offset, _) in self._desk.groups.committed(group).items()}
         )
         return found
 
     def members(self, group: str) -> list[str]:
         """The ids of the group's members."""
-        found: list[str] = self._do(lambda: list(self._group(group).members))
+        found: list[str] = self._do(lambda: self._desk.groups.members(group))
         return found
 
     def evict(self, group: str, member_id: str | None = None) -> None:
         """Expel a member (None: all of them), as when its session has expired."""
-        self._do(lambda: self._group(group).expel(member_id))
+        self._do(lambda: self._desk.groups.expel(group, member_id))
 
-    def disconnect_all(self) -> None:
-        """Hang up on every client; they may come back at once."""
-        if self._server is not None:
-            self._server.call(self._server.disconnect_all)
+    # -- nodes ----------------------------------------------------------------------------------------
 
-    def _group(self, name: str) -> ClassicGroup:
-        found = self._groups.get(name)
-        if found is None:
-            found = self._groups[name] = ClassicGroup(Server.now, self._after, initial_delay=self._delay)
+    def disconnect_all(self, node: int | None = None) -> None:
+        """Hang up on every client, or on those of one node; they may come back at once."""
+        server = self._server
+        if server is not None:
+            server.call(lambda: server.disconnect_all(node))
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The node that leads a partition. Raises ConfigurationError for an unknown partition."""
+        return self._log(topic, partition).leader
+
+    def move_leader(self, topic: str, partition: int, node: int | None = None) -> None:
+        """Another node leads the partition (None: the next one). Raises ConfigurationError for an unknown one."""
+        self._log(topic, partition)
+        self._check(node)
+        self._do(lambda: self._lead(topic, partition, node))
+
+    def coordinator(self, group: str) -> int:
+        """The node that coordinates a group."""
+        found: int = self._do(lambda: self._nodes.coordinator(group))
         return found
 
-    def _after(self, seconds: float, call: Callable[[], None]) -> None:
-        if self._server is not None:
-            self._server.after(seconds, call)
+    def move_coordinator(self, group: str, node: int | None = None) -> None:
+        """Another node coordinates the group (None: the next one). Raises ConfigurationError for an unknown node."""
+        self._check(node)
+        self._do(lambda: self._desk.move_group(group, node))
 
-    # -- requests, in the server's thread ---------------------------------------------------------------
+    def kill(self, node: int) -> None:
+        """A node goes away: it hangs up and listens no more; others lead and coordinate in its place.
 
-    def _handle(self, header: framing.RequestHeader, body: dict[str, Any], answer: Answer) -> None:
-        plain = self._PLAIN.get(header.api.key)
-        if plain is not None:
-            answer(plain(self, body))
-        elif header.api is _S.PRODUCE:
-            response = self._topics.produce(body)
-            self._wake()
-            answer(response if body["acks"] else None)
-        elif header.api is _S.FETCH:
-            self._fetch(body, answer)
-        elif header.api is _S.JOIN_GROUP:
-            self._join(header.version, body, answer)
-        elif header.api is _S.SYNC_GROUP:
-            self._group(body["group_id"]).sync(body, answer)
-        else:  # ApiVersions
-            answer({"error_code": 0, "api_keys": api_keys()})
+        Raises ConfigurationError for an unknown node.
+        """
+        self._check(node)
+        self._do(lambda: self._leave(node))
 
-    def _join(self, version: int, body: dict[str, Any], answer: Answer) -> None:
-        group = self._group(body["group_id"])
-        body = {**body, "rebalance_timeout_ms": max(body["rebalance_timeout_ms"], body["session_timeout_ms"])}
-        if version < _MEMBER_ID_SINCE and not body["member_id"] and body.get("group_instance_id") is None:
-            # Older clients do not know the round trip for an id: they get it with the generation.
-            given: list[dict[str, Any]] = []
-            group.join(body, given.append)
-            if given and given[0]["member_id"] in group.pending:
-                body["member_id"] = given[0]["member_id"]
-            elif given:
-                answer(given[0])
-                return
+    def start_node(self, node: int) -> None:
+        """A node that was killed listens again, on its old port. Raises ConfigurationError for an unknown node."""
+        self._check(node)
+        self._do(lambda: self._come_back(node))
 
-        def joined(response: dict[str, Any]) -> None:
-            if response["protocol_name"] is None and version < _NULL_PROTOCOL_SINCE:
-                response = {**response, "protocol_name": ""}
-            answer({"protocol_type": body["protocol_type"], **response})
+    def _check(self, node: int | None) -> None:
+        if node is not None and node not in self._nodes.numbers:
+            raise ConfigurationError(f"there is no node {node!r}: the nodes are {self._nodes.numbers}")
 
-        group.join(body, joined)
+    # -- faults ---------------------------------------------------------------------------------------
 
-    def _fetch(self, body: dict[str, Any], answer: Answer) -> None:
-        def ready() -> bool:
-            response, size = self._topics.fetch(body)
-            if size >= max(1, body["min_bytes"]):
-                answer(response)
-                return True
-            return False
+    def fail_next(
+        self, api: str, error: int | type[ProtocolClientError], times: int | None = 1, *, when: When | None = None
+    ) -> Fault:
+        """Answer the next ``times`` requests of a kind with an error (None: all until ``cancel()``); nothing is done.
 
-        def end_of_wait() -> None:
-            if ready in self._waiting:
-                self._waiting.remove(ready)
-                answer(self._topics.fetch(body)[0])
+        ``api`` is Kafka's name (``"OffsetCommit"`` or ``"OFFSET_COMMIT"``), ``error`` a code or the class of an error
+        of Kafka's. ``when(body)``, which runs in the broker's thread, chooses among the requests. The rule's
+        ``happened`` counts them. Raises ConfigurationError for an unknown request.
+        """
+        return self._fault(Fault(faults.api_named(api), times=times, when=when, code=faults.code_of(error)))
 
-        if ready() or self._server is None:
-            return
-        self._waiting.append(ready)
-        self._server.after(body["max_wait_ms"] / 1000.0, end_of_wait)
+    def delay_next(self, api: str, seconds: float, times: int | None = 1, *, when: When | None = None) -> Fault:
+        """Let the next ``times`` requests of a kind wait for ``seconds`` before they are looked at. See fail_next()."""
+        return self._fault(Fault(faults.api_named(api), times=times, when=when, seconds=seconds))
 
-    def _wake(self) -> None:
-        """There are new records: a fetch that waits may have enough now."""
-        self._waiting = [ready for ready in self._waiting if not ready()]
+    def drop_next(self, api: str, times: int | None = 1, *, handled: bool = False, when: When | None = None) -> Fault:
+        """Hang up in place of an answer to the next ``times`` requests of a kind. See fail_next().
 
-    def _find_coordinator(self, _body: Mapping[str, Any]) -> dict[str, Any]:
-        return {"error_code": 0, "node_id": 1, "host": "127.0.0.1", "port": self._port}
+        With ``handled`` the request has its effect, and only its answer is lost.
+        """
+        return self._fault(Fault(faults.api_named(api), times=times, when=when, drop=True, handled=handled))
 
-    def _heartbeat(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        return {"error_code": self._group(body["group_id"]).heartbeat(body)}
+    def heal(self) -> None:
+        """Cancel every fault that fail_next(), delay_next() and drop_next() have made."""
+        self._do(self._desk.faults.clear)
 
-    def _leave(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        leaving = body["members"] or [{"member_id": body["member_id"], "group_instance_id": None}]
-        answer = self._group(body["group_id"]).leave({"members": leaving})
-        for asked, entry in zip(leaving, answer["members"], strict=True):
-            entry.setdefault("group_instance_id", asked["group_instance_id"])
-        if not body["members"]:  # before version 3 the one code says it
-            return {"error_code": answer["members"][0]["error_code"], "members": []}
-        return answer
-
-    def _describe(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        groups = []
-        for name in body["groups"]:
-            group = self._group(name)
-            members = [
-                {
-                    "member_id": member.id,
-                    "group_instance_id": member.instance,
-                    "client_id": "",
-                    "client_host": "127.0.0.1",
-                    "member_metadata": dict(member.protocols).get(group.protocol or "", b""),
-                    "member_assignment": member.assignment,
-                }
-                for member in group.members.values()
-            ]
-            state = {"group_id": name, "group_state": group.state.value, "protocol_data": group.protocol or ""}
-            groups.append({**state, "protocol_type": "consumer" if members else "", "members": members})
-        return {"groups": groups}
-
-    def _commit(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        group = self._group(body["group_id"])
-        code = group.check_commit(body)
-        topics = []
-        for topic in body["topics"]:
-            parts = []
-            for part in topic["partitions"]:
-                known = self._topics.log(topic["name"], part["partition_index"]) is not None
-                parts.append(
-                    {"partition_index": part["partition_index"], "error_code": code if known else UNKNOWN_TOPIC}
-                )
-            topics.append({"name": topic["name"], "partitions": parts})
-        if not code:
-            group.commit(body)
-        return {"topics": topics}
-
-    def _offsets(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        committed = self._group(body["group_id"]).committed
-        asked = body["topics"]
-        if asked is None:
-            names = {tp.topic for tp in committed}
-            asked = [
-                {"name": name, "partition_indexes": [tp.partition for tp in committed if tp.topic == name]}
-                for name in sorted(names)
-            ]
-        topics = []
-        for topic in asked:
-            parts = []
-            for number in topic["partition_indexes"]:
-                offset, text = committed.get(TopicPartition(topic["name"], number), (-1, ""))
-                parts.append({"partition_index": number, "committed_offset": offset, "metadata": text})
-            topics.append({"name": topic["name"], "partitions": parts})
-        return {"topics": topics, "error_code": 0}
-
-    _PLAIN: Mapping[int, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
-        _S.METADATA.key: lambda self, body: self._topics.metadata(body, self._port),
-        _S.LIST_OFFSETS.key: lambda self, body: self._topics.list_offsets(body),
-        _S.OFFSET_FOR_LEADER_EPOCH.key: lambda self, body: self._topics.epochs(body),
-        _S.CREATE_TOPICS.key: lambda self, body: self._topics.create_topics(body),
-        _S.FIND_COORDINATOR.key: _find_coordinator,
-        _S.HEARTBEAT.key: _heartbeat,
-        _S.LEAVE_GROUP.key: _leave,
-        _S.DESCRIBE_GROUPS.key: _describe,
-        _S.OFFSET_COMMIT.key: _commit,
-        _S.OFFSET_FETCH.key: _offsets,
-    }
+    def _fault(self, fault: Fault) -> Fault:
+        self._do(lambda: self._desk.faults.add(fault))
+        return fault

@@ -1,16 +1,19 @@
 """A coordinator of KIP-848 groups in memory: epochs, target assignments, nothing to one that another has yet to give.
 
-The same shape as :class:`~managedconsumer.testing.memory.classic_group.ClassicGroup`. Assigns uniformly and moves as
-little as it can. Sources: KIP-848, Kafka's ``GroupMetadataManager`` and ``CurrentAssignmentBuilder`` (behaviour).
+The same shape as :class:`~managedconsumer.testing.memory.classic_group.ClassicGroup`. Sources: KIP-848, Kafka's
+``GroupMetadataManager`` and ``CurrentAssignmentBuilder`` (behaviour).
 """
 
 from __future__ import annotations
 
+import re
+import uuid
 from typing import Any, Callable, Iterable
 
 from managedconsumer import codes
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.memory.member import Body, heartbeat_error
+from managedconsumer.testing.memory.targets import ASSIGNORS, Wish
 
 Timer = Callable[[float, Callable[[], None]], None]
 FENCED_EPOCH, UNRELEASED_INSTANCE, STALE_EPOCH = 110, 111, 113
@@ -20,12 +23,18 @@ _JOIN, _LEAVE, _LEAVE_STATIC = 0, -1, -2
 class ModernMember:
     """A member as the coordinator knows it."""
 
-    __slots__ = ("assigned", "deadline", "epoch", "id", "instance", "previous", "revoking", "since", "target", "topics")
+    __slots__ = (
+        *("assigned", "assignor", "client", "deadline", "epoch", "id", "instance", "pattern", "previous"),
+        *("revoking", "since", "target", "topics"),
+    )
 
     def __init__(self, member_id: str, instance: str | None) -> None:
         self.id, self.instance = member_id, instance
         self.epoch = self.previous = 0
+        self.client = ""
         self.topics: tuple[str, ...] = ()
+        self.pattern: re.Pattern[str] | None = None
+        self.assignor: str | None = None
         #: What it should have, what it may have, and what it has still to give up.
         self.target: frozenset[TopicPartition] = frozenset()
         self.assigned: frozenset[TopicPartition] = frozenset()
@@ -36,7 +45,11 @@ class ModernMember:
 
 
 class ModernGroup:
-    """One group. ``now`` and ``timer`` are virtual; ``session`` in seconds; ``partitions`` lists what exists."""
+    """One group. ``now`` and ``timer`` are virtual; ``partitions`` lists what exists.
+
+    ``session`` and ``interval`` (of the heartbeats; a third of the session if it is not given) in seconds; ``id_of``
+    and ``name_of`` translate between the names and the ids of topics.
+    """
 
     def __init__(
         self,
@@ -45,15 +58,31 @@ class ModernGroup:
         changed: Callable[[str], None],
         partitions: Callable[[], Iterable[TopicPartition]],
         session: float,
+        interval: float | None = None,
+        id_of: Callable[[str], bytes] | None = None,
+        name_of: Callable[[bytes], str | None] | None = None,
     ) -> None:
         self._now, self._timer, self._changed = now, timer, changed
         self._partitions, self._session = partitions, session
+        self._interval_ms = int(session * 333 if interval is None else interval * 1000)
+        self._id_of, self._name_of = id_of or topic_id, name_of or _name_in
         self.epoch = 0
         self.members: dict[str, ModernMember] = {}
         self.committed: dict[TopicPartition, tuple[int, str]] = {}
         self._seen: Any = None
 
     # -- questions ------------------------------------------------------------------------------------
+
+    @property
+    def assignor(self) -> str:
+        """The assignor that most members ask for; ``uniform`` if nobody asks."""
+        votes = [member.assignor for member in self.members.values() if member.assignor is not None]
+        return max(sorted(set(votes)), key=votes.count) if votes else "uniform"
+
+    @property
+    def settled(self) -> bool:
+        """Whether everybody has what it should have."""
+        return all(m.epoch in (self.epoch, _LEAVE_STATIC) and m.assigned == m.target for m in self.members.values())
 
     def accepts(self, member_id: str, generation: int) -> bool:
         """True while a commit by this member in this epoch is not fenced."""
@@ -67,18 +96,20 @@ class ModernGroup:
 
     def heartbeat(self, body: Body) -> dict[str, Any]:
         """The answer, at once."""
-        epoch, owned = body["member_epoch"], _named(body.get("topic_partitions"))
+        epoch, owned = body["member_epoch"], self._named(body.get("topic_partitions"))
         if epoch in (_LEAVE, _LEAVE_STATIC):
             return self._leave(body, epoch)
-        code = self._join(body) if epoch == _JOIN else 0
+        code = self._judge(body)
+        if not code and epoch == _JOIN:
+            body = {**body, "member_id": body["member_id"] or str(uuid.uuid4())}  # version 0 has none of its own
+            code = self._join(body)
         member = self.members.get(body["member_id"])
         if not code:
             code = codes.UNKNOWN_MEMBER_ID if member is None else self._check_epoch(member, body, epoch, owned)
         if code or member is None:
             return heartbeat_error(code, body["member_id"])
         self._touch(member)
-        if body["subscribed_topic_names"] is not None:
-            member.topics = tuple(body["subscribed_topic_names"])
+        self._subscribe(member, body)
         self._renew_target()
         before = member.assigned
         self._reconcile(member, owned, body)
@@ -87,9 +118,29 @@ class ModernGroup:
         return {
             **heartbeat_error(0, member.id),
             "member_epoch": member.epoch,
-            "heartbeat_interval_ms": int(self._session * 333),
-            "assignment": {"topic_partitions": _by_id(member.assigned)} if tell else None,
+            "heartbeat_interval_ms": self._interval_ms,
+            "assignment": {"topic_partitions": self._by_id(member.assigned)} if tell else None,
         }
+
+    @staticmethod
+    def _judge(body: Body) -> int:
+        """The error code for what the member asks for."""
+        if body.get("server_assignor") not in (None, *ASSIGNORS):
+            return codes.UNSUPPORTED_ASSIGNOR
+        try:
+            re.compile(body.get("subscribed_topic_regex") or "")
+        except re.error:
+            return codes.INVALID_REGULAR_EXPRESSION
+        return 0
+
+    @staticmethod
+    def _subscribe(member: ModernMember, body: Body) -> None:
+        if body["subscribed_topic_names"] is not None:
+            member.topics = tuple(body["subscribed_topic_names"])
+        pattern = body.get("subscribed_topic_regex")
+        if pattern is not None:
+            member.pattern = re.compile(pattern) if pattern else None
+        member.assignor = body.get("server_assignor") or member.assignor
 
     def _join(self, body: Body) -> int:
         member_id, instance = body["member_id"], body["instance_id"]
@@ -138,27 +189,20 @@ class ModernGroup:
     def _renew_target(self) -> None:
         """A new epoch when members, their topics or the partitions have changed."""
         partitions = sorted(self._partitions())
-        seen = partitions, sorted((m.id, m.topics) for m in self.members.values())
+        names = {tp.topic for tp in partitions}
+        wishes = {
+            m.id: Wish(frozenset(m.topics) | {t for t in names if m.pattern and m.pattern.fullmatch(t)}, m.target)
+            for m in self.members.values()
+        }
+        seen = partitions, sorted((name, sorted(wish.topics)) for name, wish in wishes.items()), self.assignor
         if seen == self._seen:
             return
         self._seen = seen
         self.epoch += 1
+        shares = ASSIGNORS[self.assignor](partitions, wishes)
         members = sorted(self.members.values(), key=lambda m: m.id)
-        wanted = [tp for tp in partitions if any(tp.topic in m.topics for m in members)]
-        most = -(-len(wanted) // len(members)) if members else 0
-        shares: dict[str, set[TopicPartition]] = {m.id: set() for m in members}
-        homeless = []
-        for tp in wanted:
-            had = next((m for m in members if tp in m.target and tp.topic in m.topics), None)
-            if had is not None and len(shares[had.id]) < most:
-                shares[had.id].add(tp)
-            else:
-                homeless.append(tp)
-        for tp in homeless:
-            able = [m for m in members if tp.topic in m.topics]
-            shares[min(able, key=lambda m: (len(shares[m.id]), m.id)).id].add(tp)
         for member in members:
-            member.target = frozenset(shares[member.id])
+            member.target = shares[member.id]
         self._changed(f"target of epoch {self.epoch}: { {m.id: _short(m.target) for m in members} }")
 
     def _reconcile(self, member: ModernMember, owned: frozenset[TopicPartition] | None, body: Body) -> None:
@@ -187,7 +231,30 @@ class ModernGroup:
 
         self._timer(given_ms / 1000.0 if given_ms > 0 else 3.0 * self._session, over)
 
+    # -- topics' ids ----------------------------------------------------------------------------------
+
+    def _named(self, entries: Iterable[Any] | None) -> frozenset[TopicPartition] | None:
+        if entries is None:
+            return None
+        return frozenset(
+            TopicPartition(name, number)
+            for entry in entries
+            if (name := self._name_of(bytes(entry["topic_id"]))) is not None
+            for number in entry["partitions"]
+        )
+
+    def _by_id(self, tps: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+        topics: dict[str, list[int]] = {}
+        for tp in sorted(tps):
+            topics.setdefault(tp.topic, []).append(tp.partition)
+        return [{"topic_id": self._id_of(name), "partitions": numbers} for name, numbers in topics.items()]
+
     # -- sessions -------------------------------------------------------------------------------------
+
+    def expel(self, member_id: str | None) -> None:
+        """End the session of a member (None: of everybody)."""
+        for member in [m for m in self.members.values() if member_id in (None, m.id)]:
+            self._remove(member, "expelled")
 
     def _touch(self, member: ModernMember) -> None:
         first = not member.deadline
@@ -208,9 +275,12 @@ class ModernGroup:
 
     def check_commit(self, body: Body) -> int:
         """The error code for all partitions of a commit; 0: it counts."""
-        epoch, member = body["generation_id_or_member_epoch"], self.members.get(body["member_id"])
-        if epoch < 0 and not self.members:
-            return 0
+        epoch = body["generation_id_or_member_epoch"]
+        return 0 if epoch < 0 and not self.members else self.check_epoch(body["member_id"], epoch)
+
+    def check_epoch(self, member_id: str, epoch: int) -> int:
+        """The error code of a member's request about offsets."""
+        member = self.members.get(member_id)
         if member is None:
             return codes.UNKNOWN_MEMBER_ID
         return 0 if member.epoch == epoch else STALE_EPOCH
@@ -227,27 +297,20 @@ class ModernGroup:
         for member in self.members.values():
             member.deadline = self._now() + self._session
 
+    def watch_all(self) -> None:
+        """The timers are lost: every member's session begins anew, and is watched."""
+        for member in self.members.values():
+            member.deadline = 0.0
+            self._touch(member)
+
 
 def topic_id(name: str) -> bytes:
     """The id of a topic."""
     return name.encode().ljust(16, b".")
 
 
-def _named(entries: Iterable[Any] | None) -> frozenset[TopicPartition] | None:
-    if entries is None:
-        return None
-    return frozenset(
-        TopicPartition(bytes(entry["topic_id"]).decode().rstrip("."), number)
-        for entry in entries
-        for number in entry["partitions"]
-    )
-
-
-def _by_id(tps: Iterable[TopicPartition]) -> list[dict[str, Any]]:
-    topics: dict[str, list[int]] = {}
-    for tp in sorted(tps):
-        topics.setdefault(tp.topic, []).append(tp.partition)
-    return [{"topic_id": topic_id(name), "partitions": numbers} for name, numbers in topics.items()]
+def _name_in(of: bytes) -> str:
+    return of.decode().rstrip(".")
 
 
 def _short(tps: Iterable[TopicPartition]) -> str:

@@ -1,89 +1,30 @@
-"""The topics of the in-memory broker: batches as they came, and the answers about them."""
+"""The topics of the in-memory broker, and the answers about them. Each is one node's: who leads decides."""
 
 from __future__ import annotations
 
-import struct
-from bisect import bisect_right
-from itertools import islice
-from operator import itemgetter
-from typing import Any, Iterator, Mapping
+import uuid
+from typing import Any, Mapping
 
+from managedconsumer import codes
 from managedconsumer.structs import TopicPartition
-from managedconsumer.wire.records import Message, PartitionContext, RecordChunk
+from managedconsumer.testing.memory.log import Log as Log
+from managedconsumer.testing.memory.nodes import Nodes
 
 Body = Mapping[str, Any]
 
 OUT_OF_RANGE, UNKNOWN_TOPIC, EXISTS, INVALID_PARTITIONS, CORRUPT = 1, 3, 36, 37, 2
-_HEAD = struct.Struct(">qi")  # base offset, length of what follows
-_LAST_DELTA, _MAX_TIMESTAMP = struct.Struct(">i"), struct.Struct(">q")
-_end = itemgetter(1)  # of an entry of Log
-_LAST_DELTA_AT, _MAX_TIMESTAMP_AT, _SMALLEST = 23, 35, 61
-
-
-class Log:
-    """One partition."""
-
-    def __init__(self) -> None:
-        self.start = self.end = 0
-        self._batches: list[tuple[int, int, int, bytes]] = []  # first offset, end, newest timestamp, bytes
-
-    def append(self, data: bytes) -> int:
-        """Take one or more batches in and number their records; the first one's offset. ValueError for damage."""
-        first, pos = self.end, 0
-        taken = []
-        end = self.end
-        while pos < len(data):
-            if len(data) - pos < _SMALLEST:
-                raise ValueError("a record batch is cut short")
-            stop = pos + _HEAD.size + _HEAD.unpack_from(data, pos)[1]
-            if stop > len(data) or stop - pos < _SMALLEST:
-                raise ValueError("a record batch is cut short")
-            count = _LAST_DELTA.unpack_from(data, pos + _LAST_DELTA_AT)[0] + 1
-            newest = _MAX_TIMESTAMP.unpack_from(data, pos + _MAX_TIMESTAMP_AT)[0]
-            # The checksum begins behind what is written here: offset, length, and the leader's epoch (0).
-            batch = _HEAD.pack(end, stop - pos - _HEAD.size) + bytes(4) + data[pos + 16 : stop]
-            taken.append((end, end + count, newest, batch))
-            end, pos = end + count, stop
-        self._batches += taken
-        self.end = end
-        return first
-
-    def read(self, offset: int, limit: int, *, first: bool = True) -> bytes:
-        """Whole batches from the one that ``offset`` is in, up to ``limit`` bytes; ``first``: at least one (KIP-74)."""
-        parts: list[bytes] = []
-        size = 0
-        for _, _, _, batch in islice(self._batches, bisect_right(self._batches, offset, key=_end), None):
-            size += len(batch)
-            if (parts or not first) and size > limit:
-                break
-            parts.append(batch)
-        return b"".join(parts)
-
-    def messages(self, context: PartitionContext) -> Iterator[Message]:
-        """Everything that is in the log, decoded."""
-        for first, _, _, batch in self._batches:
-            yield from RecordChunk(context, batch, max(first, self.start))
-
-    def delete_before(self, offset: int) -> None:
-        """As retention does."""
-        self.start = max(self.start, min(offset, self.end))
-        self._batches = [entry for entry in self._batches if entry[1] > self.start]
-
-    def find(self, timestamp: int) -> tuple[int, int]:
-        """Offset and timestamp of the first record that is not older, (-1, -1) if there is none."""
-        for first, _, newest, batch in self._batches:
-            if newest >= timestamp:
-                for message in RecordChunk(PartitionContext("", 0, None), batch, max(first, self.start)):
-                    if message.timestamp >= timestamp:
-                        return message.offset, message.timestamp
-        return -1, -1
+FENCED_EPOCH, UNKNOWN_EPOCH = 74, 75
+_READ_COMMITTED = 1
+_LATEST, _EARLIEST, _NEWEST = -1, -2, -3
 
 
 class Topics:
-    """All topics; node 1 leads everything."""
+    """All topics."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
         self.logs: dict[str, list[Log]] = {}
+        self._ids: dict[str, bytes] = {}
 
     def create(self, name: str, partitions: int) -> int:
         """The error code."""
@@ -91,58 +32,111 @@ class Topics:
             return EXISTS
         if partitions < 1:
             return INVALID_PARTITIONS
-        self.logs[name] = [Log() for _ in range(partitions)]
+        self.logs[name] = []
+        self._ids[name] = uuid.uuid4().bytes
+        self.grow(name, partitions)
         return 0
+
+    def grow(self, name: str, partitions: int) -> None:
+        """More partitions, until there are ``partitions``; the nodes lead them in turn."""
+        logs = self.logs[name]
+        logs += [Log(self._nodes.of_number(number)) for number in range(len(logs), partitions)]
+
+    def delete(self, name: str) -> int:
+        """The error code."""
+        self._ids.pop(name, None)
+        return UNKNOWN_TOPIC if self.logs.pop(name, None) is None else 0
 
     def log(self, topic: str, partition: int) -> Log | None:
         """The partition's log, None if there is no such partition."""
         logs = self.logs.get(topic, [])
         return logs[partition] if 0 <= partition < len(logs) else None
 
+    def everything(self) -> dict[TopicPartition, Log]:
+        """Every partition."""
+        return {TopicPartition(t, n): log for t, logs in self.logs.items() for n, log in enumerate(logs)}
+
     def ends(self) -> dict[TopicPartition, int]:
         """Every partition's end."""
-        return {TopicPartition(t, n): log.end for t, logs in self.logs.items() for n, log in enumerate(logs)}
+        return {tp: log.end for tp, log in self.everything().items()}
 
-    # -- answers --------------------------------------------------------------------------------------
+    def id_of(self, name: str) -> bytes:
+        """A topic's id; zeros for one that does not exist."""
+        return self._ids.get(name, bytes(16))
 
-    def metadata(self, body: Body, port: int) -> dict[str, Any]:
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this id."""
+        return next((name for name, each in self._ids.items() if each == topic_id), None)
+
+    # -- answers about topics -------------------------------------------------------------------------
+
+    def metadata(self, body: Body, brokers: list[dict[str, Any]]) -> dict[str, Any]:
         """Metadata's answer."""
         asked = body["topics"]
-        names = list(self.logs) if asked is None else [entry["name"] for entry in asked]
-        nodes = {"leader_id": 1, "leader_epoch": 0, "replica_nodes": [1], "isr_nodes": [1]}
+        names = (
+            list(self.logs)
+            if asked is None
+            else [
+                self.name_of(bytes(each.get("topic_id", b""))) if each["name"] is None else each["name"]
+                for each in asked
+            ]
+        )
         return {
-            "brokers": [{"node_id": 1, "host": "127.0.0.1", "port": port}],
+            "brokers": brokers,
             "cluster_id": "in-memory",
-            "controller_id": 1,
-            "topics": [
-                {
-                    "error_code": 0 if name in self.logs else UNKNOWN_TOPIC,
-                    "name": name,
-                    "partitions": [{"partition_index": n, **nodes} for n in range(len(self.logs.get(name, ())))],
-                }
-                for name in names
-            ],
+            "controller_id": brokers[0]["node_id"] if brokers else -1,
+            "topics": [self._about(name or "") for name in names],
         }
+
+    def _about(self, name: str) -> dict[str, Any]:
+        replicas = self._nodes.numbers
+        parts = [
+            {
+                "partition_index": number,
+                "error_code": 0 if self._nodes.is_up(log.leader) else codes.LEADER_NOT_AVAILABLE,
+                "leader_id": log.leader if self._nodes.is_up(log.leader) else -1,
+                "leader_epoch": log.epoch,
+                "replica_nodes": replicas,
+                "isr_nodes": [node for node in replicas if self._nodes.is_up(node)],
+            }
+            for number, log in enumerate(self.logs.get(name, ()))
+        ]
+        code = 0 if name in self.logs else UNKNOWN_TOPIC
+        return {"error_code": code, "name": name, "topic_id": self.id_of(name), "partitions": parts}
 
     def create_topics(self, body: Body) -> dict[str, Any]:
         """CreateTopics' answer."""
-        return {
-            "topics": [
-                {"name": entry["name"], "error_code": self.create(entry["name"], max(1, entry["num_partitions"]))}
-                for entry in body["topics"]
-            ]
-        }
+        made = []
+        for entry in body["topics"]:
+            code = self.create(entry["name"], max(1, entry["num_partitions"]))
+            made.append({"name": entry["name"], "topic_id": self.id_of(entry["name"]), "error_code": code})
+        return {"topics": made}
 
-    def produce(self, body: Body) -> dict[str, Any]:
+    def delete_topics(self, body: Body) -> dict[str, Any]:
+        """DeleteTopics' answer, by names."""
+        return {"responses": [{"name": name, "error_code": self.delete(name)} for name in body["topic_names"]]}
+
+    # -- answers about logs ---------------------------------------------------------------------------
+
+    def _refuse(self, node: int, log: Log | None, epoch: int = -1) -> int:
+        """The error code of a request to ``node`` about a partition, by a client that knows of ``epoch``; or 0."""
+        if log is None:
+            return UNKNOWN_TOPIC
+        if log.leader != node:
+            return codes.NOT_LEADER_OR_FOLLOWER
+        if epoch >= 0 and epoch != log.epoch:
+            return FENCED_EPOCH if epoch < log.epoch else UNKNOWN_EPOCH
+        return 0
+
+    def produce(self, node: int, body: Body) -> dict[str, Any]:
         """Produce's answer."""
         responses = []
         for topic in body["topic_data"]:
             parts = []
             for part in topic["partition_data"]:
-                log, code, offset = self.log(topic["name"], part["index"]), 0, -1
-                if log is None:
-                    code = UNKNOWN_TOPIC
-                else:
+                log, offset = self.log(topic["name"], part["index"]), -1
+                code = self._refuse(node, log)
+                if log is not None and not code:
                     try:
                         offset = log.append(bytes(part["records"] or b""))
                     except ValueError:
@@ -151,52 +145,84 @@ class Topics:
             responses.append({"name": topic["name"], "partition_responses": parts})
         return {"responses": responses}
 
-    def list_offsets(self, body: Body) -> dict[str, Any]:
-        """ListOffsets' answer."""
+    def delete_records(self, node: int, body: Body) -> dict[str, Any]:
+        """DeleteRecords' answer."""
         topics = []
         for topic in body["topics"]:
             parts = []
             for part in topic["partitions"]:
-                log, timestamp = self.log(topic["name"], part["partition_index"]), part["timestamp"]
-                answer = {"partition_index": part["partition_index"], "error_code": UNKNOWN_TOPIC}
-                if log is not None:
-                    plain = {-1: log.end, -2: log.start}.get(timestamp)
-                    offset, found = log.find(timestamp) if plain is None else (plain, -1)
-                    answer |= {"error_code": 0, "offset": offset, "timestamp": found}
+                log = self.log(topic["name"], part["partition_index"])
+                code = self._refuse(node, log)
+                if log is not None and not code:
+                    log.delete_before(log.end if part["offset"] < 0 else part["offset"])
+                low = -1 if log is None else log.start
+                parts.append({"partition_index": part["partition_index"], "low_watermark": low, "error_code": code})
+            topics.append({"name": topic["name"], "partitions": parts})
+        return {"topics": topics}
+
+    def list_offsets(self, node: int, body: Body) -> dict[str, Any]:
+        """ListOffsets' answer."""
+        committed = body["isolation_level"] == _READ_COMMITTED
+        topics = []
+        for topic in body["topics"]:
+            parts = []
+            for part in topic["partitions"]:
+                log = self.log(topic["name"], part["partition_index"])
+                code = self._refuse(node, log, part["current_leader_epoch"])
+                answer = {"partition_index": part["partition_index"], "error_code": code}
+                if log is not None and not code:
+                    offset, found = _look_up(log, part["timestamp"], committed=committed)
+                    answer |= {"offset": offset, "timestamp": found}
                 parts.append(answer)
             topics.append({"name": topic["name"], "partitions": parts})
         return {"topics": topics}
 
-    def epochs(self, body: Body) -> dict[str, Any]:
-        """OffsetForLeaderEpoch's answer: there is only epoch 0."""
+    def epochs(self, node: int, body: Body) -> dict[str, Any]:
+        """OffsetForLeaderEpoch's answer."""
         topics = []
         for topic in body["topics"]:
             parts = []
             for part in topic["partitions"]:
                 log = self.log(topic["topic"], part["partition"])
-                answer = {"partition": part["partition"], "error_code": UNKNOWN_TOPIC if log is None else 0}
-                parts.append(answer if log is None else answer | {"leader_epoch": 0, "end_offset": log.end})
+                code = self._refuse(node, log, part["current_leader_epoch"])
+                epoch, end = (-1, -1) if log is None or code else log.end_of(part["leader_epoch"])
+                answer = {"partition": part["partition"], "error_code": code, "leader_epoch": epoch, "end_offset": end}
+                parts.append(answer)
             topics.append({"topic": topic["topic"], "partitions": parts})
         return {"topics": topics}
 
-    def fetch(self, body: Body) -> tuple[dict[str, Any], int]:
+    def fetch(self, body: Body, node: int) -> tuple[dict[str, Any], int]:
         """Fetch's answer, and how many bytes of records (or, as one byte each, errors) are in it."""
+        committed = body["isolation_level"] == _READ_COMMITTED
         responses, size = [], 0
         for topic in body["topics"]:
             parts = []
             for part in topic["partitions"]:
-                answer = self._read(topic["topic"], part, body["max_bytes"] - size, first=not size)
+                log = self.log(topic["topic"], part["partition"])
+                code = self._refuse(node, log, part["current_leader_epoch"])
+                answer = _read(log, code, part, body["max_bytes"] - size, first=not size, committed=committed)
                 size += len(answer["records"]) + bool(answer["error_code"])
                 parts.append(answer)
             responses.append({"topic": topic["topic"], "partitions": parts})
         return {"responses": responses}, size
 
-    def _read(self, topic: str, part: Body, left: int, *, first: bool) -> dict[str, Any]:
-        log, offset = self.log(topic, part["partition"]), part["fetch_offset"]
-        code = UNKNOWN_TOPIC if log is None else 0 if log.start <= offset <= log.end else OUT_OF_RANGE
-        answer: dict[str, Any] = {"partition_index": part["partition"], "error_code": code, "records": b""}
-        if log is None or code:
-            return {**answer, "high_watermark": -1}
-        ends = {"high_watermark": log.end, "last_stable_offset": log.end, "log_start_offset": log.start}
-        records = log.read(offset, min(left, part["partition_max_bytes"]), first=first)
-        return {**answer, **ends, "records": records}
+
+def _look_up(log: Log, timestamp: int, *, committed: bool) -> tuple[int, int]:
+    if timestamp == _LATEST:
+        return log.stable if committed else log.end, -1
+    if timestamp == _EARLIEST:
+        return log.start, -1
+    return log.newest() if timestamp == _NEWEST else log.find(timestamp)
+
+
+def _read(log: Log | None, code: int, part: Body, left: int, *, first: bool, committed: bool) -> dict[str, Any]:
+    offset = part["fetch_offset"]
+    if log is not None and not code and not log.start <= offset <= log.end:
+        code = OUT_OF_RANGE
+    answer: dict[str, Any] = {"partition_index": part["partition"], "error_code": code, "records": b""}
+    if log is None or code:
+        return {**answer, "high_watermark": -1}
+    ends = {"high_watermark": log.end, "last_stable_offset": log.stable, "log_start_offset": log.start}
+    records = log.read(offset, min(left, part["partition_max_bytes"]), first=first, committed=committed)
+    aborted = [{"producer_id": producer, "first_offset": at} for producer, at in log.aborted(offset)]
+    return {**answer, **ends, "records": records, "aborted_transactions": aborted if committed else None}

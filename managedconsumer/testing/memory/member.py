@@ -21,10 +21,13 @@ class GroupState(Enum):
 class MemberEntry:
     """A member as the coordinator knows it."""
 
-    __slots__ = ("assignment", "deadline", "id", "instance", "join", "protocols", "rebalance", "session", "sync")
+    __slots__ = (
+        *("assignment", "client", "deadline", "id", "instance", "join", "protocols", "rebalance", "session", "sync"),
+    )
 
     def __init__(self, member_id: str, body: Body) -> None:
         self.id = member_id
+        self.client: str = body.get("client_id") or ""
         self.instance: str | None = body.get("group_instance_id")
         self.session: float = body["session_timeout_ms"] / 1000.0
         self.rebalance: float = body["rebalance_timeout_ms"] / 1000.0

@@ -11,31 +11,38 @@ import itertools
 import logging
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections import deque
 from concurrent.futures import Future
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 from managedconsumer import codes
 from managedconsumer.errors import KafkaException
+from managedconsumer.testing.memory.offered import API_VERSIONS_KEY, VERSIONS, api_keys
 from managedconsumer.wire.protocol import framing
 
 log = logging.getLogger(__name__)
 
 #: Takes the response's body; None: the request wants no answer (Produce with acks=0).
 Answer = Callable[[dict[str, Any] | None], None]
-Handle = Callable[[framing.RequestHeader, dict[str, Any], Answer], None]
+Handle = Callable[["Peer", framing.RequestHeader, dict[str, Any], Answer], None]
 
 _MAX_FRAME = 100 * 1024 * 1024
 _PIECE = 256 * 1024
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class _Peer:
-    """One connection: requests are answered one after the other, as Kafka does."""
+class Peer:
+    """One connection to ``node``: requests are answered one after the other, as Kafka does.
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
+    ``login`` belongs to the one who handles the requests.
+    """
+
+    def __init__(self, sock: socket.socket, node: int) -> None:
+        self.sock, self.node = sock, node
+        self.login: Any = None
         self.reader = framing.FrameReader(_MAX_FRAME)
         self.waiting: deque[bytearray] = deque()
         self.out = bytearray()
@@ -44,25 +51,37 @@ class _Peer:
 
 
 class Server:
-    """Listens on ``port`` (0: a free one) of this machine and calls ``handle(header, body, answer)`` in its thread."""
+    """Listens for each node on this machine and calls ``handle(peer, header, body, answer)`` in its thread.
 
-    def __init__(self, handle: Handle, port: int) -> None:
-        self._handle = handle
+    ``ports``: by node; 0 is a free one. ``tls``: a server's context; without it the connections are plain.
+    """
+
+    def __init__(self, handle: Handle, ports: Mapping[int, int], tls: ssl.SSLContext | None = None) -> None:
+        self._handle, self._tls = handle, tls
         self._selector = selectors.DefaultSelector()
-        self._listener = socket.create_server(("127.0.0.1", port))
-        self._listener.setblocking(False)
-        self.port: int = self._listener.getsockname()[1]
+        self._listeners: dict[int, socket.socket] = {}
+        self._peers: set[Peer] = set()
+        try:
+            self.ports = {node: self.open(node, port) for node, port in ports.items()}
+        except OSError:
+            for node in list(self._listeners):
+                self.close_node(node)
+            self._selector.close()
+            raise
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_out.setblocking(False)
         self._calls: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self._peers: set[_Peer] = set()
         self._stopping = False
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._woken)
         self._thread = threading.Thread(target=self._run, name="managedconsumer.memory-broker", daemon=True)
         self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The first node's."""
+        return self.ports[min(self.ports)]
 
     # -- for other threads ----------------------------------------------------------------------------
 
@@ -100,10 +119,27 @@ class Server:
         """Run ``call`` in ``seconds``."""
         heapq.heappush(self._timers, (self.now() + seconds, next(self._numbers), call))
 
-    def disconnect_all(self) -> None:
-        """Hang up on everybody."""
+    def open(self, node: int, port: int) -> int:
+        """Listen for a node; its port. Raises OSError when it is taken."""
+        listener = socket.create_server(("127.0.0.1", port))
+        listener.setblocking(False)
+        self._listeners[node] = listener
+        self._selector.register(listener, selectors.EVENT_READ, lambda _events: self._accept(node, listener))
+        return int(listener.getsockname()[1])
+
+    def close_node(self, node: int) -> None:
+        """Listen for it no more, and hang up on its clients."""
+        listener = self._listeners.pop(node, None)
+        if listener is not None:
+            self._selector.unregister(listener)
+            listener.close()
+        self.disconnect_all(node)
+
+    def disconnect_all(self, node: int | None = None) -> None:
+        """Hang up on everybody, or on the clients of one node."""
         for peer in list(self._peers):
-            self._close(peer)
+            if node in (None, peer.node):
+                self.close(peer)
 
     # -- the loop -------------------------------------------------------------------------------------
 
@@ -115,8 +151,9 @@ class Server:
                 self._run_one(self._calls.popleft())
             while self._timers and self._timers[0][0] <= self.now():
                 self._run_one(heapq.heappop(self._timers)[2])
-        self.disconnect_all()
-        for sock in (self._listener, self._wake_in, self._wake_out):
+        for node in list(self._listeners):
+            self.close_node(node)
+        for sock in (self._wake_in, self._wake_out):
             sock.close()
         self._selector.close()
         self._timers.clear()
@@ -136,36 +173,51 @@ class Server:
     def _woken(self, _events: int) -> None:
         self._wake_out.recv(4096)
 
-    def _accept(self, _events: int) -> None:
-        sock, _ = self._listener.accept()
+    def _accept(self, node: int, listener: socket.socket) -> None:
+        sock, _ = listener.accept()
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer = _Peer(sock)
+        if self._tls is not None:
+            sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        peer = Peer(sock, node)
         self._peers.add(peer)
         self._selector.register(sock, selectors.EVENT_READ, lambda events: self._serve(peer, events))
 
-    def _serve(self, peer: _Peer, events: int) -> None:
+    def _serve(self, peer: Peer, events: int) -> None:
         try:
             if events & selectors.EVENT_READ:
-                data = peer.sock.recv(_PIECE)
-                if not data:
-                    self._close(peer)
-                    return
-                peer.waiting.extend(peer.reader.feed(data))
-                self._next(peer)
+                self._read(peer)
             if peer.open and events & selectors.EVENT_WRITE:
                 self._flush(peer)
+        except ssl.SSLError as error:
+            log.warning("the in-memory broker closes a connection whose TLS fails: %s", error)
+            self.close(peer)
         except OSError as error:  # the peer went away
             log.debug("a connection ends: %s", error)
-            self._close(peer)
+            self.close(peer)
         except KafkaException as error:  # the peer talks no Kafka, or one that this broker does not understand
             log.warning("the in-memory broker closes a connection, as Kafka would: %s", error)
-            self._close(peer)
+            self.close(peer)
         except Exception:
             log.exception("a request could not be answered; its connection ends")
-            self._close(peer)
+            self.close(peer)
 
-    def _next(self, peer: _Peer) -> None:
+    def _read(self, peer: Peer) -> None:
+        # A TLS record may hold more than one piece, and the selector knows nothing of what is left in it.
+        while peer.open:
+            try:
+                data = peer.sock.recv(_PIECE)
+            except _NOT_NOW:
+                return
+            if not data:
+                self.close(peer)
+                return
+            peer.waiting.extend(peer.reader.feed(data))
+            self._next(peer)
+            if self._tls is None:
+                return
+
+    def _next(self, peer: Peer) -> None:
         while peer.waiting and not peer.busy and peer.open:
             peer.busy = True
             header, body = framing.parse_request_header(peer.waiting.popleft())
@@ -174,17 +226,17 @@ class Server:
                 self._refuse(peer, header)
                 return
             request = header.api.decode_request(header.version, body)
-            self._handle(header, request, lambda answer, h=header: self._answer(peer, h, answer))  # type: ignore[misc]
+            self._handle(peer, header, request, lambda answer, h=header: self._answer(peer, h, answer))  # type: ignore[misc]
 
-    def _refuse(self, peer: _Peer, header: framing.RequestHeader) -> None:
+    def _refuse(self, peer: Peer, header: framing.RequestHeader) -> None:
         """KIP-511: ApiVersions of a newer version is answered in version 0; anything else has not asked before."""
         if header.api.key != API_VERSIONS_KEY:
-            self._close(peer)
+            self.close(peer)
             return
         refused = {"error_code": codes.UNSUPPORTED_VERSION, "api_keys": api_keys()}
         self._answer(peer, header._replace(version=0), refused)
 
-    def _answer(self, peer: _Peer, header: framing.RequestHeader, answer: dict[str, Any] | None) -> None:
+    def _answer(self, peer: Peer, header: framing.RequestHeader, answer: dict[str, Any] | None) -> None:
         if not peer.open:
             return
         if answer is not None:
@@ -194,51 +246,26 @@ class Server:
         try:
             self._flush(peer)
         except OSError:
-            self._close(peer)
+            self.close(peer)
             return
         if peer.waiting:
             self._calls.append(lambda: self._next(peer))
 
-    def _flush(self, peer: _Peer) -> None:
+    def _flush(self, peer: Peer) -> None:
         try:
             while peer.out:
                 del peer.out[: peer.sock.send(peer.out)]
-        except BlockingIOError:
+        except _NOT_NOW:
             pass
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
         key = self._selector.get_key(peer.sock)
         if key.events != wanted:
             self._selector.modify(peer.sock, wanted, key.data)
 
-    def _close(self, peer: _Peer) -> None:
+    def close(self, peer: Peer) -> None:
+        """Hang up on one client."""
         if peer.open:
             peer.open = False
             self._peers.discard(peer)
             self._selector.unregister(peer.sock)
             peer.sock.close()
-
-
-API_VERSIONS_KEY = 18
-#: What the broker offers: topics by name (ids came later), one coordinator a request. Any client since 2018 speaks it.
-VERSIONS: dict[int, tuple[int, int]] = {
-    0: (3, 9),  # Produce
-    1: (4, 12),  # Fetch
-    2: (1, 7),  # ListOffsets
-    3: (1, 9),  # Metadata
-    8: (2, 8),  # OffsetCommit
-    9: (1, 7),  # OffsetFetch
-    10: (0, 3),  # FindCoordinator
-    11: (0, 9),  # JoinGroup
-    12: (0, 4),  # Heartbeat
-    13: (0, 5),  # LeaveGroup
-    14: (0, 5),  # SyncGroup
-    15: (0, 5),  # DescribeGroups
-    API_VERSIONS_KEY: (0, 3),
-    19: (2, 6),  # CreateTopics
-    23: (2, 4),  # OffsetForLeaderEpoch
-}
-
-
-def api_keys() -> list[dict[str, int]]:
-    """ApiVersions' list."""
-    return [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in VERSIONS.items()]

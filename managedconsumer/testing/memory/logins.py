@@ -1,0 +1,107 @@
+"""The broker's side of SASL: PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677), as Kafka's brokers speak them.
+
+Pure but for the salt and the nonce, which are random. Passwords are kept as they were given: this broker is for tests.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from typing import Any, Mapping
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+UNSUPPORTED_MECHANISM, ILLEGAL_STATE, AUTHENTICATION_FAILED = 33, 34, 58
+_ITERATIONS = 4096
+
+
+class _RefusedError(Exception):
+    """The client has not proved who it is."""
+
+
+class Login:
+    """One connection's way to prove who it is. ``done``: it has."""
+
+    def __init__(self, users: Mapping[str, str]) -> None:
+        self._users = users
+        self._mechanism: str | None = None
+        self._scram: _Scram | None = None
+        self.done = not users
+
+    def handshake(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """SaslHandshake."""
+        code = 0 if body["mechanism"] in MECHANISMS else UNSUPPORTED_MECHANISM
+        self._mechanism, self._scram = (None if code else body["mechanism"]), None
+        return {"error_code": code, "mechanisms": list(MECHANISMS)}
+
+    def authenticate(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """SaslAuthenticate: one message of the exchange."""
+        if self._mechanism is None:
+            return {"error_code": ILLEGAL_STATE, "error_message": "SaslHandshake comes first", "auth_bytes": b""}
+        try:
+            said = self._step(bytes(body["auth_bytes"]).decode())
+        except (_RefusedError, LookupError, ValueError):
+            text = f"Authentication failed: invalid credentials with SASL mechanism {self._mechanism}"
+            return {"error_code": AUTHENTICATION_FAILED, "error_message": text, "auth_bytes": b""}
+        return {"error_code": 0, "auth_bytes": said.encode()}
+
+    def _step(self, text: str) -> str:
+        if self._mechanism == "PLAIN":
+            _, user, password = text.split("\0")
+            if not hmac.compare_digest(self._users.get(user, "").encode(), password.encode()) or not password:
+                raise _RefusedError
+            self.done = True
+            return ""
+        if self._scram is None:
+            self._scram = _Scram(_HASHES[self._mechanism or ""], self._users)
+            return self._scram.first(text)
+        said = self._scram.final(text)
+        self.done = True
+        return said
+
+
+class _Scram:
+    """The server's two messages."""
+
+    def __init__(self, digest: str, users: Mapping[str, str]) -> None:
+        self._digest, self._users = digest, users
+        self._salt, self._salted = secrets.token_bytes(16), b""
+        self._signed = self._nonce = ""
+
+    def first(self, text: str) -> str:
+        """The salt, for a user who exists."""
+        bare = text.split(",", 2)[2]  # behind "n,,"
+        fields = _fields(bare)
+        user = fields["n"].replace("=2C", ",").replace("=3D", "=")
+        if user not in self._users:
+            raise _RefusedError
+        self._nonce = fields["r"] + secrets.token_urlsafe(18)
+        self._salted = hashlib.pbkdf2_hmac(self._digest, self._users[user].encode(), self._salt, _ITERATIONS)
+        said = f"r={self._nonce},s={base64.b64encode(self._salt).decode()},i={_ITERATIONS}"
+        self._signed = f"{bare},{said}"
+        return said
+
+    def final(self, text: str) -> str:
+        """Our proof, for a client that has proved that it knows the password."""
+        without, _, proof = text.rpartition(",p=")
+        if _fields(without).get("r") != self._nonce:
+            raise _RefusedError
+        signed = f"{self._signed},{without}".encode()
+        key = self._hmac(self._salted, b"Client Key")
+        signature = self._hmac(hashlib.new(self._digest, key).digest(), signed)
+        expected = bytes(a ^ b for a, b in zip(key, signature, strict=True))
+        if not hmac.compare_digest(base64.b64decode(proof), expected):
+            raise _RefusedError
+        return f"v={base64.b64encode(self._hmac(self._hmac(self._salted, b'Server Key'), signed)).decode()}"
+
+    def _hmac(self, key: bytes, message: bytes) -> bytes:
+        return hmac.new(key, message, self._digest).digest()
+
+
+def _fields(text: str) -> dict[str, str]:
+    fields = dict(part.split("=", 1) for part in text.split(","))
+    if "r" not in fields:
+        raise ValueError("a SCRAM message without a nonce")
+    return fields

@@ -1,0 +1,135 @@
+"""What tools ask the in-memory broker about its groups: lists, descriptions, and what they delete."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable
+
+from managedconsumer import codes
+from managedconsumer.structs import TopicPartition
+from managedconsumer.testing.memory.classic_group import ClassicGroup
+from managedconsumer.testing.memory.consumer_group import ModernGroup, ModernMember
+from managedconsumer.testing.memory.groups import Group, Groups
+from managedconsumer.testing.memory.logs import Topics
+from managedconsumer.testing.memory.member import Body, GroupState
+
+NON_EMPTY_GROUP, SUBSCRIBED = 68, 86
+_HOST = "/127.0.0.1"
+_NOT_FOUND_SINCE = 6  # of DescribeGroups: before, a group that does not exist is dead
+_CONSUMER = "consumer"
+
+
+def list_groups(groups: Groups, mine: Iterable[str], body: Body) -> dict[str, Any]:
+    """ListGroups: the groups of one node, by state and type if the request names some (in any spelling)."""
+    states = {each.lower() for each in body["states_filter"]}
+    types = {each.lower() for each in body["types_filter"]}
+    found = []
+    for name in mine:
+        group = groups.known[name]
+        kind = "consumer" if isinstance(group, ModernGroup) else "classic"
+        if (not states or _state(group).lower() in states) and (not types or kind in types):
+            protocol = _CONSUMER if isinstance(group, ModernGroup) or group.generation else ""
+            entry = {"group_id": name, "protocol_type": protocol, "group_state": _state(group)}
+            found.append({**entry, "group_type": kind.capitalize()})
+    return {"error_code": 0, "groups": found}
+
+
+def describe_groups(groups: Groups, version: int, body: Body) -> dict[str, Any]:
+    """DescribeGroups, which knows classic groups only."""
+    return {"groups": [_describe(name, groups.known.get(name), version) for name in body["groups"]]}
+
+
+def _describe(name: str, group: Group | None, version: int) -> dict[str, Any]:
+    entry: dict[str, Any] = {"group_id": name, "protocol_data": "", "protocol_type": "", "members": []}
+    if not isinstance(group, ClassicGroup):
+        missing = {"error_code": codes.GROUP_ID_NOT_FOUND, "error_message": f"Group {name} not found."}
+        return {**entry, "group_state": "Dead", **(missing if version >= _NOT_FOUND_SINCE else {})}
+    members = [
+        {
+            "member_id": member.id,
+            "group_instance_id": member.instance,
+            "client_id": member.client,
+            "client_host": _HOST,
+            "member_metadata": dict(member.protocols).get(group.protocol or "", b""),
+            "member_assignment": member.assignment,
+        }
+        for member in group.members.values()
+    ]
+    state = {"group_state": group.state.value, "protocol_data": group.protocol or ""}
+    return {**entry, **state, "protocol_type": _CONSUMER if group.generation else "", "members": members}
+
+
+def describe_consumer_groups(groups: Groups, topics: Topics, body: Body) -> dict[str, Any]:
+    """ConsumerGroupDescribe, which knows KIP-848 groups only."""
+    found = []
+    for name in body["group_ids"]:
+        group = groups.known.get(name)
+        entry: dict[str, Any] = {"group_id": name, "group_state": "", "group_epoch": 0, "assignment_epoch": 0}
+        entry |= {"assignor_name": "", "members": []}
+        if isinstance(group, ModernGroup):
+            entry |= {"group_state": _state(group), "group_epoch": group.epoch, "assignment_epoch": group.epoch}
+            members = [_modern_member(each, topics) for each in group.members.values()]
+            entry |= {"assignor_name": group.assignor, "members": members}
+        else:
+            entry |= {"error_code": codes.GROUP_ID_NOT_FOUND, "error_message": f"Group {name} not found."}
+        found.append(entry)
+    return {"groups": found}
+
+
+def _modern_member(member: ModernMember, topics: Topics) -> dict[str, Any]:
+    def by_topic(tps: Iterable[TopicPartition]) -> dict[str, Any]:
+        names: dict[str, list[int]] = {}
+        for tp in sorted(tps):
+            names.setdefault(tp.topic, []).append(tp.partition)
+        entries = [
+            {"topic_id": topics.id_of(n), "topic_name": n, "partitions": numbers} for n, numbers in names.items()
+        ]
+        return {"topic_partitions": entries}
+
+    return {
+        "member_id": member.id,
+        "instance_id": member.instance,
+        "member_epoch": member.epoch,
+        "client_id": member.client,
+        "client_host": _HOST,
+        "subscribed_topic_names": list(member.topics),
+        "subscribed_topic_regex": None if member.pattern is None else member.pattern.pattern,
+        "assignment": by_topic(member.assigned),
+        "target_assignment": by_topic(member.target),
+        "member_type": 1,
+    }
+
+
+def delete_groups(groups: Groups, body: Body) -> dict[str, Any]:
+    """DeleteGroups: those that have no members."""
+    results = []
+    for name in body["groups_names"]:
+        group = groups.known.get(name)
+        code = codes.GROUP_ID_NOT_FOUND if group is None else NON_EMPTY_GROUP if group.members else 0
+        if not code:
+            del groups.known[name]
+        results.append({"group_id": name, "error_code": code})
+    return {"results": results}
+
+
+def delete_offsets(groups: Groups, body: Body) -> dict[str, Any]:
+    """OffsetDelete: of a group that has no members."""
+    group = groups.known.get(body["group_id"])
+    if group is None:
+        return {"error_code": codes.GROUP_ID_NOT_FOUND, "topics": []}
+    code = SUBSCRIBED if group.members else 0
+    topics = []
+    for topic in body["topics"]:
+        numbers = [part["partition_index"] for part in topic["partitions"]]
+        for number in () if code else numbers:
+            group.committed.pop(TopicPartition(topic["name"], number), None)
+        parts = [{"partition_index": number, "error_code": code} for number in numbers]
+        topics.append({"name": topic["name"], "partitions": parts})
+    return {"error_code": 0, "topics": topics}
+
+
+def _state(group: Group) -> str:
+    if isinstance(group, ClassicGroup):
+        return group.state.value
+    if not group.members:
+        return GroupState.EMPTY.value
+    return GroupState.STABLE.value if group.settled else "Reconciling"

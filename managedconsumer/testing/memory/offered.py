@@ -1,0 +1,42 @@
+"""What the in-memory broker offers: topics by name in Fetch and commits (ids came later), groups of both kinds."""
+
+from __future__ import annotations
+
+API_VERSIONS_KEY, HANDSHAKE_KEY, AUTHENTICATE_KEY, MODERN_HEARTBEAT_KEY = 18, 17, 36, 68
+#: First and last version, by the request's key.
+VERSIONS: dict[int, tuple[int, int]] = {
+    0: (3, 9),  # Produce
+    1: (4, 12),  # Fetch
+    2: (1, 7),  # ListOffsets
+    3: (1, 12),  # Metadata
+    8: (2, 9),  # OffsetCommit
+    9: (1, 9),  # OffsetFetch
+    10: (0, 4),  # FindCoordinator
+    11: (0, 9),  # JoinGroup
+    12: (0, 4),  # Heartbeat
+    13: (0, 5),  # LeaveGroup
+    14: (0, 5),  # SyncGroup
+    15: (0, 6),  # DescribeGroups
+    16: (0, 5),  # ListGroups
+    HANDSHAKE_KEY: (0, 1),
+    API_VERSIONS_KEY: (0, 3),
+    19: (2, 6),  # CreateTopics
+    20: (1, 5),  # DeleteTopics
+    21: (0, 2),  # DeleteRecords
+    23: (2, 4),  # OffsetForLeaderEpoch
+    AUTHENTICATE_KEY: (0, 2),
+    42: (0, 2),  # DeleteGroups
+    47: (0, 0),  # OffsetDelete
+    60: (0, 1),  # DescribeCluster
+    MODERN_HEARTBEAT_KEY: (0, 1),
+    69: (0, 1),  # ConsumerGroupDescribe
+}
+
+
+def api_keys(without: tuple[int, ...] = ()) -> list[dict[str, int]]:
+    """ApiVersions' list."""
+    return [
+        {"api_key": key, "min_version": low, "max_version": high}
+        for key, (low, high) in VERSIONS.items()
+        if key not in without
+    ]

@@ -1,0 +1,53 @@
+"""The answer to any request that says nothing but an error code. Pure.
+
+It names the topics, partitions or groups that the request named, with the code at each, as Kafka's answers do.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+from managedconsumer.wire.protocol.api import Api
+from managedconsumer.wire.protocol.table import Field
+
+#: The array of a request that an array of the answer goes through, where the names differ.
+_ARRAYS: Mapping[str, Sequence[str]] = {
+    "responses": ("topics", "topic_data", "topic_names"),
+    "partition_responses": ("partition_data",),
+    "partitions": ("partition_indexes",),
+    "coordinators": ("coordinator_keys",),
+    "groups": ("group_ids",),
+    "results": ("groups_names",),
+}
+#: The field of a request's entry that a field of the answer repeats, where the names differ.
+_NAMES: Mapping[str, Sequence[str]] = {"partition_index": ("partition", "index"), "topic": ("name",)}
+#: The fields that repeat an entry which is no structure but a name or a number.
+_PLAIN = ("group_id", "key", "partition_index", "name")
+#: What stands for nothing, where it is not zero.
+_NOTHING = {"committed_offset": -1, "high_watermark": -1, "base_offset": -1, "port": -1, "node_id": -1}
+
+
+def refusal(api: Api, version: int, body: Mapping[str, Any], code: int) -> dict[str, Any]:
+    """The body of ``api``'s answer to ``body`` that carries ``code``."""
+    return _struct(api.fields("response"), version, body, code)
+
+
+def _struct(fields: Sequence[Field], version: int, asked: Any, code: int) -> dict[str, Any]:
+    return {field.name: _value(field, version, asked, code) for field in fields if version in field.versions}
+
+
+def _value(field: Field, version: int, asked: Any, code: int) -> Any:
+    if field.name == "error_code":
+        return code
+    if not isinstance(asked, Mapping):
+        return asked if field.name in _PLAIN else _fallback(field)
+    names = (field.name, *_ARRAYS.get(field.name, ()), *_NAMES.get(field.name, ()))
+    found = next((asked[name] for name in names if asked.get(name) is not None), None)
+    if field.array and field.kind == "struct":
+        return [_struct(field.fields, version, entry, code) for entry in found or ()]
+    is_name = field.name in (*_PLAIN, *_NAMES, "member_id", "partition", "index", "topic_id", "group_instance_id")
+    return found if is_name and found is not None else _fallback(field)
+
+
+def _fallback(field: Field) -> Any:
+    return _NOTHING.get(field.name, field.fallback())
