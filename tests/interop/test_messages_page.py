@@ -95,7 +95,7 @@ def test_typed_code(dated: list[Record], capsys: pytest.CaptureFixture[str]) -> 
 def test_a_unit_test() -> None:
     """The page on testing shows a test; it is run as pytest would."""
     handled: list[Any] = []
-    (program,) = programs("testing.rst", "In memory")
+    program = programs("testing.rst", "In memory")[0]
     names: dict[str, Any] = {"handle": handled.append}
     exec(program, names)
     names["test_my_handler"]()

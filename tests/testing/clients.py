@@ -1,9 +1,8 @@
-"""Four clients behind one face, each in this process: ours, confluent-kafka, kafka-python, aiokafka."""
+"""Three clients behind one face, each in this process: ours, confluent-kafka, aiokafka."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from managedconsumer import ManagedBalancedConsumer
 
@@ -82,47 +81,6 @@ class Confluent:
         self._consumer.close()
 
 
-def _of_kafka_python(assignor: str) -> Any:
-    from kafka.coordinator.assignors.range import RangePartitionAssignor
-    from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-
-    return {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}[assignor]
-
-
-class KafkaPython:
-    """kafka-python."""
-
-    def __init__(self, bootstrap: str, topic: str, group: str, assignor: str) -> None:
-        import kafka
-
-        self._consumer = kafka.KafkaConsumer(
-            topic,
-            bootstrap_servers=bootstrap,
-            group_id=group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            partition_assignment_strategy=[_of_kafka_python(assignor)],
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-        )
-
-    def poll(self) -> list[bytes]:
-        """What has come within some milliseconds."""
-        return [m.value for records in self._consumer.poll(20).values() for m in records]
-
-    def assigned(self) -> set[int]:
-        """The partitions it has."""
-        return {tp.partition for tp in self._consumer.assignment()}
-
-    def commit(self) -> None:
-        """Commit what poll() has given."""
-        self._consumer.commit()
-
-    def close(self) -> None:
-        """Leave the group."""
-        self._consumer.close(autocommit=False)
-
-
 class Aiokafka:
     """aiokafka, on a loop that runs while a method does."""
 
@@ -167,10 +125,9 @@ class Aiokafka:
         self._loop.close()
 
 
-Client = Ours | Confluent | KafkaPython | Aiokafka
+Client = Ours | Confluent | Aiokafka
 CLIENTS: dict[str, type[Client]] = {
     "ours": Ours,
     "confluent": Confluent,
-    "kafka-python": KafkaPython,
     "aiokafka": Aiokafka,
 }

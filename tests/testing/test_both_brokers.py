@@ -1,4 +1,4 @@
-"""The same groups on the broker in memory and on Kafka 4.3, for four clients: what one shows, the other does."""
+"""The same groups on the broker in memory and on Kafka 4.3, for three clients: what one shows, the other does."""
 
 from __future__ import annotations
 
@@ -20,24 +20,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 PARTITIONS, PATIENCE_S = 4, 60.0
-#: kafka-python's round robin is left out: on both brokers its group is stuck now and then. In memory its log says that
-#: the leader had "No partition metadata for topic" when it assigned.
-PAIRS = [
-    (client, assignor)
-    for client in CLIENTS
-    for assignor in ("range", "roundrobin")
-    if (client, assignor) != ("kafka-python", "roundrobin")
-]
+#: kafka-python is left out: on both brokers its group is stuck now and then, as its leader has "No partition metadata
+#: for topic" when it assigns. tests/interop has it, as a process of its own.
+PAIRS = [(client, assignor) for client in CLIENTS for assignor in ("range", "roundrobin")]
 # The second assignor is for the slower half of the tests, and Kafka for the long run.
 MEMORY = [pytest.param("memory", *pair, marks=[] if pair[1] == "range" else [pytest.mark.slow]) for pair in PAIRS]
 KAFKA = [pytest.param("kafka", *pair, marks=[pytest.mark.broker, pytest.mark.soak]) for pair in PAIRS]
 WORLD = ("world", "client", "assignor")
 everywhere = pytest.mark.parametrize(WORLD, [*MEMORY, *KAFKA], indirect=["world"])
-# Driven like this, a kafka-python member is stuck in a shared group now and then, on Kafka as in memory, for a reason
-# that is not known yet. tests/interop has it in shared groups, as a process of its own.
-sharing = pytest.mark.parametrize(
-    WORLD, [each for each in (*MEMORY, *KAFKA) if each.values[1] != "kafka-python"], indirect=["world"]
-)
 
 
 class World:
@@ -117,7 +107,7 @@ def test_one_reads_commits_and_its_successor_goes_on(world: World, client: str, 
     assert sorted(world.got) == numbers(12)
 
 
-@sharing
+@everywhere
 def test_it_shares_with_ours_and_each_takes_over(world: World, client: str, assignor: str) -> None:
     pair = [world.member(client, assignor), world.member("ours", assignor)]
     for leaver in (0, 1):

@@ -35,6 +35,7 @@ def finished_before(engine: Engine, tp: TopicPartition, state: Any) -> OffsetMap
         "anew, or its log was cut): it does not count",
         *tp,
         base,
+        extra=engine.log_fields(tp),
     )
     return None
 

@@ -7,17 +7,16 @@ and quick ones do not wait for the lock. A worker without work takes over what a
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Callable, Container, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.fetch.hands import RUN
 from managedconsumer.processing import offset_map
-from managedconsumer.processing.strands import Strand
 from managedconsumer.processing.values import Plan
 from managedconsumer.processing.work import Work
 from managedconsumer.runtime.running import maps
+from managedconsumer.runtime.running.seats import Report, Seat
 from managedconsumer.runtime.waiting import forks
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.values import NamedTuple
@@ -48,30 +47,6 @@ class Calls(NamedTuple):
     handler: Callable[[Any], Any]
     on_dead: Callable[[Any, BaseException], Any] | None
     deserialize: Callable[[Any], bool] | None = None
-
-
-class Report(NamedTuple):
-    """How far a worker came with a strand: see :meth:`managedconsumer.processing.work.Work.report`."""
-
-    strand: Strand
-    finished: int
-    failed: bool = False
-    dead: int = 0
-
-
-class Seat:
-    """A worker: what it has been given, what it works on, and what it is through with."""
-
-    __slots__ = ("current", "era", "reports", "since", "through", "todo")
-
-    def __init__(self) -> None:
-        self.todo: deque[Strand] = deque()
-        self.current: Strand | None = None
-        self.era = 0
-        self.since = 0.0
-        #: Strands that are finished as a whole, and how far it came with others.
-        self.through: list[Strand] = []
-        self.reports: list[Report] = []
 
 
 class Run:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from managedconsumer import errors as err
 from managedconsumer.processing.strands import Strand
-from managedconsumer.runtime.running.run import Report, Run, Seat
+from managedconsumer.runtime.running.run import Run
+from managedconsumer.runtime.running.seats import Report, Seat
 from managedconsumer.runtime.waiting import owners
 
 if TYPE_CHECKING:

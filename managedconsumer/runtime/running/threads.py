@@ -8,7 +8,8 @@ from typing import Any, Callable
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.processing.strands import Strand
-from managedconsumer.runtime.running.run import Report, Run, Seat
+from managedconsumer.runtime.running.run import Run
+from managedconsumer.runtime.running.seats import Report, Seat
 from managedconsumer.runtime.waiting.primitives import Worker
 
 log = logging.getLogger(__name__)
