@@ -224,11 +224,11 @@ class FetchCollector:
     def settle_lane(self) -> None:
         """Detach the lane and take note of what went through it: before anything looks at positions or hands."""
         self.lane.detach()
-        taken = self.lane.count - self._lane_seen
-        if taken:
-            self._note_lane(taken)
+        count = self.lane.count
+        if count != self._lane_seen:
+            self._note_lane(count)
 
-    def _note_lane(self, taken: int) -> None:
+    def _note_lane(self, count: int) -> None:
         queue, chunk = self._queue, self._chunk
         if queue is not None and chunk is not None and queue.state.active and queue.state.has_valid_position:
             # The position first: a hand that is still the old one is too low, which says less than is true.
@@ -236,7 +236,8 @@ class FetchCollector:
             for who, offset in self.lane.seated():
                 self.hands[who] = ((queue, offset),)
             self.hands.settle(queue)
-        self._lane_seen += taken
+        # A signal's handler may have come here in the meantime: it has counted them then.
+        taken, self._lane_seen = count - self._lane_seen, count
         self.handed_out += taken
 
     def finish(self, who: int) -> None:

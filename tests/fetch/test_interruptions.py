@@ -243,6 +243,40 @@ class Tracer:
             program.check()
 
 
+class Looker:
+    """Runs what a signal's handler may run in the middle of a call: it looks what is in hand, at one of the lines."""
+
+    files = {*(str(ROOT / name) for name in ("fetch/collect.py", "fetch/hands.py", "wire/records/_lane_py.py"))}
+
+    def __init__(self, at: int = -1) -> None:
+        self.at, self.places = at, list[Place]()
+        self.program: Any = None
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename not in self.files:
+            return None
+        if event == "line":
+            self.places.append((frame.f_code.co_filename, frame.f_lineno))
+            if len(self.places) - 1 == self.at:
+                sys.settrace(None)
+                self.program.kit.collector.settle_lane()
+        return self
+
+    def run(self, program: Program, step: Callable[[Program], Found]) -> None:
+        """Everything up to the end; what was handed out is known then."""
+        self.program, going, before = program, True, sys.gettrace()
+        while going:
+            sys.settrace(self if len(self.places) - 1 < self.at or self.at < 0 else before)
+            try:
+                going = program.call(step)
+            finally:
+                sys.settrace(before)
+            # What went past the lock is counted later, but once.
+            assert program.kit.collector.handed_out <= len(program.got), self.places[self.at]
+        program.kit.collector.settle_lane()
+        assert program.kit.collector.handed_out == len(program.got), self.places[self.at]
+
+
 def interrupt_everywhere(kind: str, logs: Logs, step: Callable[[Program], Found], last: bool, *error: Any) -> None:
     """At every line that is run: the first time, or the last.
 
@@ -281,6 +315,22 @@ first_and_last = pytest.mark.parametrize("last", [False, pytest.param(True, mark
 @pytest.mark.parametrize("step", [one, in_turns, seated, many, columns])
 def test_nothing_is_lost_whatever_line_is_interrupted(kind: str, step: Any, last: bool) -> None:
     interrupt_everywhere(kind, SOUND, step, last)
+
+
+@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("step", [one, seated])
+def test_what_was_handed_out_is_counted_once_wherever_a_handler_looks(kind: str, step: Any) -> None:
+    """The first and the last time that each line runs."""
+    looker = Looker()
+    looker.run(Program(kind, SOUND), step)
+    places = list(enumerate(looker.places))
+    numbers = {*{place: number for number, place in places}.values(), *{p: n for n, p in reversed(places)}.values()}
+    assert len(numbers) > 50
+    for at in sorted(numbers):
+        looker, program = Looker(at), Program(kind, SOUND)
+        looker.run(program, step)
+        assert set(program.got) == program.want, looker.places[at]
+        assert program.all_finished(), looker.places[at]
 
 
 @pytest.mark.parametrize("kind", kinds())

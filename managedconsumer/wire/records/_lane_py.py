@@ -106,6 +106,8 @@ class Lane:
         self._rest = []
         self._chunk = chunk
         self._let_in(chunk._ready, me)  # noqa: SLF001 (the next message is the last one)
+        if self._chunk is not chunk:  # a signal's handler has detached it in the meantime
+            self._shut()
 
     def _let_in(self, ready: list[Message], me: Any) -> None:
         seats = self._seats
@@ -155,7 +157,7 @@ class Lane:
         chunk = self._chunk
         if chunk is None:
             return
-        self._owner, self._pop, self._several = None, _nothing, {}
+        self._shut()
         ready, rest = chunk._ready, self._rest  # noqa: SLF001
         if ready is not rest:
             # A thread may be about to take one more: from the other end, one by one, what is left has no holes.
@@ -165,6 +167,9 @@ class Lane:
             self._note_taken(chunk, len(rest))
             chunk._ready = rest  # noqa: SLF001
         self._chunk = self._offsets = None
+
+    def _shut(self) -> None:
+        self._owner, self._pop, self._several = None, _nothing, {}
 
     def seated(self) -> list[tuple[int, int]]:
         """Who has a seat, and the offset of the message that each has in hand; the lane is detached."""
@@ -177,9 +182,8 @@ class Lane:
 
     def cut(self) -> None:
         """:meth:`detach` in the child of a fork, which has the one thread only."""
-        self._chunk = self._owner = None
-        self._pop = _nothing
-        self._several = {}
+        self._chunk = None
+        self._shut()
 
     @property
     def attached(self) -> bool:
