@@ -243,17 +243,18 @@ class Tracer:
             program.check()
 
 
+LOOKED_AT = [str(ROOT / name) for name in ("fetch/collect.py", "fetch/hands.py", "wire/records/_lane_py.py")]
+
+
 class Looker:
     """Runs what a signal's handler may run in the middle of a call: it looks what is in hand, at one of the lines."""
-
-    files = {*(str(ROOT / name) for name in ("fetch/collect.py", "fetch/hands.py", "wire/records/_lane_py.py"))}
 
     def __init__(self, at: int = -1) -> None:
         self.at, self.places = at, list[Place]()
         self.program: Any = None
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename not in self.files:
+        if frame.f_code.co_filename not in LOOKED_AT:
             return None
         if event == "line":
             self.places.append((frame.f_code.co_filename, frame.f_lineno))
