@@ -97,3 +97,13 @@ def test_another_client(context: ssl.SSLContext, cafile: str, mechanism: str) ->
         assert producer.flush(20) == 0
         (message,) = broker.messages(TOPIC)
         assert (message.value, message.headers) == (b"a", [("h", b"1")])
+
+
+def test_a_hang_up_before_the_first_answer_is_not_taken_for_a_wanted_login() -> None:
+    """As a broker that goes away just then; a listener without logins refuses the look whether it wants one."""
+    with MemoryBroker({TOPIC: 1}) as broker:
+        broker.produce(TOPIC, numbers(1))
+        dropped = broker.drop_next("Fetch")
+        with opened(broker) as consumer:
+            assert consumer.consume().value == numbers(1)[0]
+        assert dropped.happened == 1

@@ -31,7 +31,9 @@ class Login:
         self.done = not users
 
     def handshake(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """SaslHandshake."""
+        """SaslHandshake. A listener without logins refuses it, and offers nothing."""
+        if not self._users:
+            return {"error_code": ILLEGAL_STATE, "mechanisms": []}
         code = 0 if body["mechanism"] in MECHANISMS else UNSUPPORTED_MECHANISM
         self._mechanism, self._scram = (None if code else body["mechanism"]), None
         return {"error_code": code, "mechanisms": list(MECHANISMS)}
