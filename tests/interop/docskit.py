@@ -1,11 +1,18 @@
-"""The programs of a page of docs/, for tests that run them."""
+"""The programs of a page of docs/, for tests that run them, and what they run on."""
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from managedconsumer.testing import MemoryBroker
+
+#: How many messages each of the two partitions of "orders" has.
+COUNT = 5
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -25,3 +32,17 @@ def headings(page: str) -> list[str]:
     """Those with a program."""
     found = re.findall(r"\n([^\n]+)\n-{4,}\n", text_of(page))
     return [heading for heading in found if programs(page, heading)]
+
+
+@contextmanager
+def orders() -> Iterator[MemoryBroker]:
+    """A broker with messages in "orders"."""
+    with MemoryBroker({"orders": 2}) as made:
+        for partition in range(2):
+            made.produce("orders", [b"%d" % number for number in range(COUNT)], partition=partition)
+        yield made
+
+
+def buffered() -> dict[str, str]:
+    """The environment for several processes that print: unbuffered, lines of one come in pieces between the others'."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

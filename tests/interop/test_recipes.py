@@ -18,20 +18,17 @@ from typing import Any
 import pytest
 
 from managedconsumer.testing import MemoryBroker
-from tests.interop.docskit import headings, programs
+from tests.interop.docskit import COUNT, buffered, headings, orders, programs
 from tests.waiting import until
 
 PAGE = "recipes.rst"
-COUNT = 5
 ELSEWHERE = {"A service on asyncio (FastAPI)", "gunicorn", "A command of Django"}
 HERE = {"Several processes", "In Kubernetes", "A notebook", "Logs as JSON", "Tables", "polars and pandas"}
 
 
 @pytest.fixture
 def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 2}) as made:
-        for partition in range(2):
-            made.produce("orders", [b"%d" % number for number in range(COUNT)], partition=partition)
+    with orders() as made:
         yield made
 
 
@@ -47,10 +44,8 @@ def test_every_program_has_a_test() -> None:
 def test_several_processes(broker: MemoryBroker, tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(program("Several processes", broker), encoding="utf-8")
-    # Unbuffered, each process would write its lines in pieces, between those of the other.
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=buffered)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=buffered())
     assert (done.returncode, done.stderr) == (0, "")
     seen = [line.split() for line in done.stdout.splitlines()]
     assert {(partition, offset) for _, partition, offset in seen} == {

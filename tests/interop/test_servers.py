@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import signal
 import socket
 import subprocess
@@ -16,29 +15,24 @@ from typing import Any
 import pytest
 
 from managedconsumer.testing import MemoryBroker
-from tests.interop.docskit import programs
+from tests.interop.docskit import COUNT, buffered, orders, programs
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 PAGE = "recipes.rst"
 ROOT = Path(__file__).parents[2]
-COUNT = 5
 
 
 @pytest.fixture
 def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 2}) as made:
-        for partition in range(2):
-            made.produce("orders", [b"%d" % number for number in range(COUNT)], partition=partition)
+    with orders() as made:
         yield made
 
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    # Unbuffered, each worker would write its lines in pieces, between those of the other.
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    return {**buffered, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": ""}
+    return {**buffered(), "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": ""}
 
 
 def committed(broker: MemoryBroker) -> bool:

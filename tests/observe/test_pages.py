@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 
 from managedconsumer.testing import MemoryBroker
+from tests.interop.docskit import programs, text_of
 
-TEXT = (Path(__file__).parents[2] / "docs" / "observability.rst").read_text(encoding="utf-8")
+PAGE = "observability.rst"
 
 
 @pytest.fixture
@@ -24,14 +23,13 @@ def broker() -> Iterator[MemoryBroker]:
 
 
 def program(heading: str, broker: MemoryBroker) -> str:
-    below = TEXT.split(f"\n{heading}\n---", 1)[1].split(".. code-block:: python\n", 1)[1]
-    code = textwrap.dedent(re.split(r"\n\S", below)[0]).replace("localhost:9092", broker.bootstrap)
+    code = programs(PAGE, heading, broker.bootstrap)[0]
     # A program that waits for ever has no end that a test could see.
     return code.replace('"billing")', '"billing", consumer_timeout_ms=100)').replace("port=8080", "port=0")
 
 
 def test_every_program_has_a_test() -> None:
-    assert TEXT.count("code-block:: python") == 4 + 1  # test_log_fields.py runs the formatter
+    assert text_of(PAGE).count("code-block:: python") == 4 + 1  # test_log_fields.py runs the formatter
 
 
 def test_progress(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> None:
