@@ -40,7 +40,7 @@ class Child:
         self._process = subprocess.Popen(
             [sys.executable, *arguments],
             env=environment(extra or {}),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # it ends with us, or with :meth:`result`
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

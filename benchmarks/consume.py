@@ -3,7 +3,7 @@
 ::
 
     python benchmarks/consume.py --quick                        # three minutes
-    python benchmarks/consume.py --docs docs/performance.rst    # everything, five runs each: about a quarter of an hour
+    python benchmarks/consume.py --docs docs/performance.rst    # everything, five runs each: about 40 minutes
     python benchmarks/consume.py --only throughput --peers for-loop,confluent --cells 100-none-8,1000-lz4-8
     python benchmarks/consume.py --again --docs docs/performance.rst    # the last run's report once more, no measuring
 

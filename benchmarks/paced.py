@@ -17,6 +17,8 @@ PACE = 500
 #: Messages a second, and who reads them.
 RATES = (10, 100, 500, 5_000, 50_000)
 RATED = [LONE[0], LONE[1], LONE[4], LONE[7]]
+#: Up to this rate each message comes alone: what is the least that it costs in Python?
+LIMIT, ALONE = Probe("limit", "limit"), 500
 
 
 class Pacer:
@@ -108,11 +110,13 @@ def rates_seconds(bench: Bench) -> float:
 def rates(bench: Bench) -> None:
     """CPU and latency at each rate."""
     probes = bench.chosen(RATED)
-    rows = bench.rows("rates", [f"{probe.name}, {rate:,}/s" for rate in RATES for probe in probes])
+    limits = bench.chosen([LIMIT])
+    rated = {rate: [*probes, *limits] if rate <= ALONE else probes for rate in RATES}
+    rows = bench.rows("rates", [f"{probe.name}, {rate:,}/s" for rate in RATES for probe in rated[rate]])
     seconds = _rate_for(bench)
     for number in range(bench.runs):
         for rate in RATES:
-            for probe in shuffled(probes, number):
+            for probe in shuffled(rated[rate], number):
                 more = {"count": PARTITIONS, "seconds": seconds}
                 written = int(rate * (seconds + bench.patience))
                 one = partial(

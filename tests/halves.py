@@ -2,7 +2,8 @@
 
 ``python -m tests.halves`` runs everything but the soak tests; with arguments it is ``pytest`` with them, in one.
 The first lane's reports are shown as they come, the others' after them. The third lane begins with what only computes:
-it has the lowest priority, and takes the time that the others leave. mypy and the other Pythons run there, too.
+it has the lowest priority, and takes the time that the others leave. mypy runs there, too. The other Pythons come at
+the end of the first and of the third lane, which are done before the second.
 While the tests are collected Java's archives of Kafka's classes are made: brokers then start in little more than half
 of the CPU time.
 """
@@ -17,6 +18,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
+
+from tests import pythons
 
 TESTS = Path(__file__).parent
 #: The folders of the first lane, and of the third, where no test measures a time. The second has all others.
@@ -60,6 +63,13 @@ def run(commands: list[list[str]], output: IO[bytes] | None = None, **more: str)
     return max(map(abs, codes))
 
 
+def other_pythons(first: bool) -> list[list[str]]:
+    """The command that tests the first of the other Pythons, or all but that; no command if there is none."""
+    versions = pythons.others()
+    versions = versions[:1] if first else versions[1:]
+    return [[sys.executable, "-m", "tests.pythons", *versions]] if versions else []
+
+
 def second_lane() -> int:
     """What needs few brokers, and the decoder in Python."""
     whole = run([[*PYTEST, *ORDINARY, *split()[1]]])
@@ -70,9 +80,9 @@ def second_lane() -> int:
 
 
 def third_lane() -> int:
-    """The types, and what only computes, at the lowest priority; then the other Pythons."""
+    """The types, and what only computes, at the lowest priority; then other Pythons."""
     types = [*NICE, sys.executable, "-m", "mypy"]
-    return run([types, [*NICE, *PYTEST, *ORDINARY, *split()[2]], [sys.executable, "-m", "tests.pythons"]])
+    return run([types, [*NICE, *PYTEST, *ORDINARY, *split()[2]], *other_pythons(first=False)])
 
 
 def archives() -> int:
@@ -95,7 +105,7 @@ def main(arguments: list[str]) -> int:
             command = [sys.executable, "-m", "tests.halves", lane]
             beside.append((report, subprocess.Popen(command, stdout=report, stderr=subprocess.STDOUT)))
         try:
-            worst = run([[*PYTEST, *ORDINARY, *split()[0]]])
+            worst = run([[*PYTEST, *ORDINARY, *split()[0]], *other_pythons(first=True)])
             worst = max(worst, *(abs(process.wait()) for _, process in beside))
         finally:
             for _, process in beside:

@@ -6,6 +6,7 @@ the other. ``python -m tests.pythons 3.12`` runs one. A Python that is not insta
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -17,6 +18,12 @@ SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
 FOLDERS = ("wire", "fetch", "runtime", "coordinator", "compat", "fuzz", "observe")
 #: What an interpreter makes a difference to; building and simulating are tested once.
 MARKS = "not broker and not spark and not soak and not slow and not fuzz and not build and not simulation"
+
+
+def others() -> list[str]:
+    """The supported versions but that of this interpreter."""
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return [version for version in SUPPORTED if version != own]
 
 
 def interpreter(version: str) -> str | None:
@@ -40,7 +47,9 @@ def run(version: str, python: str) -> int:
     install = [str(bin_), "-m", "pip", "install", "-q", "--disable-pip-version-check", "-e", f"{ROOT}[fasttest]"]
     # The accelerator is compiled in half the time; a level of optimization in CFLAGS outranks setup.py's.
     flags = f"{os.environ.get('CFLAGS', '')} -O1".strip()
-    subprocess.run(install, check=True, cwd=ROOT, env={**os.environ, "CFLAGS": flags})
+    with (place.parent / "lock").open("w") as lock:  # two lanes build in one checkout
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(install, check=True, cwd=ROOT, env={**os.environ, "CFLAGS": flags})
     names = [f"tests/{name}" for name in FOLDERS]
     names += sorted(
         str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("test_*.py") if _wanted(path, version)
@@ -55,9 +64,8 @@ def _wanted(path: Path, version: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     failed = []
-    for version in arguments or [version for version in SUPPORTED if version != own]:
+    for version in arguments or others():
         python = interpreter(version)
         if python is None:
             print(f"Python {version} is not installed here: not tested", flush=True)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from managedconsumer.testing.kafka.devbroker import DevBroker
+
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 Load = Callable[[str], ModuleType]
 
@@ -20,7 +22,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     """Modules of the benchmark, which find each other by being in one directory."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield importlib.import_module
-    for name in [path.stem for path in BENCHMARKS.glob("*.py")]:
+    for name in [path.stem for path in BENCHMARKS.rglob("*.py")]:
         sys.modules.pop(name, None)
 
 
@@ -192,6 +194,32 @@ def test_a_workload_that_cannot_be_written_is_shown_and_the_others_go_on(load: L
     with consume.surviving(bench, "100-none-8"):
         raise OSError("no space left")
     assert rows["a"].problem == "broken off: OSError: no space left"
+
+
+def test_the_limit_reads_what_the_pacer_writes_one_by_one(
+    load: Load, monkeypatch: pytest.MonkeyPatch, kafka43: DevBroker, unique: Callable[[str], str]
+) -> None:
+    """Both are processes of the benchmark: what one writes at a steady pace, the other finds in the answers."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "peers"))
+    paced, clients, bench = load("paced"), load("clients"), load("bench")
+    found: list[bytes] = []
+
+    def handle(value: bytes) -> float:
+        found.append(value)
+        if len(found) == paced.PARTITIONS + 40:
+            raise clients.Enough
+        return 0.0
+
+    run = bench.Bench({bench.NEW_KAFKA: kafka43}, 1, True, 1.0, load("children").Progress(0.0), {})
+    with bench.small_topics(run, unique("topic"), [paced.LIMIT]) as name:
+        pacer = paced.Pacer(kafka43, name, pace=200, count=40)
+        try:
+            with pytest.raises(clients.Enough):
+                clients.CLIENTS["limit"]()(clients.Spec(kafka43.bootstrap, name, ""), handle)
+        finally:
+            pacer.stop()
+    values = [value.split() for value in found[paced.PARTITIONS :]]
+    assert sorted(int(number) for _, number, _ in values) == list(range(40))
 
 
 def test_sparks_goals_are_ratios_to_the_connector(load: Load) -> None:

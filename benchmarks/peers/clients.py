@@ -155,7 +155,15 @@ def pykafka() -> Read:
     return read
 
 
+def limit() -> Read:
+    """No client: what any Python program pays where messages come alone (``bare.py``)."""
+    import bare
+
+    return bare.read
+
+
 CLIENTS: dict[str, Callable[[], Read]] = {
+    "limit": limit,
     "ours": ours,
     "confluent": confluent,
     "aiokafka": aiokafka,
