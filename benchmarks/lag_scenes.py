@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import cache
 
 from managedconsumer.fetch.progress import Oldest, PartitionProgress, Sight, Track, oldest_of
+from managedconsumer.fetch.stuck import STANDS
 
 STEP, POLL, COMMIT, SAMPLE = 0.1, 30.0, 5.0, 5.0
 EPOCH = 1_700_000_000.0  # the wall clock when a scene begins
@@ -435,10 +436,13 @@ def _cell(error: float, beyond: int) -> str:
 
 
 class Alarms:
-    """What came of many groups: alarms that were false, those that were due, and how late (s) the latest came."""
+    """What came of many groups: alarms that were false, those that were due, and how late (s) the latest came.
+
+    ``named``: in ``health()``; ``logged``: by the line in the log, of the same partitions.
+    """
 
     def __init__(self) -> None:
-        self.groups = self.false = self.due = self.named = 0
+        self.groups = self.false = self.due = self.named = self.logged = 0
         self.latest = 0.0
 
 
@@ -481,6 +485,9 @@ def _one_group(result: Alarms, chance: random.Random, seconds: float, threshold:
                 reader._next()
             next_work = now + chance.choice([5.0, 5.0, 60.0, threshold / 3])
         reader.sample(now)
+        if reader.track.alarm.look(reader.track.stuck_for(now)) == STANDS:
+            result.logged += reader.due_since is not None
+            result.false += reader.due_since is None
         if now >= next_probe:
             next_probe = now + probe
             if _probe(result, reader, log, now, stuck_at, threshold):
@@ -520,7 +527,8 @@ def main() -> None:
     found = alarms(options.groups, options.hours)
     print(
         f"{found.groups} groups, {options.hours:g} hours each: {found.false} false alarms; {found.named} of "
-        f"{found.due} stuck partitions named, the latest {found.latest:.0f} s after it could be known (threshold 300 s)"
+        f"{found.due} stuck partitions named, the latest {found.latest:.0f} s after it could be known (threshold 300 "
+        f"s), {found.logged} of them in the log"
     )
 
 

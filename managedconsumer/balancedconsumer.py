@@ -13,7 +13,7 @@ from managedconsumer import errors as err
 from managedconsumer.compat.membership import RangeProtocol
 from managedconsumer.compat.private import PykafkaMemberNames
 from managedconsumer.config import ConsumerOptions, GroupOptions, check_bool, check_group, check_names
-from managedconsumer.consumers.insight import STUCK_AFTER_S, Health
+from managedconsumer.consumers.insight import Health
 from managedconsumer.consumers.life import GroupLives
 from managedconsumer.consumers.machines import AssignorChoice, error_handlers
 from managedconsumer.consumers.metrics import ConsumerMetrics, check_metrics
@@ -23,6 +23,7 @@ from managedconsumer.consumers.post_rebalance import PostRebalance
 from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator.history import GroupEvent
 from managedconsumer.coordinator.states import MemberState
+from managedconsumer.fetch.stuck import STUCK_AFTER_S
 from managedconsumer.listeners import check_listener
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.simpleconsumer import HeldConsumer

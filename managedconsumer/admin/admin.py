@@ -54,8 +54,18 @@ class Admin:
 
     # -- groups -------------------------------------------------------------------------------------------
 
-    def groups(self) -> list[GroupListing]:
-        """All groups that we may see, by name. Raises NoBrokersAvailableError, and what a broker answers."""
+    def groups(self, *, lag: bool = False) -> list[GroupListing]:
+        """All groups that we may see, by name; with ``lag`` those of consumers have theirs, in messages and seconds.
+
+        Raises NoBrokersAvailableError, and what a broker answers.
+        """
+        listed = self._listed()
+        if not lag:
+            return listed
+        lags = self.lag_of_existing((each.name for each in listed if each.of_consumers), seconds=True)
+        return [each._replace(lag=lags.get(each.name)) for each in listed]
+
+    def _listed(self) -> list[GroupListing]:
         found: list[GroupListing] = []
 
         def ask(node: int) -> None:
@@ -111,18 +121,19 @@ class Admin:
     def lag(self, names: Iterable[str], *, seconds: bool = True) -> dict[str, GroupLag]:
         """How far each group is behind, in messages and (with ``seconds``) in seconds.
 
-        ``seconds`` reads one message of each partition that is behind. A topic that was deleted is left out. Raises
-        GroupIdNotFound for a group that does not exist.
+        ``seconds`` reads one message of each partition that is behind, with one request for all partitions of a
+        leader. A topic that was deleted is left out. Raises GroupIdNotFound for a group that does not exist.
         """
         wanted = list(names)
         return self._lag_of(wanted, self.describe(wanted), seconds=seconds)
 
-    def lag_of_existing(self, names: Iterable[str]) -> dict[str, GroupLag]:
-        """:meth:`lag` in messages; a group that is gone by now is left out."""
+    def lag_of_existing(self, names: Iterable[str], *, seconds: bool = False) -> dict[str, GroupLag]:
+        """:meth:`lag`; a group that is gone by now is left out."""
         described = {
             name: group for name, group in self._describe(names).items() if not isinstance(group, err.GroupIdNotFound)
         }
-        return self._lag_of(list(described), {name: _or_raise(each) for name, each in described.items()})
+        found = {name: _or_raise(each) for name, each in described.items()}
+        return self._lag_of(list(described), found, seconds=seconds)
 
     def _lag_of(
         self, wanted: list[str], described: Mapping[str, GroupDescription], *, seconds: bool = False
@@ -134,15 +145,16 @@ class Admin:
         }
         tps = {tp for name in wanted for tp in (*committed[name], *owners[name])}
         ends = self._ends(tps)
+        places = {place for name in wanted for place in committed[name].items() if place[0] in ends}
+        old = ages(self._cluster, self._pool, places, ends) if seconds else {}
         found = {}
         for name in wanted:
-            mine = sorted(tp for tp in {*committed[name], *owners[name]} if tp in ends)
-            behind = {tp: committed[name][tp] for tp in mine if tp in committed[name]}
-            old = ages(self._cluster, self._pool, behind, ends) if seconds else {}
-            found[name] = GroupLag(
-                described[name],
-                tuple(_lag(tp, behind.get(tp), ends[tp], old.get(tp), owners[name].get(tp)) for tp in mine),
-            )
+            rows = []
+            for tp in sorted(tp for tp in {*committed[name], *owners[name]} if tp in ends):
+                offset = committed[name].get(tp)
+                age = None if offset is None else old.get((tp, offset))
+                rows.append(_lag(tp, offset, ends[tp], age, owners[name].get(tp)))
+            found[name] = GroupLag(described[name], tuple(rows))
         return found
 
     def reset(

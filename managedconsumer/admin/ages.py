@@ -1,64 +1,131 @@
-"""How old the first message is that a group has not committed: one message of each partition is read."""
+"""How old the first message is that a group has not committed: one message is read for each place in a log.
+
+All partitions of a leader are read with one request, and what it brings answers for all places that are in it. What it
+does not answer (a large batch, a leader that has moved) is read partition by partition.
+"""
 
 from __future__ import annotations
 
-from typing import Mapping
+from typing import Iterable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
+from managedconsumer.runtime.fetch_ranges import Range, fetch_first
 from managedconsumer.runtime.waiting.together import Together
 from managedconsumer.structs import TopicPartition
+from managedconsumer.wire.records import RecordChunk
 
-#: How many partitions are read at a time, how much of each, and for how long (seconds) trouble is waited for.
-_WORKERS = 8
+#: How much is read of a partition at a time, and for how long (seconds) trouble is waited for: with it, and in all.
 _LIMITS = RangeLimits(partition_max_bytes=16 * 1024, max_wait_ms=100, patience=5.0)
 _PATIENCE = 30.0
+#: How many partitions one request names (what they send fits in one answer), and how many are read side by side.
+_PARTITIONS, _WORKERS = 400, 8
+#: How many messages are looked at before it is looked whether they were enough.
+_LOT = 16
+
+#: An offset in a partition.
+Place = tuple[TopicPartition, int]
 
 
 def ages(
     cluster: Cluster,
     pool: ConnectionPool,
-    committed: Mapping[TopicPartition, int],
+    places: Iterable[Place],
     ends: Mapping[TopicPartition, tuple[int, int]],
-) -> dict[TopicPartition, float]:
-    """The age (seconds) of the first message at or after each offset; 0.0 where there is none up to the log's end.
+) -> dict[Place, float]:
+    """The age (seconds) of the first message at or after each place; 0.0 where there is none up to the log's end.
 
-    A partition that cannot be read now is left out. A timestamp in the future counts as now.
+    ``ends``: where each log begins and ends. A place that cannot be read now is left out. A timestamp in the future
+    counts as now.
     """
     now = cluster.handler.wall_time()
-    found: dict[TopicPartition, float] = {}
-    todo = [tp for tp, offset in committed.items() if offset < ends[tp][1]]
-    found.update(dict.fromkeys((tp for tp in committed if tp not in todo), 0.0))
+    found: dict[Place, int | None] = {}
+    logs: dict[TopicPartition, _Log] = {}
+    for tp, offset in sorted(set(places), reverse=True):
+        if offset >= ends[tp][1]:
+            found[tp, offset] = None
+        else:
+            logs.setdefault(tp, _Log(tp, *ends[tp], found)).places.append(offset)
+    _together(pool, list(logs.values()))
+    _one_by_one(cluster, pool, [each for each in logs.values() if each.places])
+    return {place: 0.0 if at is None else max(0.0, now - at / 1000.0) for place, at in dict(found).items()}
 
+
+class _Log:
+    """The places in one log that are not answered yet, the lowest one at the end."""
+
+    def __init__(self, tp: TopicPartition, start: int, stop: int, found: dict[Place, int | None]) -> None:
+        """``found`` gets the timestamps (ms); None where there is no message."""
+        self.tp, self._start, self._stop, self._found = tp, start, stop, found
+        self.places: list[int] = []
+
+    def next_range(self) -> Range:
+        """From the lowest place on; what retention has deleted is not there."""
+        return Range(*self.tp, max(self.places[-1], self._start), self._stop)
+
+    def answer(self, timestamp: int | None) -> None:
+        """The first message for the lowest place has this timestamp."""
+        self._found[self.tp, self.places.pop()] = timestamp
+
+    def take(self, chunk: RecordChunk) -> bool:
+        """Answer what ``chunk`` answers; False: it has no message for the lowest place. Raises CorruptRecordError."""
+        before = len(self.places)
+        while self.places and self.places[-1] < chunk.next_fetch_offset:
+            messages = chunk.take(_LOT, self._stop)
+            if not messages:
+                break
+            for message in messages:
+                while self.places and self.places[-1] <= message.offset:
+                    self.answer(int(message.timestamp))
+        return len(self.places) < before
+
+
+def _together(pool: ConnectionPool, logs: list[_Log]) -> None:
+    """Read the lowest places of all ``logs`` together, then the next ones; a log that does not answer is left."""
+    while logs := [each for each in logs if each.places]:
+        going_on = []
+        for first in range(0, len(logs), _PARTITIONS):
+            some = {each.next_range(): each for each in logs[first : first + _PARTITIONS]}
+            for part, chunk in fetch_first(pool, list(some), _LIMITS, fewest=1).items():
+                try:
+                    if some[part].take(chunk):
+                        going_on.append(some[part])
+                except err.CorruptRecordError:
+                    continue
+        logs = going_on
+
+
+def _one_by_one(cluster: Cluster, pool: ConnectionPool, logs: list[_Log]) -> None:
     def work() -> None:
-        while todo:
+        while logs:
             try:
-                tp = todo.pop()
+                log = logs.pop()
             except IndexError:  # another worker was faster
                 return
             try:
-                timestamp = _timestamp(pool, tp, max(committed[tp], ends[tp][0]), ends[tp][1])
+                while log.places:
+                    _read(pool, log)
             except err.FATAL_LOCAL_ERRORS:
                 raise
             except err.KafkaException:
                 continue
-            found[tp] = 0.0 if timestamp is None else max(0.0, now - timestamp / 1000.0)
 
     together = Together(cluster.handler, "ages")
-    for _ in range(min(_WORKERS, len(todo))):
+    for _ in range(min(_WORKERS, len(logs))):
         together.start(work)
     together.wait(_PATIENCE, lambda: False)
-    return found
 
 
-def _timestamp(pool: ConnectionPool, tp: TopicPartition, start: int, stop: int) -> int | None:
-    chunks = fetch_range(pool, *tp, start, stop, _LIMITS, on_lost=lambda _first, _behind: None)
+def _read(pool: ConnectionPool, log: _Log) -> None:
+    """Answer the lowest place, and those that are near it."""
+    part = log.next_range()
+    chunks = fetch_range(
+        pool, part.topic, part.partition, part.start, part.stop, _LIMITS, on_lost=lambda _first, _behind: None
+    )
     try:
-        for chunk in chunks:
-            for message in chunk.take(1, stop):
-                return int(message.timestamp)
+        if not any(map(log.take, chunks)):
+            log.answer(None)
     finally:
         chunks.close()  # type: ignore[attr-defined]
-    return None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from typing import Iterator, NamedTuple
+from typing import Iterator, Mapping, NamedTuple
 
 from managedconsumer.admin.findings import Level
+from managedconsumer.admin.pykafka_options import CONSUMERS, about_client, about_consumer
 
 
 class Remark(NamedTuple):
@@ -17,20 +18,38 @@ class Remark(NamedTuple):
     text: str
 
 
-#: Modules of pykafka: where the names are here, None: not at all.
-_MODULES = {
+#: Modules of pykafka: where the names are here. What is in no module of these is not here at all.
+MODULES = {
     "pykafka": "managedconsumer",
-    "pykafka.common": "managedconsumer",
-    "pykafka.exceptions": "managedconsumer.errors",
-    "pykafka.simpleconsumer": "managedconsumer",
     "pykafka.balancedconsumer": "managedconsumer",
+    "pykafka.broker": "managedconsumer",
+    "pykafka.client": "managedconsumer",
+    "pykafka.cluster": "managedconsumer",
+    "pykafka.common": "managedconsumer",
+    "pykafka.connection": "managedconsumer",
+    "pykafka.exceptions": "managedconsumer.errors",
     "pykafka.managedbalancedconsumer": "managedconsumer",
     "pykafka.membershipprotocol": "managedconsumer",
-    "pykafka.producer": None,
-    "pykafka.cli": None,
-    "pykafka.rdkafka": None,
-    "pykafka.protocol": None,
+    "pykafka.partition": "managedconsumer",
+    "pykafka.simpleconsumer": "managedconsumer",
+    "pykafka.topic": "managedconsumer",
 }
+#: What ``managedconsumer`` itself has of pykafka's names.
+NAMES = (
+    "BalancedConsumer",
+    "Broker",
+    "Cluster",
+    "CompressionType",
+    "KafkaClient",
+    "ManagedBalancedConsumer",
+    "OffsetType",
+    "Partition",
+    "RangeProtocol",
+    "RoundRobinProtocol",
+    "SimpleConsumer",
+    "SslConfig",
+    "Topic",
+)
 _PRODUCERS = ("get_producer", "get_sync_producer")
 _GONE = {
     "fetch": "fetch() does not exist: the loop inside is not pykafka's",
@@ -38,7 +57,6 @@ _GONE = {
     "_rebalance": "_rebalance() does not exist; _update_member_assignment() does",
     "_setup_internal_consumer": "_setup_internal_consumer() does not exist: one lives all the time",
 }
-_CONSUMERS = ("get_balanced_consumer", "get_simple_consumer", "BalancedConsumer", "SimpleConsumer")
 _CALLS = {
     "reset_offsets": "reset_offsets() moves positions and commits nothing (pykafka commits): commit_offsets() after "
     "it if that is wanted",
@@ -61,24 +79,26 @@ def look_at(source: str, path: str) -> list[Remark]:
 
 def _imports(tree: ast.AST, path: str) -> Iterator[Remark]:
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.ImportFrom)
-            and node.module
-            and node.module.split(".")[0] == "pykafka"
-            and not node.level
-        ):
+        if isinstance(node, ast.ImportFrom) and _is_pykafka(node):
             for name in node.names:
-                yield _import(node.module, name.name, path, node.lineno)
+                yield _import(node.module or "", name.name, path, node.lineno)
         elif isinstance(node, ast.Import):
             for name in node.names:
                 if name.name.split(".")[0] == "pykafka":
                     yield _import(name.name, None, path, node.lineno)
 
 
+def _is_pykafka(node: ast.ImportFrom) -> bool:
+    return not node.level and (node.module or "").split(".")[0] == "pykafka"
+
+
 def _import(module: str, name: str | None, path: str, line: int) -> Remark:
-    home = _MODULES.get(module)
+    home = MODULES.get(module)
     written = f"from {module} import {name}" if name else f"import {module}"
-    if home is None or name in ("Producer", "RdKafkaProducer"):
+    if module == "pykafka" and f"pykafka.{name}" in MODULES:  # a module of the package
+        home = MODULES[f"pykafka.{name}"]
+        return Remark(path, line, "note", f"{written}: import {home}")
+    if home is None or (home == "managedconsumer" and name not in (None, "*", *NAMES)):
         return Remark(path, line, "wrong", f"{written}: there is none here (no producer, no raw requests, no tools)")
     if name is None:
         return Remark(path, line, "note", f"{written}: import {home}")
@@ -86,52 +106,37 @@ def _import(module: str, name: str | None, path: str, line: int) -> Remark:
 
 
 def _calls(tree: ast.AST, path: str) -> Iterator[Remark]:
-    for node in ast.walk(tree):
+    renamed, nodes = _renamed(tree), list(ast.walk(tree))
+    calls = [(each, _called(each, renamed)) for each in nodes if isinstance(each, ast.Call)]
+    commits = any(name == "commit_offsets" for _, name in calls)
+    for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr in _GONE:
             yield Remark(path, node.lineno, "wrong", _GONE[node.attr])
-        if not isinstance(node, ast.Call):
-            continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    for call, name in calls:
         if name in _PRODUCERS:
-            yield Remark(
-                path, node.lineno, "wrong", f"{name}(): there is no producer here; keep pykafka's, or take another"
-            )
+            text = f"{name}(): there is no producer here; keep pykafka's, or take another"
+            yield Remark(path, call.lineno, "wrong", text)
         if name in _CALLS:
-            yield Remark(path, node.lineno, "note", _CALLS[name])
-        if name in _CONSUMERS:
-            yield from _options(node, path)
+            yield Remark(path, call.lineno, "note", _CALLS[name])
+        if name in CONSUMERS:
+            for level, text in about_consumer(call, name, commits=commits):
+                yield Remark(path, call.lineno, level, text)
         if name == "KafkaClient":
-            yield from _client(node, path)
+            for level, text in about_client(call):
+                yield Remark(path, call.lineno, level, text)
 
 
-def _options(call: ast.Call, path: str) -> Iterator[Remark]:
-    given = {each.arg: each.value for each in call.keywords if each.arg is not None}
-    group = given.get("consumer_group")
-    if isinstance(group, ast.Constant) and group.value in (None, "", b"") and "get_simple" not in ast.dump(call.func):
-        yield Remark(path, call.lineno, "wrong", "consumer_group is empty: a balanced consumer needs a name")
-    if _is_true(given.get("auto_commit_enable")):
-        text = "auto_commit_enable commits finished messages only, not the one in hand (pykafka loses that in a crash)"
-        yield Remark(path, call.lineno, "note", text)
-    managed = given.get("managed")
-    if "get_balanced" in ast.dump(call.func) and not _is_true(managed):
-        text = (
-            "get_balanced_consumer() without managed=True uses Kafka's group protocol here, not ZooKeeper: replace all "
-        )
-        yield Remark(path, call.lineno, "note", text + "members of such a group at the same time")
-    if "zookeeper_connect" in given:
-        yield Remark(path, call.lineno, "note", "zookeeper_connect has no effect: Kafka 4 has no ZooKeeper")
-    if "post_rebalance_callback" in given:
-        text = "post_rebalance_callback: an exception in it comes out of the next consume(); what it returns "
-        yield Remark(path, call.lineno, "note", text + "for partitions that are not ours is ignored")
+def _renamed(tree: ast.AST) -> Mapping[str, str]:
+    """pykafka's names by those that the file has given them (``import ... as``)."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and _is_pykafka(node):
+            found.update({each.asname: each.name for each in node.names if each.asname})
+    return found
 
 
-def _client(call: ast.Call, path: str) -> Iterator[Remark]:
-    given = {each.arg for each in call.keywords}
-    if "zookeeper_hosts" in given and "hosts" not in given:
-        yield Remark(path, call.lineno, "wrong", "zookeeper_hosts without hosts: give the address of a broker (hosts=)")
-    if "ssl_config" in given:
-        yield Remark(path, call.lineno, "note", "ssl_config: the host's name is checked (pykafka never checks it)")
-
-
-def _is_true(value: ast.expr | None) -> bool:
-    return isinstance(value, ast.Constant) and value.value is True
+def _called(call: ast.Call, renamed: Mapping[str, str]) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    name = getattr(call.func, "id", "")
+    return renamed.get(name, name)

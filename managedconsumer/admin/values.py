@@ -11,7 +11,8 @@ class GroupListing(NamedTuple):
     """A group as its coordinator lists it.
 
     ``type`` is ``"classic"``, ``"consumer"`` (KIP-848), ``"share"`` or ``"streams"``; ``state`` is empty where the
-    broker is older than Kafka 2.6 and does not say it.
+    broker is older than Kafka 2.6 and does not say it. ``lag``: how far it is, where that was asked for; None for a
+    group that is not one of consumers.
     """
 
     name: str
@@ -19,6 +20,12 @@ class GroupListing(NamedTuple):
     state: str
     protocol_type: str
     coordinator: int
+    lag: GroupLag | None = None
+
+    @property
+    def of_consumers(self) -> bool:
+        """True for a group of consumers: they commit offsets, and have a lag."""
+        return self.type == "consumer" or (self.type == "classic" and self.protocol_type in ("consumer", ""))
 
 
 class MemberDescription(NamedTuple):

@@ -11,29 +11,32 @@ from managedconsumer.cli._connection import connected, connection_options
 
 
 @click.command("groups", short_help="All groups.")
+@click.option("--lag", "timed", is_flag=True, help="Also how far they are behind in time.")
 @connection_options
 @_show.json_option
-def command(bootstrap: str | None, config: Path | None, as_json: bool) -> None:
+def command(timed: bool, bootstrap: str | None, config: Path | None, as_json: bool) -> None:
     """All groups: type, state, members, and how many messages they are behind.
 
-    Only groups of consumers have members and a lag here; others (Kafka Connect, share groups) are listed.
+    Only groups of consumers have members and a lag here; others (Kafka Connect, share groups) are listed. --lag adds
+    the age of the oldest message that is not committed: it reads a message of each partition that is behind.
     """
     with connected(bootstrap, config) as (admin, _):
-        listed = admin.groups()
-        known = [group.name for group in listed if _is_consumers(group.type, group.protocol_type)]
-        lags = admin.lag_of_existing(known)
+        listed = admin.groups(lag=timed)
+        if not timed:
+            lags = admin.lag_of_existing(group.name for group in listed if group.of_consumers)
+            listed = [group._replace(lag=lags.get(group.name)) for group in listed]
     rows = []
     for group in listed:
-        lag = lags.get(group.name)
-        members = None if lag is None else len(lag.group.members)
-        state = group.state or (lag.group.state if lag is not None else "")
-        rows.append((group.name, group.type, state, members, None if lag is None else lag.lag))
-    names = ("group", "type", "state", "members", "lag")
+        lag = group.lag
+        state = group.state or ("" if lag is None else lag.group.state)
+        known = (None, None, None) if lag is None else (len(lag.group.members), lag.lag, lag.seconds)
+        rows.append((group.name, group.type, state, *known))
+    names = ("group", "type", "state", "members", "lag", "seconds")
     if as_json:
-        _show.print_json([dict(zip(names, row, strict=True)) for row in rows])
+        shown = names if timed else names[:-1]
+        _show.print_json([dict(zip(shown, row, strict=False)) for row in rows])
+    elif timed:
+        heads = [*(name.upper() for name in names[:-1]), "BEHIND"]
+        _show.table(heads, [(*row[:-1], _show.seconds(row[-1])) for row in rows], (3, 4))
     else:
-        _show.table([name.upper() for name in names], rows, (3, 4))
-
-
-def _is_consumers(kind: str, protocol_type: str) -> bool:
-    return kind == "consumer" or (kind == "classic" and protocol_type in ("consumer", ""))
+        _show.table([name.upper() for name in names[:-1]], [row[:-1] for row in rows], (3, 4))

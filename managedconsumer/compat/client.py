@@ -124,10 +124,13 @@ class KafkaClient:
 
     # -- what people ask who do not consume -------------------------------------------------------------------------
 
-    def groups(self) -> list[GroupListing]:
-        """All consumer groups that we may see, by name.  Raises NoBrokersAvailableError."""
+    def groups(self, *, lag: bool = False) -> list[GroupListing]:
+        """All consumer groups that we may see, by name.  Raises NoBrokersAvailableError.
+
+        With ``lag`` each has its ``lag`` in messages and seconds, as :meth:`lag` gives it, with few requests for all.
+        """
         with self._admin() as admin:
-            return admin.groups()
+            return admin.groups(lag=lag)
 
     def group(self, name: str | bytes) -> GroupDescription:
         """A group: state, assignor, members and their partitions.  Raises GroupIdNotFound."""

@@ -7,9 +7,6 @@ from typing import Any, Iterable, Mapping
 
 from managedconsumer.fetch.progress import PartitionProgress
 
-#: How long (seconds) a partition may stand still before its consumer does not count as live.
-STUCK_AFTER_S = 300.0
-
 
 class ProgressTable(dict[Any, PartitionProgress]):
     """What ``progress()`` gives: a dict, which a notebook shows as a table."""

@@ -7,10 +7,11 @@ from typing import Any, Literal, Mapping, overload
 
 from managedconsumer import errors as err
 from managedconsumer.compat.private import PykafkaNames
-from managedconsumer.consumers.insight import STUCK_AFTER_S, Health, ProgressTable, page_of, stuck, unplaced
+from managedconsumer.consumers.insight import Health, ProgressTable, page_of, stuck, unplaced
 from managedconsumer.consumers.running import RunningAPI
 from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator.committing import Patience, explicit_patience
+from managedconsumer.fetch.stuck import STUCK_AFTER_S
 from managedconsumer.offset_convention import next_offset_of, target_of
 from managedconsumer.runtime.engine.pending import Commit
 from managedconsumer.runtime.waiting.handlers import Handler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, suppress
-from typing import Any, Awaitable, Callable, NoReturn
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, NoReturn
 
 from managedconsumer import errors as err
 from managedconsumer.config import check_bool, check_callable, check_choice, check_int, wrong_kind
@@ -17,6 +17,9 @@ from managedconsumer.runtime.running.tasks import TaskRun
 from managedconsumer.runtime.running.threads import ThreadRun
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import Message
+
+if TYPE_CHECKING:
+    from managedconsumer.observe.tracing import Tracing
 
 _KINDS = ("threads", "greenlets", "asyncio")
 # How often (seconds) run() commits, unless auto_commit_enable and its interval say something else.
@@ -67,6 +70,7 @@ class RunningAPI(ReadingAPI):
         grace_ms: int = 10000,
         signals: bool = True,
         progress: bool = False,
+        tracer: Any = None,
     ) -> RunSummary:
         """Call ``handler(message)`` for every message, in ``workers`` threads or greenlets, until an end is wanted.
 
@@ -79,7 +83,9 @@ class RunningAPI(ReadingAPI):
         where the order asks for it. ``on``: ``"threads"``; with ``use_greenlets`` greenlets run, whatever is said here;
         ``"asyncio"`` runs :meth:`run_async` in a new event loop. ``retry``: a :class:`~managedconsumer.Retry`; without
         one the first failure is the last. ``on_dead(message, error)`` takes messages that failed for good. At most
-        ``max_in_flight`` messages are in hand. ``progress``: write a line to stderr if that is a terminal.
+        ``max_in_flight`` messages are in hand. ``progress``: write a line to stderr if that is a terminal. ``tracer``:
+        an OpenTelemetry ``Tracer`` that gets a span for each call of the handler
+        (:func:`managedconsumer.observe.process_span`).
 
         It ends with ``stop()`` or ``end_soon()``, and with SIGTERM and SIGINT (``signals``, in the main thread): what
         runs has ``grace_ms`` to finish, that is committed, and the consumer stops. Returns what was done.
@@ -103,6 +109,7 @@ class RunningAPI(ReadingAPI):
                     grace_ms=grace_ms,
                     signals=signals,
                     progress=progress,
+                    tracer=tracer,
                 )
             )
         if _is_coroutine_function(handler):
@@ -110,6 +117,8 @@ class RunningAPI(ReadingAPI):
         if on == "greenlets" and self._session.engine.handler.native:
             raise err.ConfigurationError("on='greenlets' needs a consumer made with use_greenlets=True")
         plan = self._plan(plan_of(order, max_in_flight, batch, retry))
+        if tracer is not None and callable(handler):
+            handler = self._tracing(tracer).around(handler)
         return _Running(self._parts(), plan, handler, on_dead, workers, grace_ms, signals, progress).in_threads()
 
     async def run_async(
@@ -125,6 +134,7 @@ class RunningAPI(ReadingAPI):
         grace_ms: int = 10000,
         signals: bool = True,
         progress: bool = False,
+        tracer: Any = None,
     ) -> RunSummary:
         """:meth:`run` on the event loop that runs: up to ``workers`` calls of the coroutine ``handler`` at a time.
 
@@ -133,7 +143,14 @@ class RunningAPI(ReadingAPI):
         if not _is_coroutine_function(handler):
             raise wrong_kind("handler", handler, "a coroutine function")
         plan = self._plan(plan_of(order, max_in_flight, batch, retry))
+        if tracer is not None:
+            handler = self._tracing(tracer).around_async(handler)
         return await _Running(self._parts(), plan, handler, on_dead, workers, grace_ms, signals, progress).in_tasks()
+
+    def _tracing(self, tracer: Any) -> Tracing:
+        from managedconsumer.observe.tracing import Tracing  # most runs have no spans
+
+        return Tracing(tracer, self._session.group)
 
     def _plan(self, plan: Plan) -> Plan:
         if self._ordered and plan.order != PARTITION:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from managedconsumer.fetch.stuck import Alarm
 from managedconsumer.values import NamedTuple
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class Track:
 
     def __init__(self, now: float) -> None:
         """``now`` in seconds of the monotonic clock, as in all methods."""
+        #: Says when it is to be told that the partition stands still.
+        self.alarm = Alarm()
         self._samples: deque[tuple[float, int]] = deque()
         self._finished = -1
         self._version = -1
@@ -149,15 +152,17 @@ class Track:
         while len(samples) > 2 and samples[0][0] < now - _WINDOW:
             samples.popleft()
 
+    def stuck_for(self, now: float) -> float:
+        """Seconds since the partition moved, while it had lag and was not paused."""
+        return now - self._moved if self._had_lag else 0.0
+
     def progress(self, sight: Sight, now: float, wall: float) -> PartitionProgress:
         """What is told of the partition, right after :meth:`look`."""
         lag, seconds, oldest, exact = self._lag(sight, wall)
         rate = self._rate(sight, now)
         drain = None if lag is None else 0.0 if not lag else lag / rate if rate > 0 else None
-        stuck = now - self._moved if self._had_lag else 0.0
-        return PartitionProgress(
-            sight.position, sight.committed, sight.end, lag, seconds, oldest, exact, rate, drain, stuck, sight.paused
-        )
+        known = sight.position, sight.committed, sight.end, lag, seconds, oldest, exact, rate, drain
+        return PartitionProgress(*known, self.stuck_for(now), sight.paused)
 
     def _lag(self, sight: Sight, wall: float) -> tuple[int | None, float | None, datetime | None, bool]:
         if sight.start is None or sight.end is None:

@@ -1,4 +1,4 @@
-"""Metrics, lag, health, the rebalance recorder and its pictures; ``serve()`` answers those who ask by HTTP."""
+"""Metrics, lag, health, spans, the rebalance recorder and its pictures; ``serve()`` answers those who ask by HTTP."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from managedconsumer.observe.endpoint import Endpoint as Endpoint
     from managedconsumer.observe.endpoint import serve as serve
+    from managedconsumer.observe.tracing import process_span as process_span
 
-_HOMES = {"Endpoint": "endpoint", "serve": "endpoint"}
+_HOMES = {"Endpoint": "endpoint", "process_span": "tracing", "serve": "endpoint"}
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605
 

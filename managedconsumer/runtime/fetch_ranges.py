@@ -47,7 +47,7 @@ def fetch_ranges(
 
     A partition may be in several ranges.
     """
-    first = _together(pool, wanted, limits) if len(wanted) > 1 else {}
+    first = fetch_first(pool, wanted, limits) if len(wanted) > 1 else {}
     for part in wanted:
         start = part.start
         chunk = first.pop(part, None)
@@ -70,8 +70,14 @@ def fetch_ranges(
                 yield part, following
 
 
-def _together(pool: ConnectionPool, wanted: Sequence[Range], limits: RangeLimits) -> dict[Range, RecordChunk]:
-    """What one Fetch to each leader brings; whatever goes wrong is left to :func:`fetch_range`."""
+def fetch_first(
+    pool: ConnectionPool, wanted: Sequence[Range], limits: RangeLimits, fewest: int = 2
+) -> dict[Range, RecordChunk]:
+    """The beginnings of ranges, as one Fetch to each leader brings them; of several in a partition the first one's.
+
+    A leader of fewer than ``fewest`` of them is not asked. Whatever goes wrong is left to :func:`fetch_range`: no
+    errors are raised but those that no broker can mend.
+    """
     cluster = pool.cluster
     try:
         topics = {part.topic for part in wanted}
@@ -84,7 +90,7 @@ def _together(pool: ConnectionPool, wanted: Sequence[Range], limits: RangeLimits
         return {}
     found: dict[Range, RecordChunk] = {}
     for node, parts in _by_leader(wanted, cluster.snapshot).items():
-        if len(parts) > 1:
+        if len(parts) >= fewest:
             try:
                 found.update(_ask(pool, node, parts, limits))
             except err.FATAL_LOCAL_ERRORS:

@@ -85,7 +85,8 @@ def _ages(
     pool = ConnectionPool(asked)
     try:
         asked.refresh(sorted({tp.topic for tp in behind}))
-        return dict(ages(asked, pool, behind, {tp: (0, ends[tp]) for tp in behind}))
+        found = ages(asked, pool, behind.items(), {tp: (0, ends[tp]) for tp in behind})
+        return {tp: age for (tp, _), age in found.items()}
     finally:
         pool.close_idle()
         asked.close()

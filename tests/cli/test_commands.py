@@ -147,6 +147,9 @@ def test_a_group(typed: Type, group: str, orders: str) -> None:
     assert all(row.endswith("127.0.0.1") for row in rows)
     listed = [line.split() for line in typed("groups")[1].splitlines()]
     assert [group, "classic", "Stable", "1", "6"] in listed
+    header, *rows = typed("groups", "--lag")[1].splitlines()
+    assert header.split() == ["GROUP", "TYPE", "STATE", "MEMBERS", "LAG", "BEHIND"]
+    assert any(re.fullmatch(rf"{re.escape(group)} +classic +Stable +1 +6 +\d+ d( \d+ h)?", row) for row in rows)
     found = json.loads(typed("group", group, "--json")[1])
     assert (found["lag"], found["group"]["state"]) == (6, "Stable")
 

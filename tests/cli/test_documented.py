@@ -21,7 +21,7 @@ BEGAN = 1_767_261_600_000
 COMMANDS = {
     "topics": ["topics orders"],
     "peek": ["peek orders -n 3", "peek orders --from -1 -p 1 -f json"],
-    "groups": ["group shop"],
+    "groups": ["group shop", "groups --lag"],
     "reset": ["reset audit orders --to 2026-01-01T10:00:04Z", "reset shop orders --to earliest --execute"],
 }
 

@@ -675,4 +675,51 @@ ACCELERATOR = [
     ),
 ]
 
-MUTANTS = [*RUN, *GROUP, *FETCH, *WIRE, *SPARK, *ACCELERATOR]
+_ALARMS = ("tests/observe/test_lag_scenes.py::test_a_stuck_partition_is_named_within_twice_its_threshold_and_no_other",)
+
+PROGRESS = [
+    Mutant(
+        "progress: the time without a message counts as standing still",
+        "managedconsumer/fetch/progress.py",
+        "if finished > self._finished or not lag or not self._had_lag or sight.paused:",
+        "if finished > self._finished or sight.paused:",
+        _ALARMS,
+    ),
+    Mutant(
+        "progress: a pause counts as standing still",
+        "managedconsumer/fetch/progress.py",
+        "if finished > self._finished or not lag or not self._had_lag or sight.paused:",
+        "if finished > self._finished or not lag:",
+        ("tests/fetch/test_progress.py",),
+    ),
+    Mutant(
+        "progress: offsets without a message are lag",
+        "managedconsumer/fetch/progress.py",
+        "return sight.behind and (known is None or known.timestamp is not None)",
+        "return sight.behind",
+        ("tests/fetch/test_progress.py",),
+    ),
+    Mutant(
+        "progress: a look at a partition counts as a move",
+        "managedconsumer/fetch/progress.py",
+        "self._had_lag, self._finished = lag and not sight.paused, finished",
+        "self._had_lag, self._finished = False, finished",
+        _ALARMS,
+    ),
+    Mutant(
+        "progress: the alarm comes too late",
+        "managedconsumer/fetch/stuck.py",
+        "        if stuck_for < self._due:\n",
+        "        if stuck_for < 2.5 * self._due:\n",
+        _ALARMS,
+    ),
+    Mutant(
+        "progress: the alarm comes once only",
+        "managedconsumer/fetch/stuck.py",
+        "stuck_for + min(stuck_for, _LONGEST_PAUSE)",
+        'float("inf")',
+        ("tests/fetch/test_stuck.py",),
+    ),
+]
+
+MUTANTS = [*RUN, *GROUP, *FETCH, *WIRE, *SPARK, *PROGRESS, *ACCELERATOR]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from opentelemetry import trace
 from prometheus_client import generate_latest
 
 from managedconsumer.testing import MemoryBroker
@@ -29,7 +31,7 @@ def program(heading: str, broker: MemoryBroker) -> str:
 
 
 def test_every_program_has_a_test() -> None:
-    assert text_of(PAGE).count("code-block:: python") == 4 + 1  # test_log_fields.py runs the formatter
+    assert text_of(PAGE).count("code-block:: python") == 6 + 1  # test_log_fields.py runs the formatter
 
 
 def test_progress(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,6 +54,31 @@ def test_health(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> Non
 def test_for_machines_that_ask(broker: MemoryBroker) -> None:
     handled: list[Any] = []
     exec(program("For machines that ask", broker), {"handle": handled.append})
+    assert len(handled) == 2
+
+
+def test_spans_of_a_run(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each message has a span, which is printed when its handler has returned."""
+    shown = io.StringIO()
+    handled: list[Any] = []
+
+    def handle(message: Any) -> None:
+        handled.append(message)
+        if len(handled) == 2:
+            names["consumer"].end_soon()
+
+    names: dict[str, Any] = {"handle": handle, "shown": shown}
+    monkeypatch.setattr(trace, "set_tracer_provider", lambda provider: None)  # once a process, and for all tests
+    code = programs(PAGE, "Spans", broker.bootstrap)[0].replace("trace.get_tracer", "provider.get_tracer")
+    exec(code.replace("ConsoleSpanExporter()", "ConsoleSpanExporter(out=shown)"), names)
+    assert [message.value for message in handled] == [b"first", b"second"]
+    assert re.findall(r'"name": "(.+)"', shown.getvalue()) == ["process orders"] * 2
+
+
+def test_spans_of_a_loop(broker: MemoryBroker) -> None:
+    handled: list[Any] = []
+    code = programs(PAGE, "Spans", broker.bootstrap)[1]
+    exec(code.replace('"billing")', '"billing", consumer_timeout_ms=100)', 1), {"handle": handled.append})
     assert len(handled) == 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import ManagedBalancedConsumer, PartitionProgress, SimpleConsumer, TopicPartition
+from managedconsumer.fetch import stuck
 from managedconsumer.testing import MemoryBroker
 from tests.waiting import until
 
@@ -171,6 +173,30 @@ class TestHealth:
         consumer.consume()
         assert only(consumer).stuck_for < 60
         assert consumer.health()["live"]
+
+    def test_a_stuck_partition_is_in_the_log(
+        self, broker: MemoryBroker, opened: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Again and again while it stands still, and once when it moves."""
+        monkeypatch.setattr(stuck, "STUCK_AFTER_S", 0.05)
+        broker.produce("orders", [b"x"] * 3)
+        consumer = opened("classic")
+        consumer.consume()
+
+        def lines(word: str) -> list[Any]:
+            consumer._session.engine.survey.sample()  # what the position worker does every five seconds
+            return [each for each in caplog.records if word in each.getMessage()]
+
+        with caplog.at_level("INFO", "managedconsumer"):
+            first, *_ = until(lambda: len(found := lines("has not moved")) >= 3 and found)
+            assert re.fullmatch(
+                r"orders-0: has not moved for \d+ s: it is at offset 1, 3 behind the end", first.getMessage()
+            )
+            assert (first.levelname, first.group, first.topic, first.partition) == ("WARNING", "g", "orders", 0)
+            consumer.consume()
+            consumer.consume()
+            (moved,) = until(lambda: lines("moves again"))
+            assert moved.levelname == "INFO"
 
     def test_a_stopped_consumer_is_neither(self, opened: Open) -> None:
         consumer = opened("classic")

@@ -5,14 +5,18 @@ No broker is asked. What it takes from the consumer's lock is short; bytes are r
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Collection
 
 from managedconsumer.errors import KafkaException
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.fetch.progress import Oldest, PartitionProgress, Sight, Track, oldest_of
+from managedconsumer.fetch.stuck import MOVES, STANDS
 from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.runtime.engine.state import EngineState
 from managedconsumer.structs import TopicPartition
+
+log = logging.getLogger(__name__)
 
 # Chunks of a partition that are looked at: the first nearly always has a message.
 _CHUNKS = 4
@@ -47,8 +51,20 @@ class Survey:
         self._tracks: dict[TopicPartition, tuple[TopicPartitionState, Track]] = {}
 
     def sample(self) -> None:
-        """Note where everything stands. What is moving is not looked at any closer."""
-        self.note(self.look(closely=False))
+        """Note where everything stands, and log what stands still. What is moving is not looked at any closer."""
+        looks = self.look(closely=False)
+        self.note(looks)
+        now = self._engine.handler.now()
+        for look in looks:
+            self._tell(look, look.track.stuck_for(now))
+
+    def _tell(self, look: Look, stuck_for: float) -> None:
+        said, sight, fields = look.track.alarm.look(stuck_for), look.sight, self._engine.log_fields(look.tp)
+        if said == MOVES:
+            log.info("%s-%d: moves again", *look.tp, extra=fields)
+        elif said == STANDS and look.state.active and sight.end is not None and sight.start is not None:
+            text = "%s-%d: has not moved for %.0f s: it is at offset %s, %d behind the end"
+            log.warning(text, *look.tp, stuck_for, sight.position, sight.end - sight.start, extra=fields)
 
     def progress(self) -> dict[TopicPartition, PartitionProgress]:
         """How far each assigned partition is, sorted."""

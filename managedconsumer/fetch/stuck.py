@@ -1,0 +1,36 @@
+"""When it is said that a partition stands still: after a while, and again and again with growing pauses. Pure."""
+
+from __future__ import annotations
+
+#: How long (seconds) a partition with lag may stand still before it is said, and before its consumer does not count as
+#: live.
+STUCK_AFTER_S = 300.0
+# The longest pause (seconds) between two times that it is said.
+_LONGEST_PAUSE = 3600.0
+
+STANDS, MOVES = "stands", "moves"
+
+
+class Alarm:
+    """Of one partition. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._due = STUCK_AFTER_S
+        self._seen = 0.0
+        self._said = False
+
+    def look(self, stuck_for: float) -> str:
+        """What is to be said of a partition that has stood still for so long (seconds).
+
+        ``STANDS``: it stands still; said first after :data:`STUCK_AFTER_S`, then when that time has doubled, at last
+        every hour. ``MOVES``: it stood still, and does not any more. Otherwise an empty text.
+        """
+        moved, self._seen = stuck_for < self._seen, stuck_for
+        if moved:
+            said, self._said, self._due = self._said, False, STUCK_AFTER_S
+            if said:
+                return MOVES
+        if stuck_for < self._due:
+            return ""
+        self._said, self._due = True, stuck_for + min(stuck_for, _LONGEST_PAUSE)
+        return STANDS
