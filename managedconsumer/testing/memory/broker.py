@@ -70,7 +70,7 @@ class MemoryBroker(Serving):
             interval=heartbeat_interval_ms / 1000.0,
             modern="consumer" in group_protocols,
         )
-        self._turn = self._transactions = 0
+        self._turn = 0
         for name, partitions in (topics or {}).items():
             self.create_topic(name, partitions)
 
@@ -87,9 +87,13 @@ class MemoryBroker(Serving):
         self._do(lambda: self._topics.grow(name, total))
 
     def delete_topic(self, name: str) -> None:
-        """Raises ConfigurationError for an unknown topic."""
+        """Its messages go, and what groups have committed for it. Raises ConfigurationError for an unknown topic."""
         self._log(name, None)
-        self._do(lambda: self._topics.delete(name))
+        self._do(lambda: self._delete(name))
+
+    def _delete(self, name: str) -> None:
+        self._topics.delete(name)
+        self._desk.groups.forget_topics()
 
     def produce(
         self,
@@ -134,8 +138,7 @@ class MemoryBroker(Serving):
         A reader with ``isolation_level="read_committed"`` waits before it while it is open, and leaves it out when it
         was aborted. ``with broker.transaction() as transaction:`` commits at the end, or aborts after an exception.
         """
-        self._transactions += 1
-        number = self._transactions
+        number: int = self._do(self._desk.new_producer)
         how = {"producer_id": number, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
 
         def write(
@@ -198,7 +201,7 @@ class MemoryBroker(Serving):
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The group's committed (next) offsets; empty for a group that does not exist."""
         found: dict[TopicPartition, int] = self._do(
-            lambda: {tp: offset for tp, (offset, _) in self._desk.groups.committed(group).items()}
+            lambda: {tp: found.offset for tp, found in self._desk.groups.committed(group).items()}
         )
         return found
 

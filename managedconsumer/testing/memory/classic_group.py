@@ -11,15 +11,19 @@ from copy import copy
 from typing import Any, Callable
 
 from managedconsumer import codes
-from managedconsumer.structs import TopicPartition
-from managedconsumer.testing.memory.member import Body, GroupState, MemberEntry, Reply, join_error, protocols_of
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+from managedconsumer.testing.memory.member import Body, GroupState, MemberEntry, Reply, join_error, offsets_in
+from managedconsumer.testing.memory.protocols import acceptable, vote
 
 Timer = Callable[[float, Callable[[], None]], None]
 _S = GroupState
 
 
 class ClassicGroup:
-    """One group. ``now`` and ``timer`` are virtual; ``changed`` hears of every change of state."""
+    """One group. ``now`` and ``timer`` are virtual; ``changed`` hears of every change of state.
+
+    ``name_member`` makes the id of a new member from its JoinGroup; without it they are numbered.
+    """
 
     def __init__(
         self,
@@ -27,17 +31,20 @@ class ClassicGroup:
         timer: Timer,
         changed: Callable[[str], None] = lambda _text: None,
         initial_delay: float = 0.0,
+        name_member: Callable[[Body], str] | None = None,
     ) -> None:
         self._now, self._timer, self._changed = now, timer, changed
         self._initial_delay = initial_delay
+        self._name_member = name_member or self._number_member
         self.state = _S.EMPTY
         self.generation = 0
+        self.kind: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
         self.members: dict[str, MemberEntry] = {}
         self.static: dict[str, str] = {}
         self.pending: set[str] = set()
-        self.committed: dict[TopicPartition, tuple[int, str]] = {}
+        self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._round = 0
         self._holding_off = False
         self._ids = 0
@@ -52,8 +59,8 @@ class ClassicGroup:
     def check(self, body: Body, generation: int | None) -> int:
         """The error code of a request by a member: known, not fenced, of the current generation; or 0."""
         member_id, instance = body["member_id"], body.get("group_instance_id")
-        if instance is not None and instance in self.static and self.static[instance] != member_id:
-            return codes.FENCED_INSTANCE_ID
+        if instance is not None and self.static.get(instance) != member_id:
+            return codes.FENCED_INSTANCE_ID if instance in self.static else codes.UNKNOWN_MEMBER_ID
         if member_id not in self.members:
             return codes.UNKNOWN_MEMBER_ID
         return codes.ILLEGAL_GENERATION if generation is not None and generation != self.generation else 0
@@ -62,7 +69,7 @@ class ClassicGroup:
 
     def join(self, body: Body, reply: Reply) -> None:
         """Answered when everybody has joined, or the slowest has had its time."""
-        if self.members and not self._common({name for name, _ in protocols_of(body)}, but=body["member_id"]):
+        if not acceptable(body, self.kind, self.members.values()):
             reply(join_error(codes.INCONSISTENT_GROUP_PROTOCOL, body["member_id"]))
         elif not body["member_id"]:
             self._join_new(body, reply)
@@ -73,8 +80,7 @@ class ClassicGroup:
             self._join_known(body, reply)
 
     def _join_new(self, body: Body, reply: Reply) -> None:
-        self._ids += 1
-        member_id = f"m{self._ids}"
+        member_id = self._name_member(body)
         instance = body.get("group_instance_id")
         if instance is None:
             self.pending.add(member_id)
@@ -85,6 +91,10 @@ class ClassicGroup:
         else:
             self.static[instance] = member_id
             self._add(member_id, body, reply)
+
+    def _number_member(self, _body: Body) -> str:
+        self._ids += 1
+        return f"m{self._ids}"
 
     def _forget_pending(self, member_id: str) -> None:
         if member_id in self.pending:
@@ -98,14 +108,15 @@ class ClassicGroup:
             if waiting is not None:
                 waiting({**join_error(codes.FENCED_INSTANCE_ID, old.id), "assignment": b""})
         member = MemberEntry(member_id, body)
-        same, member.assignment = member.protocols == old.protocols, old.assignment
+        member.assignment = old.assignment
         self.members[member_id] = member
         self.static[body["group_instance_id"]] = member_id
         was_leader = self.leader == old.id
         if was_leader:
             self.leader = member_id
         self._touch(member)
-        if self.state is _S.STABLE and same:
+        # What else it offers may be new: Kafka looks at the assignor only.
+        if self.state is _S.STABLE and vote(self.members.values()) == self.protocol:
             self._save()
             answer = self._join_answer(member)
             # KIP-814: the new leader knows the members and need not compute.
@@ -120,7 +131,8 @@ class ClassicGroup:
             reply(join_error(code or codes.UNKNOWN_MEMBER_ID, body["member_id"]))
             return
         member = self.members[body["member_id"]]
-        same = member.protocols == protocols_of(body)
+        offered = MemberEntry(member.id, body).protocols
+        same = member.protocols == offered
         if self.state is _S.COMPLETING and same:
             reply(self._join_answer(member))  # its answer got lost
         elif self.state is _S.STABLE and same and member.id != self.leader:
@@ -128,20 +140,18 @@ class ClassicGroup:
         else:
             if member.join is not None:
                 member.join(join_error(codes.REBALANCE_IN_PROGRESS, member.id))
-            member.protocols, member.join = protocols_of(body), reply
+            member.protocols, member.join = offered, reply
             self._rebalance("member rejoins")
 
     def _add(self, member_id: str, body: Body, reply: Reply) -> None:
+        if not self.members:
+            self.kind = body.get("protocol_type")
         member = self.members[member_id] = MemberEntry(member_id, body)
         member.join = reply
         self._touch(member)
         if self.leader is None:
             self.leader = member_id
         self._rebalance("new member")
-
-    def _common(self, names: set[str], but: str) -> bool:
-        offers = [{name for name, _ in member.protocols} for member in self.members.values() if member.id != but]
-        return bool(names.intersection(*offers)) if offers else bool(names)
 
     def _rebalance(self, reason: str) -> None:
         if self.state in (_S.STABLE, _S.COMPLETING, _S.EMPTY):
@@ -190,7 +200,7 @@ class ClassicGroup:
             return
         if self.leader not in self.members or self.members[self.leader].join is None:
             self.leader = next(member.id for member in self.members.values() if member.join is not None)
-        self.protocol = self._vote()
+        self.protocol = vote(self.members.values())
         self._move(_S.COMPLETING, "everybody has joined")
         current = self._round
         self._timer(max(m.rebalance for m in self.members.values()), lambda: self._sync_time_is_up(current))
@@ -199,11 +209,6 @@ class ClassicGroup:
             reply, member.join = member.join, None
             if reply is not None:
                 reply(self._join_answer(member))
-
-    def _vote(self) -> str:
-        common = set.intersection(*({name for name, _ in m.protocols} for m in self.members.values()))
-        votes = [next(name for name, _ in m.protocols if name in common) for m in self.members.values()]
-        return max(sorted(common), key=votes.count)
 
     def _join_answer(self, member: MemberEntry) -> dict[str, Any]:
         members = [
@@ -225,6 +230,9 @@ class ClassicGroup:
     def sync(self, body: Body, reply: Reply) -> None:
         """Answered when the leader has sent everybody's assignment."""
         code = self.check(body, body["generation_id"])
+        for asked, ours in ((body.get("protocol_type"), self.kind), (body.get("protocol_name"), self.protocol)):
+            if not code and asked is not None and asked != ours:
+                code = codes.INCONSISTENT_GROUP_PROTOCOL
         if not code and self.state is _S.PREPARING:
             code = codes.REBALANCE_IN_PROGRESS
         if code:
@@ -233,7 +241,7 @@ class ClassicGroup:
         member = self.members[body["member_id"]]
         self._touch(member)
         if self.state is _S.STABLE:
-            reply({"error_code": 0, "assignment": member.assignment})
+            reply(self._sync_answer(member))
             return
         member.sync = reply
         if member.id == self.leader:
@@ -247,7 +255,11 @@ class ClassicGroup:
                 waiting, other.sync = other.sync, None
                 if waiting is not None:
                     self._touch(other)
-                    waiting({"error_code": 0, "assignment": other.assignment})
+                    waiting(self._sync_answer(other))
+
+    def _sync_answer(self, member: MemberEntry) -> dict[str, Any]:
+        chosen = {"protocol_type": self.kind, "protocol_name": self.protocol}
+        return {"error_code": 0, **chosen, "assignment": member.assignment}
 
     def _sync_time_is_up(self, current: int) -> None:
         if self.state is _S.COMPLETING and current == self._round:
@@ -270,15 +282,18 @@ class ClassicGroup:
         return codes.REBALANCE_IN_PROGRESS if self.state is _S.PREPARING else 0
 
     def leave(self, body: Body) -> dict[str, Any]:
-        """The answer, with a code for each member."""
+        """The answer, with a code for each member. An administrator names a static member by its instance alone."""
         left = []
         for entry in body["members"]:
-            member = self.members.get(entry["member_id"])
-            known = member is not None or entry["member_id"] in self.pending
-            self.pending.discard(entry["member_id"])
-            if member is not None:
-                self._drop(member)
-            left.append({"member_id": entry["member_id"], "error_code": 0 if known else codes.UNKNOWN_MEMBER_ID})
+            instance, code = entry.get("group_instance_id"), 0
+            member_id = entry["member_id"] or self.static.get(instance or "", "")
+            if member_id in self.pending:
+                self.pending.discard(member_id)
+            else:
+                code = self.check({"member_id": member_id, "group_instance_id": instance}, None)
+                if not code:
+                    self._drop(self.members[member_id])
+            left.append({"member_id": entry["member_id"], "error_code": code})
         self._rebalance_or_empty("member left")
         return {"error_code": 0, "members": left}
 
@@ -353,10 +368,7 @@ class ClassicGroup:
 
     def commit(self, body: Body) -> None:
         """Note the offsets of a commit that counts."""
-        for topic in body["topics"]:
-            for part in topic["partitions"]:
-                tp = TopicPartition(topic["name"], part["partition_index"])
-                self.committed[tp] = (part["committed_offset"], part["committed_metadata"] or "")
+        self.committed.update(offsets_in(body))
 
     # -- another broker takes over --------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ import uuid
 from typing import Any, Callable, Iterable
 
 from managedconsumer import codes
-from managedconsumer.structs import TopicPartition
-from managedconsumer.testing.memory.member import Body, heartbeat_error
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+from managedconsumer.testing.memory.member import Body, heartbeat_error, offsets_in
 from managedconsumer.testing.memory.targets import ASSIGNORS, Wish
 
 Timer = Callable[[float, Callable[[], None]], None]
@@ -25,7 +25,7 @@ class ModernMember:
 
     __slots__ = (
         *("assigned", "assignor", "client", "deadline", "epoch", "id", "instance", "pattern", "previous"),
-        *("revoking", "since", "target", "topics"),
+        *("rebalance", "revoking", "since", "target", "topics"),
     )
 
     def __init__(self, member_id: str, instance: str | None) -> None:
@@ -40,6 +40,8 @@ class ModernMember:
         self.assigned: frozenset[TopicPartition] = frozenset()
         self.revoking: frozenset[TopicPartition] = frozenset()
         self.deadline = 0.0
+        #: How long it may take to give up (seconds); it says so when it joins. None: it has not said.
+        self.rebalance: float | None = None
         #: Changes with every revocation that is asked for: each has its own time.
         self.since = 0
 
@@ -68,7 +70,7 @@ class ModernGroup:
         self._id_of, self._name_of = id_of or topic_id, name_of or _name_in
         self.epoch = 0
         self.members: dict[str, ModernMember] = {}
-        self.committed: dict[TopicPartition, tuple[int, str]] = {}
+        self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._seen: Any = None
 
     # -- questions ------------------------------------------------------------------------------------
@@ -112,7 +114,7 @@ class ModernGroup:
         self._subscribe(member, body)
         self._renew_target()
         before = member.assigned
-        self._reconcile(member, owned, body)
+        self._reconcile(member, owned)
         everything = body["rebalance_timeout_ms"] != -1 and body["subscribed_topic_names"] is not None
         tell = epoch == _JOIN or (everything and owned is not None) or member.assigned != before
         return {
@@ -135,6 +137,8 @@ class ModernGroup:
 
     @staticmethod
     def _subscribe(member: ModernMember, body: Body) -> None:
+        if body["rebalance_timeout_ms"] > 0:
+            member.rebalance = body["rebalance_timeout_ms"] / 1000.0
         if body["subscribed_topic_names"] is not None:
             member.topics = tuple(body["subscribed_topic_names"])
         pattern = body.get("subscribed_topic_regex")
@@ -205,7 +209,7 @@ class ModernGroup:
             member.target = shares[member.id]
         self._changed(f"target of epoch {self.epoch}: { {m.id: _short(m.target) for m in members} }")
 
-    def _reconcile(self, member: ModernMember, owned: frozenset[TopicPartition] | None, body: Body) -> None:
+    def _reconcile(self, member: ModernMember, owned: frozenset[TopicPartition] | None) -> None:
         """Bring a member one step nearer to its target: first it gives up, then it gets what others have given up."""
         if member.revoking and (owned is None or owned & member.revoking):
             return
@@ -213,7 +217,7 @@ class ModernGroup:
         keep, gone = member.assigned & member.target, member.assigned - member.target
         if gone and (owned is None or owned & gone):
             member.assigned, member.revoking = keep, gone
-            self._time_to_revoke(member, body["rebalance_timeout_ms"])
+            self._time_to_revoke(member)
             return
         others = [other for other in self.members.values() if other is not member]
         taken = frozenset[TopicPartition]().union(*(other.assigned | other.revoking for other in others))
@@ -221,7 +225,7 @@ class ModernGroup:
         if member.epoch != self.epoch:
             member.previous, member.epoch = member.epoch, self.epoch
 
-    def _time_to_revoke(self, member: ModernMember, given_ms: int) -> None:
+    def _time_to_revoke(self, member: ModernMember) -> None:
         member.since += 1
         since = member.since
 
@@ -229,7 +233,7 @@ class ModernGroup:
             if self.members.get(member.id) is member and member.revoking and member.since == since:
                 self._remove(member, "has not given its partitions up in time")
 
-        self._timer(given_ms / 1000.0 if given_ms > 0 else 3.0 * self._session, over)
+        self._timer(3.0 * self._session if member.rebalance is None else member.rebalance, over)
 
     # -- topics' ids ----------------------------------------------------------------------------------
 
@@ -287,10 +291,7 @@ class ModernGroup:
 
     def commit(self, body: Body) -> None:
         """Note the offsets of a commit that counts."""
-        for topic in body["topics"]:
-            for part in topic["partitions"]:
-                tp = TopicPartition(topic["name"], part["partition_index"])
-                self.committed[tp] = (part["committed_offset"], part["committed_metadata"] or "")
+        self.committed.update(offsets_in(body))
 
     def move(self) -> None:
         """Another broker coordinates: it knows everything, and the sessions start anew."""

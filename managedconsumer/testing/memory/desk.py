@@ -20,6 +20,8 @@ Body = dict[str, Any]
 _S = schemas
 _CONSUMER_DESCRIBE_KEY = _S.CONSUMER_GROUP_DESCRIBE.key
 _CLUSTER = "in-memory"
+#: TRANSACTIONAL_ID_AUTHORIZATION_FAILED: what makes every client give up at once, and say so.
+TRANSACTIONS_FORBIDDEN = 53
 
 
 class Desk:
@@ -44,6 +46,8 @@ class Desk:
         self.groups = Groups(self.topics, now, after, delay, interval)
         self.faults = Faults()
         self._without = () if modern else (MODERN_HEARTBEAT_KEY, _CONSUMER_DESCRIBE_KEY)
+        #: How many numbers were given to idempotent producers.
+        self.producers = 0
 
     def refuse(self, node: int, header: framing.RequestHeader, body: Body) -> Body | None:
         """The answer to a request that came to the wrong node; None: it is the right one, or any is."""
@@ -66,8 +70,10 @@ class Desk:
     def answer(self, node: int, header: framing.RequestHeader, body: Body) -> Body:
         """The answer to a request that is none of Fetch, JoinGroup and SyncGroup."""
         key = header.api.key
-        if key in _OF_TOPICS:
-            return _OF_TOPICS[key](self.topics, body)
+        if header.api is _S.CREATE_TOPICS:
+            return self.topics.create_topics(body)
+        if header.api is _S.DELETE_TOPICS:
+            return self._delete_topics(body)
         if key in _OF_A_NODE:
             return _OF_A_NODE[key](self.topics, node, body)
         if key in _OF_MEMBERS:
@@ -81,20 +87,45 @@ class Desk:
             return {"cluster_id": _CLUSTER, "controller_id": brokers[0]["broker_id"], "brokers": brokers}
         if header.api is _S.API_VERSIONS:
             return {"error_code": 0, "api_keys": api_keys(self._without)}
+        if header.api is _S.INIT_PRODUCER_ID:
+            return self._number_producer(body)
         return self._about_groups(node, header, body)
 
+    def _delete_topics(self, body: Body) -> Body:
+        answer = self.topics.delete_topics(body)
+        self.groups.forget_topics()
+        return answer
+
+    def _number_producer(self, body: Body) -> Body:
+        """InitProducerId: a new number for an idempotent producer. Transactional ones are not for this broker."""
+        if body["transactional_id"] is not None:
+            return {"error_code": TRANSACTIONS_FORBIDDEN, "producer_id": -1, "producer_epoch": -1}
+        return {"error_code": 0, "producer_id": self.new_producer(), "producer_epoch": 0}
+
+    def new_producer(self) -> int:
+        """A number that no other producer has, nor a transaction."""
+        self.producers += 1
+        return self.producers
+
     def _about_groups(self, node: int, header: framing.RequestHeader, body: Body) -> Body:
+        if header.api is _S.OFFSET_COMMIT:
+            return self.groups.commit(header.version, body)
         if header.api is _S.CONSUMER_GROUP_HEARTBEAT:
-            return self.groups.modern_heartbeat(header.client_id, body)
+            return self.groups.modern_heartbeat(header.version, header.client_id, body)
         if header.api is _S.LIST_GROUPS:
             mine = [name for name in self.groups.known if self.nodes.coordinator(name) == node]
             return looked_up.list_groups(self.groups, mine, body)
         if header.api is _S.DESCRIBE_GROUPS:
             return looked_up.describe_groups(self.groups, header.version, body)
+        if header.api is _S.OFFSET_DELETE:
+            return looked_up.delete_offsets(self.groups, self.topics, body)
         return looked_up.describe_consumer_groups(self.groups, self.topics, body)
 
     def _find(self, version: int, body: Body) -> Body:
         addresses = {each["node_id"]: each for each in self._addresses()}
+        if body["key_type"]:  # of a transaction, or of a share group
+            keys = {"coordinator_keys": body.get("coordinator_keys") or []}
+            return refusal(_S.FIND_COORDINATOR, version, keys, TRANSACTIONS_FORBIDDEN)
         if version >= _BATCHED_FIND:
             found = [{"key": key, **addresses[self.nodes.coordinator(key)]} for key in body["coordinator_keys"]]
             return {"coordinators": found}
@@ -140,10 +171,6 @@ class Desk:
 
 
 _BATCHED_FIND = 4
-_OF_TOPICS: Mapping[int, Callable[[Topics, Body], Body]] = {
-    _S.CREATE_TOPICS.key: Topics.create_topics,
-    _S.DELETE_TOPICS.key: Topics.delete_topics,
-}
 _OF_A_NODE: Mapping[int, Callable[[Topics, int, Body], Body]] = {
     _S.LIST_OFFSETS.key: Topics.list_offsets,
     _S.OFFSET_FOR_LEADER_EPOCH.key: Topics.epochs,
@@ -153,15 +180,13 @@ _OF_A_NODE: Mapping[int, Callable[[Topics, int, Body], Body]] = {
 _OF_MEMBERS: Mapping[int, Callable[[Groups, Body], Body]] = {
     _S.HEARTBEAT.key: Groups.heartbeat,
     _S.LEAVE_GROUP.key: Groups.leave,
-    _S.OFFSET_COMMIT.key: Groups.commit,
     _S.OFFSET_FETCH.key: Groups.offsets,
     _S.DELETE_GROUPS.key: looked_up.delete_groups,
-    _S.OFFSET_DELETE.key: looked_up.delete_offsets,
 }
 _OF_A_GROUP = frozenset(
     (
         *_OF_MEMBERS,
-        *(_S.JOIN_GROUP.key, _S.SYNC_GROUP.key, _S.DESCRIBE_GROUPS.key),
-        *(_S.CONSUMER_GROUP_HEARTBEAT.key, _CONSUMER_DESCRIBE_KEY),
+        *(_S.JOIN_GROUP.key, _S.SYNC_GROUP.key, _S.DESCRIBE_GROUPS.key, _S.OFFSET_COMMIT.key),
+        *(_S.CONSUMER_GROUP_HEARTBEAT.key, _CONSUMER_DESCRIBE_KEY, _S.OFFSET_DELETE.key),
     )
 )

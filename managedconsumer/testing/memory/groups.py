@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any, Callable, Mapping
 
 from managedconsumer import codes
-from managedconsumer.structs import TopicPartition
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+from managedconsumer.testing.memory import demands
 from managedconsumer.testing.memory.classic_group import ClassicGroup, Timer
 from managedconsumer.testing.memory.consumer_group import ModernGroup
 from managedconsumer.testing.memory.logs import UNKNOWN_TOPIC, Topics
@@ -15,8 +17,10 @@ Group = ClassicGroup | ModernGroup
 
 #: Kafka's ``group.consumer.session.timeout.ms``, in seconds.
 _SESSION = 45.0
-# Versions of JoinGroup: KIP-394, KIP-559.
-_MEMBER_ID_SINCE, _NULL_PROTOCOL_SINCE = 4, 7
+# Versions of JoinGroup (KIP-394, KIP-559), of SyncGroup (KIP-559), and of OffsetCommit (KIP-848).
+_MEMBER_ID_SINCE, _NULL_PROTOCOL_SINCE, _NAMED_SYNC_SINCE, _MODERN_COMMIT_SINCE = 4, 7, 5, 9
+_NOTHING = OffsetAndMetadata(-1)
+_JOIN = 0
 
 
 class Groups:
@@ -31,7 +35,7 @@ class Groups:
         """The group, made if need be; None for a KIP-848 group with members. One without members becomes classic."""
         found = self.known.get(name)
         if found is None or (isinstance(found, ModernGroup) and not found.members):
-            made = ClassicGroup(self._now, self._after, initial_delay=self._delay)
+            made = ClassicGroup(self._now, self._after, initial_delay=self._delay, name_member=_name)
             made.committed = {} if found is None else found.committed
             found = self.known[name] = made
         return found if isinstance(found, ClassicGroup) else None
@@ -54,10 +58,16 @@ class Groups:
             found = self.known[name] = made
         return found if isinstance(found, ModernGroup) else None
 
-    def committed(self, name: str) -> dict[TopicPartition, tuple[int, str]]:
-        """Offsets and metadata; nothing for a group that does not exist."""
+    def committed(self, name: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is committed; nothing for a group that does not exist."""
         found = self.known.get(name)
         return {} if found is None else found.committed
+
+    def forget_topics(self) -> None:
+        """What was committed for topics that are gone goes, too."""
+        there = self._topics.everything()
+        for group in self.known.values():
+            group.committed = {tp: offset for tp, offset in group.committed.items() if tp in there}
 
     def members(self, name: str) -> list[str]:
         """The ids of the members."""
@@ -74,11 +84,19 @@ class Groups:
 
     def join(self, version: int, client: str | None, body: Body, answer: Reply) -> None:
         """JoinGroup."""
+        code = demands.of_join(body)
+        if not code and body["member_id"] and body["group_id"] not in self.known:
+            code = codes.UNKNOWN_MEMBER_ID
+        if code:
+            answer(_join_answer(version, body, join_error(code, body["member_id"])))
+            return
         group = self.classic(body["group_id"])
         if group is None:
-            answer({"protocol_type": None, **join_error(codes.INCONSISTENT_GROUP_PROTOCOL, body["member_id"])})
+            refused = join_error(codes.INCONSISTENT_GROUP_PROTOCOL, body["member_id"])
+            answer(_join_answer(version, body, refused))
             return
-        patience = max(body["rebalance_timeout_ms"], body["session_timeout_ms"])
+        # Before version 1 a member has a session for that, too.
+        patience = body["session_timeout_ms"] if body["rebalance_timeout_ms"] < 0 else body["rebalance_timeout_ms"]
         body = {**body, "rebalance_timeout_ms": patience, "client_id": client}
         if version < _MEMBER_ID_SINCE and not body["member_id"] and body.get("group_instance_id") is None:
             # Older clients do not know the round trip for an id: they get it with the generation.
@@ -87,26 +105,27 @@ class Groups:
             if given and given[0]["member_id"] in group.pending:
                 body["member_id"] = given[0]["member_id"]
             elif given:
-                answer(given[0])
+                answer(_join_answer(version, body, given[0]))
                 return
+        group.join(body, lambda response: answer(_join_answer(version, body, response)))
 
-        def joined(response: dict[str, Any]) -> None:
-            if response["protocol_name"] is None and version < _NULL_PROTOCOL_SINCE:
-                response = {**response, "protocol_name": ""}
-            answer({"protocol_type": body["protocol_type"], **response})
-
-        group.join(body, joined)
-
-    def sync(self, body: Body, answer: Reply) -> None:
+    def sync(self, version: int, body: Body, answer: Reply) -> None:
         """SyncGroup."""
         group = self.known.get(body["group_id"])
-        if isinstance(group, ClassicGroup):
+        nameless = body.get("protocol_type") is None or body.get("protocol_name") is None
+        if version >= _NAMED_SYNC_SINCE and nameless:
+            answer({"error_code": codes.INCONSISTENT_GROUP_PROTOCOL, "assignment": b""})
+        elif not body["group_id"]:
+            answer({"error_code": codes.INVALID_GROUP_ID, "assignment": b""})
+        elif isinstance(group, ClassicGroup):
             group.sync(body, answer)
         else:
             answer({"error_code": codes.UNKNOWN_MEMBER_ID, "assignment": b""})
 
     def heartbeat(self, body: Body) -> dict[str, Any]:
         """Heartbeat."""
+        if not body["group_id"]:
+            return {"error_code": codes.INVALID_GROUP_ID}
         group = self.known.get(body["group_id"])
         return {"error_code": group.heartbeat(body) if isinstance(group, ClassicGroup) else codes.UNKNOWN_MEMBER_ID}
 
@@ -114,6 +133,8 @@ class Groups:
         """LeaveGroup."""
         leaving = body["members"] or [{"member_id": body["member_id"], "group_instance_id": None}]
         group = self.known.get(body["group_id"])
+        if not body["group_id"]:
+            return {"error_code": codes.INVALID_GROUP_ID, "members": []}
         if isinstance(group, ClassicGroup):
             answer = group.leave({"members": leaving})
         else:
@@ -127,11 +148,17 @@ class Groups:
 
     # -- KIP-848 members ------------------------------------------------------------------------------
 
-    def modern_heartbeat(self, client: str | None, body: Body) -> dict[str, Any]:
+    def modern_heartbeat(self, version: int, client: str | None, body: Body) -> dict[str, Any]:
         """ConsumerGroupHeartbeat."""
-        group = self.modern(body["group_id"])
-        if group is None:  # a classic group with members
-            return heartbeat_error(codes.GROUP_ID_NOT_FOUND, body["member_id"])
+        wrong = demands.of_heartbeat(version, body)
+        if wrong is not None:
+            return {**heartbeat_error(codes.INVALID_REQUEST, body["member_id"]), "error_message": wrong}
+        joins = body["member_epoch"] == _JOIN
+        found = self.modern(body["group_id"]) if joins else self.known.get(body["group_id"])
+        if not isinstance(found, ModernGroup):  # there is none, or a classic one (with members, if this one joins)
+            text = f"Group {body['group_id']} not found."
+            return {**heartbeat_error(codes.GROUP_ID_NOT_FOUND, body["member_id"]), "error_message": text}
+        group = found
         answer = group.heartbeat(body)
         member = group.members.get(answer["member_id"])
         if member is not None:
@@ -140,21 +167,30 @@ class Groups:
 
     # -- offsets --------------------------------------------------------------------------------------
 
-    def commit(self, body: Body) -> dict[str, Any]:
+    def commit(self, version: int, body: Body) -> dict[str, Any]:
         """OffsetCommit."""
-        group: Group | None = self.known.get(body["group_id"]) or self.classic(body["group_id"])
-        code = codes.GROUP_ID_NOT_FOUND if group is None else group.check_commit(body)
-        topics = []
+        name, group = body["group_id"], self.known.get(body["group_id"])
+        if group is None and body["generation_id_or_member_epoch"] < 0:
+            group = self.classic(name)  # of somebody who only keeps offsets there
+        if group is None:
+            code = codes.GROUP_ID_NOT_FOUND if version >= _MODERN_COMMIT_SINCE else codes.ILLEGAL_GENERATION
+        else:
+            code = group.check_commit(body)
+        topics, taken = [], []
         for topic in body["topics"]:
-            parts = []
+            parts, good = [], []
             for part in topic["partitions"]:
-                known = self._topics.log(topic["name"], part["partition_index"]) is not None
-                parts.append(
-                    {"partition_index": part["partition_index"], "error_code": code if known else UNKNOWN_TOPIC}
-                )
+                number = part["partition_index"]
+                refused = code or demands.of_text(part["committed_metadata"])
+                if self._topics.log(topic["name"], number) is None:
+                    refused = UNKNOWN_TOPIC
+                if not refused:
+                    good.append(part)
+                parts.append({"partition_index": number, "error_code": refused})
             topics.append({"name": topic["name"], "partitions": parts})
+            taken.append({"name": topic["name"], "partitions": good})
         if group is not None and not code:
-            group.commit(body)
+            group.commit({"topics": taken})
         return {"topics": topics}
 
     def offsets(self, body: Body) -> dict[str, Any]:
@@ -180,7 +216,26 @@ class Groups:
         for topic in asked:
             parts = []
             for number in topic["partition_indexes"]:
-                offset, text = committed.get(TopicPartition(topic["name"], number), (-1, ""))
-                parts.append({"partition_index": number, "committed_offset": offset, "metadata": text})
+                found = committed.get(TopicPartition(topic["name"], number), _NOTHING)
+                parts.append(
+                    {
+                        "partition_index": number,
+                        "committed_offset": found.offset,
+                        "committed_leader_epoch": found.leader_epoch,
+                        "metadata": found.metadata,
+                    }
+                )
             topics.append({"name": topic["name"], "partitions": parts})
         return topics
+
+
+def _name(body: Body) -> str:
+    """The id of a new member, as Kafka makes it: of the instance or the client, with a random end."""
+    return f"{body.get('group_instance_id') or body['client_id'] or ''}-{uuid.uuid4()}"
+
+
+def _join_answer(version: int, body: Body, response: dict[str, Any]) -> dict[str, Any]:
+    """A JoinGroup's answer, with what a version says in its own way."""
+    if response["protocol_name"] is None:
+        return {"protocol_type": None, **response, **({"protocol_name": ""} if version < _NULL_PROTOCOL_SINCE else {})}
+    return {"protocol_type": body["protocol_type"], **response}

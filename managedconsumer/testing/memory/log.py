@@ -8,15 +8,20 @@ from itertools import islice
 from operator import itemgetter
 from typing import Iterator, Sequence
 
+from managedconsumer.testing.memory.producers import Producers, Stamp
 from managedconsumer.wire.records import Message, PartitionContext, RecordChunk
 from managedconsumer.wire.records import format as fmt
+from managedconsumer.wire.records.crc32c import crc32c
 from managedconsumer.wire.records.encode import encode_marker
 
 _HEAD = struct.Struct(">qi")  # base offset, length of what follows
 _EPOCH = struct.Struct(">i")
 #: From byte 21 of a batch on: attributes, last offset delta, base timestamp, newest timestamp, producer's id.
 _ABOUT = struct.Struct(">hiqqq")
+#: From byte 43 on: producer's id and epoch, first sequence number, how many records.
+_STAMP = struct.Struct(">qhii")
 _ABOUT_AT, _SMALLEST = 21, 61
+_STAMP_AT, _CRC_AT, _CORRUPT = 43, 17, 2
 _end = itemgetter(1)  # of an entry of Log
 
 
@@ -30,8 +35,27 @@ class Log:
         self._epochs: list[tuple[int, int]] = [(0, 0)]  # epoch, its first offset
         self._open: dict[int, int] = {}  # producer's id: first offset of its transaction
         self._aborted: list[tuple[int, int, int]] = []  # producer's id, first offset, the marker's offset
+        self._producers = Producers()
 
     # -- writing --------------------------------------------------------------------------------------
+
+    def take(self, data: bytes) -> tuple[int, int]:
+        """A batch that a client sends: the error code, and the first record's offset, -1 if it is refused.
+
+        One that an idempotent producer has sent before is not written again; its offset is that of the first time.
+        """
+        stamp = _stamp_of(data)
+        code, offset = (0, None) if stamp is None else self._producers.judge(stamp)
+        if code or offset is not None:
+            return code, -1 if offset is None else offset
+        try:
+            _check(data)
+            offset = self.append(data)
+        except ValueError:
+            return _CORRUPT, -1
+        if stamp is not None:
+            self._producers.wrote(stamp, offset)
+        return 0, offset
 
     def append(self, data: bytes) -> int:
         """Take one or more batches in and number their records; the first one's offset. ValueError for damage."""
@@ -130,3 +154,22 @@ class Log:
             return -1, -1
         ends = [first for _, first in self._epochs[number:]]
         return self._epochs[number - 1][0], ends[0] if ends else self.end
+
+
+def _stamp_of(data: bytes) -> Stamp | None:
+    """What an idempotent producer says of its batch; None: it is no such producer."""
+    if len(data) < _SMALLEST:
+        return None
+    producer, epoch, first, count = _STAMP.unpack_from(data, _STAMP_AT)
+    return None if producer < 0 or first < 0 else Stamp(producer, epoch, first, (first + count - 1) & 0x7FFFFFFF)
+
+
+def _check(data: bytes) -> None:
+    """Raises ValueError for a batch that is not what its checksum says."""
+    pos = 0
+    while pos + _SMALLEST <= len(data):
+        stop = pos + _HEAD.size + _HEAD.unpack_from(data, pos)[1]
+        (claimed,) = struct.unpack_from(">I", data, pos + _CRC_AT)
+        if stop <= pos or crc32c(data[pos + _ABOUT_AT : stop]) != claimed:
+            raise ValueError("the checksum of a record batch is wrong")
+        pos = stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Any, Mapping
 
@@ -13,9 +14,12 @@ from managedconsumer.testing.memory.nodes import Nodes
 Body = Mapping[str, Any]
 
 OUT_OF_RANGE, UNKNOWN_TOPIC, EXISTS, INVALID_PARTITIONS, CORRUPT = 1, 3, 36, 37, 2
-FENCED_EPOCH, UNKNOWN_EPOCH = 74, 75
+FENCED_EPOCH, UNKNOWN_EPOCH, INVALID_TOPIC = 74, 75, 17
 _READ_COMMITTED = 1
 _LATEST, _EARLIEST, _NEWEST = -1, -2, -3
+#: Kafka's names of topics; "." and ".." are none.
+_NAME = r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}"
+_DEFAULT_PARTITIONS = -1
 
 
 class Topics:
@@ -28,14 +32,18 @@ class Topics:
 
     def create(self, name: str, partitions: int) -> int:
         """The error code."""
-        if name in self.logs:
-            return EXISTS
-        if partitions < 1:
-            return INVALID_PARTITIONS
-        self.logs[name] = []
-        self._ids[name] = uuid.uuid4().bytes
-        self.grow(name, partitions)
-        return 0
+        code = self.refuse_new(name, partitions)
+        if not code:
+            self.logs[name] = []
+            self._ids[name] = uuid.uuid4().bytes
+            self.grow(name, partitions)
+        return code
+
+    def refuse_new(self, name: str, partitions: int) -> int:
+        """The error code for a new topic; or 0."""
+        if not re.fullmatch(_NAME, name):
+            return INVALID_TOPIC
+        return EXISTS if name in self.logs else INVALID_PARTITIONS if partitions < 1 else 0
 
     def grow(self, name: str, partitions: int) -> None:
         """More partitions, until there are ``partitions``; the nodes lead them in turn."""
@@ -85,10 +93,10 @@ class Topics:
             "brokers": brokers,
             "cluster_id": "in-memory",
             "controller_id": brokers[0]["node_id"] if brokers else -1,
-            "topics": [self._about(name or "") for name in names],
+            "topics": [self._about(name) for name in names],
         }
 
-    def _about(self, name: str) -> dict[str, Any]:
+    def _about(self, name: str | None) -> dict[str, Any]:
         replicas = self._nodes.numbers
         parts = [
             {
@@ -99,16 +107,21 @@ class Topics:
                 "replica_nodes": replicas,
                 "isr_nodes": [node for node in replicas if self._nodes.is_up(node)],
             }
-            for number, log in enumerate(self.logs.get(name, ()))
+            for number, log in enumerate(self.logs.get(name or "", ()))
         ]
-        code = 0 if name in self.logs else UNKNOWN_TOPIC
+        if name is None:
+            return {"error_code": codes.UNKNOWN_TOPIC_ID, "name": None, "topic_id": bytes(16), "partitions": []}
+        missing = UNKNOWN_TOPIC if re.fullmatch(_NAME, name) else INVALID_TOPIC
+        code = 0 if name in self.logs else missing
         return {"error_code": code, "name": name, "topic_id": self.id_of(name), "partitions": parts}
 
     def create_topics(self, body: Body) -> dict[str, Any]:
         """CreateTopics' answer."""
         made = []
+        make = self.refuse_new if body["validate_only"] else self.create
         for entry in body["topics"]:
-            code = self.create(entry["name"], max(1, entry["num_partitions"]))
+            wanted = entry["num_partitions"]
+            code = make(entry["name"], 1 if wanted == _DEFAULT_PARTITIONS else wanted)
             made.append({"name": entry["name"], "topic_id": self.id_of(entry["name"]), "error_code": code})
         return {"topics": made}
 
@@ -137,10 +150,7 @@ class Topics:
                 log, offset = self.log(topic["name"], part["index"]), -1
                 code = self._refuse(node, log)
                 if log is not None and not code:
-                    try:
-                        offset = log.append(bytes(part["records"] or b""))
-                    except ValueError:
-                        code = CORRUPT
+                    code, offset = log.take(bytes(part["records"] or b""))
                 parts.append({"index": part["index"], "error_code": code, "base_offset": offset, "record_errors": []})
             responses.append({"name": topic["name"], "partition_responses": parts})
         return {"responses": responses}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Iterable
 
 from managedconsumer import codes
+from managedconsumer.coordinator.protocol import ConsumerProtocolMemberMetadata
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.memory.classic_group import ClassicGroup
 from managedconsumer.testing.memory.consumer_group import ModernGroup, ModernMember
 from managedconsumer.testing.memory.groups import Group, Groups
-from managedconsumer.testing.memory.logs import Topics
+from managedconsumer.testing.memory.logs import UNKNOWN_TOPIC, Topics
 from managedconsumer.testing.memory.member import Body, GroupState
 
 NON_EMPTY_GROUP, SUBSCRIBED = 68, 86
@@ -27,9 +28,9 @@ def list_groups(groups: Groups, mine: Iterable[str], body: Body) -> dict[str, An
         group = groups.known[name]
         kind = "consumer" if isinstance(group, ModernGroup) else "classic"
         if (not states or _state(group).lower() in states) and (not types or kind in types):
-            protocol = _CONSUMER if isinstance(group, ModernGroup) or group.generation else ""
+            protocol = _CONSUMER if isinstance(group, ModernGroup) else group.kind or ""
             entry = {"group_id": name, "protocol_type": protocol, "group_state": _state(group)}
-            found.append({**entry, "group_type": kind.capitalize()})
+            found.append({**entry, "group_type": kind})
     return {"error_code": 0, "groups": found}
 
 
@@ -41,21 +42,23 @@ def describe_groups(groups: Groups, version: int, body: Body) -> dict[str, Any]:
 def _describe(name: str, group: Group | None, version: int) -> dict[str, Any]:
     entry: dict[str, Any] = {"group_id": name, "protocol_data": "", "protocol_type": "", "members": []}
     if not isinstance(group, ClassicGroup):
-        missing = {"error_code": codes.GROUP_ID_NOT_FOUND, "error_message": f"Group {name} not found."}
+        text = f"Group {name} not found." if group is None else f"Group {name} is not a classic group."
+        missing = {"error_code": codes.GROUP_ID_NOT_FOUND, "error_message": text}
         return {**entry, "group_state": "Dead", **(missing if version >= _NOT_FOUND_SINCE else {})}
+    settled = group.state is GroupState.STABLE
     members = [
         {
             "member_id": member.id,
             "group_instance_id": member.instance,
             "client_id": member.client,
             "client_host": _HOST,
-            "member_metadata": dict(member.protocols).get(group.protocol or "", b""),
+            "member_metadata": dict(member.protocols).get(group.protocol or "", b"") if settled else b"",
             "member_assignment": member.assignment,
         }
         for member in group.members.values()
     ]
-    state = {"group_state": group.state.value, "protocol_data": group.protocol or ""}
-    return {**entry, **state, "protocol_type": _CONSUMER if group.generation else "", "members": members}
+    state = {"group_state": group.state.value, "protocol_data": (group.protocol or "") if settled else ""}
+    return {**entry, **state, "protocol_type": group.kind or "", "members": members}
 
 
 def describe_consumer_groups(groups: Groups, topics: Topics, body: Body) -> dict[str, Any]:
@@ -70,7 +73,8 @@ def describe_consumer_groups(groups: Groups, topics: Topics, body: Body) -> dict
             members = [_modern_member(each, topics) for each in group.members.values()]
             entry |= {"assignor_name": group.assignor, "members": members}
         else:
-            entry |= {"error_code": codes.GROUP_ID_NOT_FOUND, "error_message": f"Group {name} not found."}
+            text = f"Group {name} not found." if group is None else f"Group {name} is not a consumer group."
+            entry |= {"error_code": codes.GROUP_ID_NOT_FOUND, "error_message": text}
         found.append(entry)
     return {"groups": found}
 
@@ -92,7 +96,7 @@ def _modern_member(member: ModernMember, topics: Topics) -> dict[str, Any]:
         "client_id": member.client,
         "client_host": _HOST,
         "subscribed_topic_names": list(member.topics),
-        "subscribed_topic_regex": None if member.pattern is None else member.pattern.pattern,
+        "subscribed_topic_regex": "" if member.pattern is None else member.pattern.pattern,
         "assignment": by_topic(member.assigned),
         "target_assignment": by_topic(member.target),
         "member_type": 1,
@@ -111,20 +115,34 @@ def delete_groups(groups: Groups, body: Body) -> dict[str, Any]:
     return {"results": results}
 
 
-def delete_offsets(groups: Groups, body: Body) -> dict[str, Any]:
-    """OffsetDelete: of a group that has no members."""
+def delete_offsets(groups: Groups, topics: Topics, body: Body) -> dict[str, Any]:
+    """OffsetDelete: of topics that the group's members do not read."""
     group = groups.known.get(body["group_id"])
     if group is None:
         return {"error_code": codes.GROUP_ID_NOT_FOUND, "topics": []}
-    code = SUBSCRIBED if group.members else 0
-    topics = []
+    if isinstance(group, ClassicGroup) and group.members and group.kind != _CONSUMER:
+        return {"error_code": NON_EMPTY_GROUP, "topics": []}
+    read = _read_by(group, topics)
+    answers = []
     for topic in body["topics"]:
+        name = topic["name"]
+        code = UNKNOWN_TOPIC if name not in topics.logs else SUBSCRIBED if name in read else 0
         numbers = [part["partition_index"] for part in topic["partitions"]]
         for number in () if code else numbers:
-            group.committed.pop(TopicPartition(topic["name"], number), None)
+            group.committed.pop(TopicPartition(name, number), None)
         parts = [{"partition_index": number, "error_code": code} for number in numbers]
-        topics.append({"name": topic["name"], "partitions": parts})
-    return {"error_code": 0, "topics": topics}
+        answers.append({"name": name, "partitions": parts})
+    return {"error_code": 0, "topics": answers}
+
+
+def _read_by(group: Group, topics: Topics) -> set[str]:
+    """The topics that the members subscribe to."""
+    if isinstance(group, ModernGroup):
+        members = group.members.values()
+        found = {name for member in members for name in member.topics}
+        return found | {t for t in topics.logs for m in members if m.pattern and m.pattern.fullmatch(t)}
+    blobs = [dict(member.protocols).get(group.protocol or "", b"") for member in group.members.values()]
+    return {name for blob in blobs if blob for name in ConsumerProtocolMemberMetadata.decode(blob).topics}
 
 
 def _state(group: Group) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Callable, Mapping
 
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+
 Body = Mapping[str, Any]
 Reply = Callable[[dict[str, Any]], None]
 
@@ -41,6 +43,17 @@ class MemberEntry:
 def protocols_of(body: Body) -> list[tuple[str, bytes]]:
     """The assignors that a join offers, with the member's metadata for each."""
     return [(entry["name"], bytes(entry["metadata"])) for entry in body["protocols"]]
+
+
+def offsets_in(body: Body) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What an OffsetCommit commits."""
+    return {
+        TopicPartition(topic["name"], part["partition_index"]): OffsetAndMetadata(
+            part["committed_offset"], part["committed_metadata"] or "", part.get("committed_leader_epoch", -1)
+        )
+        for topic in body["topics"]
+        for part in topic["partitions"]
+    }
 
 
 def join_error(code: int, member_id: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ VERSIONS: dict[int, tuple[int, int]] = {
     19: (2, 6),  # CreateTopics
     20: (1, 5),  # DeleteTopics
     21: (0, 2),  # DeleteRecords
+    22: (0, 5),  # InitProducerId
     23: (2, 4),  # OffsetForLeaderEpoch
     AUTHENTICATE_KEY: (0, 2),
     42: (0, 2),  # DeleteGroups

@@ -153,7 +153,7 @@ class Serving:
         elif header.api is _S.JOIN_GROUP:
             self._desk.groups.join(header.version, header.client_id, body, answer)
         elif header.api is _S.SYNC_GROUP:
-            self._desk.groups.sync(body, answer)
+            self._desk.groups.sync(header.version, body, answer)
         elif header.api is _S.PRODUCE:
             response = self._desk.answer(self._at, header, body)
             self._wake()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Mapping
 
 from managedconsumer import codes
-from managedconsumer.structs import TopicPartition
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.testing.memory.classic_group import ClassicGroup
 from managedconsumer.testing.memory.consumer_group import ModernGroup, topic_id
 from managedconsumer.testing.memory.member import Body, Reply, heartbeat_error, join_error
@@ -206,7 +206,7 @@ class Brokers:
             parts = []
             for number in topic["partition_indexes"]:
                 tp = TopicPartition(topic["name"], number)
-                offset, metadata = self.group.committed.get(tp, (-1, ""))
+                offset, metadata, _ = self.group.committed.get(tp, OffsetAndMetadata(-1))
                 self.on_committed_told(tp, offset)
                 parts.append(
                     {

@@ -25,6 +25,7 @@ from managedconsumer.wire.protocol.schemas_cluster import METADATA as METADATA
 from managedconsumer.wire.protocol.schemas_cluster import SASL_AUTHENTICATE as SASL_AUTHENTICATE
 from managedconsumer.wire.protocol.schemas_cluster import SASL_HANDSHAKE as SASL_HANDSHAKE
 from managedconsumer.wire.protocol.schemas_fetching import FETCH as FETCH
+from managedconsumer.wire.protocol.schemas_fetching import INIT_PRODUCER_ID as INIT_PRODUCER_ID
 from managedconsumer.wire.protocol.schemas_fetching import LIST_OFFSETS as LIST_OFFSETS
 from managedconsumer.wire.protocol.schemas_fetching import OFFSET_FOR_LEADER_EPOCH as OFFSET_FOR_LEADER_EPOCH
 from managedconsumer.wire.protocol.schemas_fetching import PRODUCE as PRODUCE

@@ -170,3 +170,23 @@ PRODUCE = Api(
             rack                               string?               = null
     """,
 )
+
+# Not sent by us: the in-memory broker answers it, as other clients' producers ask for it.
+INIT_PRODUCER_ID = Api(
+    "InitProducerId",
+    22,
+    versions="0-5",
+    flexible="2+",
+    request="""
+        transactional_id        string?
+        transaction_timeout_ms  int32
+        producer_id             int64    3+  = -1  needed
+        producer_epoch          int16    3+  = -1  needed
+    """,
+    response="""
+        throttle_time_ms  int32  = 0
+        error_code        int16  = 0
+        producer_id       int64  = -1
+        producer_epoch    int16
+    """,
+)
