@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from managedconsumer.spark.claiming import group_claims as group_claims
     from managedconsumer.spark.claims.chains import ObjectClaims as ObjectClaims
+    from managedconsumer.spark.claims.delta import DeltaClaims as DeltaClaims
     from managedconsumer.spark.claims.group import GroupClaims as GroupClaims
+    from managedconsumer.spark.claims.iceberg import IcebergClaims as IcebergClaims
     from managedconsumer.spark.claims.log import ClaimLog as ClaimLog
     from managedconsumer.spark.claims.sql import SqlClaims as SqlClaims
     from managedconsumer.spark.events import PageViews as PageViews
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "ClaimLog": "claims.log",
     "ClaimStore": "store",
+    "DeltaClaims": "claims.delta",
     "GroupClaims": "claims.group",
+    "IcebergClaims": "claims.iceberg",
     "LagListener": "lag",
     "ManagedKafkaReader": "source",
     "ManagedKafkaSource": "source",
