@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from managedconsumer.spark.lag import LagListener as LagListener
     from managedconsumer.spark.lag import SourceLag as SourceLag
     from managedconsumer.spark.pageviews import PageViewCounts as PageViewCounts
+    from managedconsumer.spark.plans import ColumnsUsed as ColumnsUsed
+    from managedconsumer.spark.plans import columns_used as columns_used
     from managedconsumer.spark.progress import ProgressListener as ProgressListener
     from managedconsumer.spark.reports import progress_of as progress_of
     from managedconsumer.spark.session import make_session as make_session
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "ClaimLog": "claims.log",
     "ClaimStore": "store",
+    "ColumnsUsed": "plans",
     "DeltaClaims": "claims.delta",
     "GroupClaims": "claims.group",
     "IcebergClaims": "claims.iceberg",
@@ -44,6 +47,7 @@ _HOMES = {
     "ProgressListener": "progress",
     "SourceLag": "lag",
     "SqlClaims": "claims.sql",
+    "columns_used": "plans",
     "group_claims": "claiming",
     "make_session": "session",
     "progress_of": "reports",
