@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from managedconsumer.spark.claiming import group_claims as group_claims
     from managedconsumer.spark.claims.chains import ObjectClaims as ObjectClaims
+    from managedconsumer.spark.claims.delta import DeltaClaims as DeltaClaims
     from managedconsumer.spark.claims.group import GroupClaims as GroupClaims
+    from managedconsumer.spark.claims.iceberg import IcebergClaims as IcebergClaims
     from managedconsumer.spark.claims.log import ClaimLog as ClaimLog
     from managedconsumer.spark.claims.sql import SqlClaims as SqlClaims
     from managedconsumer.spark.events import PageViews as PageViews
     from managedconsumer.spark.lag import LagListener as LagListener
     from managedconsumer.spark.lag import SourceLag as SourceLag
     from managedconsumer.spark.pageviews import PageViewCounts as PageViewCounts
+    from managedconsumer.spark.plans import ColumnsUsed as ColumnsUsed
+    from managedconsumer.spark.plans import columns_used as columns_used
     from managedconsumer.spark.progress import ProgressListener as ProgressListener
     from managedconsumer.spark.reports import progress_of as progress_of
     from managedconsumer.spark.session import make_session as make_session
@@ -29,7 +33,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "ClaimLog": "claims.log",
     "ClaimStore": "store",
+    "ColumnsUsed": "plans",
+    "DeltaClaims": "claims.delta",
     "GroupClaims": "claims.group",
+    "IcebergClaims": "claims.iceberg",
     "LagListener": "lag",
     "ManagedKafkaReader": "source",
     "ManagedKafkaSource": "source",
@@ -40,6 +47,7 @@ _HOMES = {
     "ProgressListener": "progress",
     "SourceLag": "lag",
     "SqlClaims": "claims.sql",
+    "columns_used": "plans",
     "group_claims": "claiming",
     "make_session": "session",
     "progress_of": "reports",

@@ -9,11 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Collection, Mapping
 
-from managedconsumer.spark.claims.chains import ObjectClaims
 from managedconsumer.spark.claims.group import Commit, Commits, GroupClaims
 from managedconsumer.spark.claims.log import ClaimLog
 from managedconsumer.spark.claims.objects import objects_at
-from managedconsumer.spark.claims.sql import SCHEMES, SqlClaims
+from managedconsumer.spark.claims.places import log_at
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.ranges import StreamOffset
 from managedconsumer.spark.topics import Offsets, TopicView
@@ -103,12 +102,6 @@ def claiming_of(view: TopicView, commit: Commit) -> Claiming | None:
     if options.claims is not None:
         return GroupClaiming(GroupClaims(objects_at(options.claims), lambda tps: commits_of(view, tps), commit))
     return None if options.store is None else LogClaiming(log_at(options.store))
-
-
-def log_at(place: str) -> ClaimLog:
-    """The claim log of a directory, a URL of an object store, or a database."""
-    scheme = place.split("://", 1)[0] if "://" in place else ""
-    return SqlClaims(place) if scheme in SCHEMES else ObjectClaims(objects_at(place))
 
 
 def commits_of(view: TopicView, tps: Collection[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -19,7 +19,7 @@ from managedconsumer.runtime.cluster.cluster import parse_bootstrap
 from managedconsumer.runtime.fetch_range import RangeLimits
 from managedconsumer.runtime.net.settings import ConnectionSettings
 from managedconsumer.spark.claims.objects import objects_at
-from managedconsumer.spark.claims.sql import SCHEMES, SqlClaims
+from managedconsumer.spark.claims.places import log_at
 from managedconsumer.spark.columns import ERRORS, check_names
 from managedconsumer.spark.decoding.decoders import parse_format
 from managedconsumer.spark.decoding.formats import ValueFormat
@@ -190,8 +190,8 @@ class SourceOptions:
             return
         try:
             # Opens nothing, but knows what it needs.
-            if self.store is not None and place.split("://", 1)[0] in SCHEMES:
-                SqlClaims(place)
+            if self.store is not None:
+                log_at(place)
             else:
                 objects_at(place)
         except (ConfigurationError, MissingPackageError, ValueError) as error:

@@ -20,9 +20,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from managedconsumer.spark.claiming import group_claims, log_at
+from managedconsumer.spark.claiming import group_claims
 from managedconsumer.spark.claims.log import ClaimLog
 from managedconsumer.spark.claims.objects import LocalObjects
+from managedconsumer.spark.claims.places import log_at
 from managedconsumer.spark.claims.sql import SqlClaims
 from managedconsumer.spark.ranges import StreamOffset
 from managedconsumer.testing import DevBroker

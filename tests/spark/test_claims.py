@@ -14,11 +14,12 @@ import pytest
 
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
-from managedconsumer.spark.claiming import group_claims, log_at
+from managedconsumer.spark.claiming import group_claims
 from managedconsumer.spark.claims.chains import ObjectClaims
 from managedconsumer.spark.claims.group import GroupClaims
 from managedconsumer.spark.claims.log import ClaimLog, claimed
 from managedconsumer.spark.claims.objects import FsspecObjects, LocalObjects
+from managedconsumer.spark.claims.places import log_at
 from managedconsumer.spark.claims.sql import SqlClaims
 from managedconsumer.spark.ranges import OffsetRange, StreamOffset
 from managedconsumer.structs import TopicPartition
@@ -27,7 +28,12 @@ from tests.spark.queries import Query, Row
 
 TOPIC = "views"
 T0, T1 = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
-PLACES: list[Any] = ["directory", "fsspec", "sqlite", pytest.param("postgresql", marks=pytest.mark.slow)]
+# The last three take more than a second.
+PLACES: list[Any] = [
+    *("directory", "fsspec", "sqlite"),
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("postgresql", "delta", "iceberg")),
+]
+PACKAGES = {"fsspec": "fsspec", "delta": "deltalake", "iceberg": "pyiceberg"}
 Make = Callable[..., "Writer"]
 
 
@@ -45,8 +51,8 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def place_for(request: Any, path: Path) -> str:
     """A new place of the kind that the fixture's parameter names."""
-    if request.param == "fsspec":
-        pytest.importorskip("fsspec")
+    if request.param in PACKAGES:
+        pytest.importorskip(PACKAGES[request.param])
     if request.param != "postgresql":
         return place_of(request.param, path)
     import psycopg
@@ -58,7 +64,13 @@ def place_for(request: Any, path: Path) -> str:
 
 
 def place_of(kind: str, path: Path) -> str:
-    return {"directory": str(path), "fsspec": f"local://{path}/objects", "sqlite": f"sqlite:///{path}/claims.db"}[kind]
+    return {
+        "directory": str(path),
+        "fsspec": f"local://{path}/objects",
+        "sqlite": f"sqlite:///{path}/claims.db",
+        "delta": f"delta://{path}/claims",
+        "iceberg": f"iceberg://lake/views.claims?type=sql&uri=sqlite:///{path}/catalog.db&warehouse=file://{path}/lake",
+    }[kind]
 
 
 @pytest.fixture(params=PLACES)
@@ -123,7 +135,10 @@ def test_rows_and_claims_are_written_together_or_not_at_all(tmp_path: Path) -> N
     assert (log.ends(), log.winners()) == ({T0: 2}, {})
 
 
-@pytest.mark.parametrize("place", ["mysql://host/db", "sqlite://host/x.db", "nosuchscheme://x/y"])
+@pytest.mark.parametrize(
+    "place",
+    ["mysql://host/db", "sqlite://host/x.db", "nosuchscheme://x/y", "delta://host/claims", "iceberg://lake/claims"],
+)
 def test_a_place_that_cannot_be_used_is_told_at_once(place: str) -> None:
     options = {"store": place}
     with pytest.raises(ConfigurationError, match="claims cannot be kept at"):

@@ -1,0 +1,103 @@
+"""Claims in a Delta table. Needs the package deltalake."""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+from typing import Any, Collection, Mapping, Sequence
+from urllib.parse import unquote, urlparse
+
+from managedconsumer.errors import ConfigurationError, MissingPackageError
+from managedconsumer.spark.claims.tables import Ends, TableClaims, schema
+from managedconsumer.structs import TopicPartition
+
+#: The scheme of ``store``, alone or with that of an object store: ``delta+s3``.
+SCHEME = "delta"
+
+
+class DeltaClaims(TableClaims):
+    """A :class:`~managedconsumer.spark.claims.log.ClaimLog` in a Delta table, which it makes. Used by one thread.
+
+    ``url``: ``delta:///absolute/path``, or ``delta+s3://bucket/path`` with any scheme that deltalake knows.
+    ``storage_options`` go to deltalake; without them it looks for credentials in the environment. The ends are
+    application transactions of the Delta protocol (``txn``), so they outlive checkpoints and clean-ups of the log.
+    Opens nothing before the first call. Raises ConfigurationError for another URL, MissingPackageError without
+    deltalake.
+    """
+
+    def __init__(self, url: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self._path = _path(url)
+        self._options = dict(storage_options or {})
+        self._table: Any = None
+        if find_spec("deltalake") is None or find_spec("pyarrow") is None:
+            raise MissingPackageError(
+                "claims in a Delta table need deltalake and pyarrow: pip install 'managedconsumer[delta]', in the "
+                "driver's environment"
+            )
+
+    def __repr__(self) -> str:
+        return f"DeltaClaims({self._path!r})"
+
+    def _look(self, *, make: bool) -> Any:
+        """See :meth:`TableClaims._look`."""
+        from deltalake import DeltaTable
+
+        if self._table is not None:
+            self._table.update_incremental()
+            return self._table
+        if not DeltaTable.is_deltatable(self._path, self._options):
+            if not make:
+                return None
+            DeltaTable.create(self._path, schema(), mode="ignore", storage_options=self._options)
+        self._table = DeltaTable(self._path, storage_options=self._options)
+        return self._table
+
+    def _marks(self, version: Any, tps: Collection[TopicPartition]) -> Ends:
+        """See :meth:`TableClaims._marks`."""
+        found = {tp: version.transaction_version(_name(tp)) for tp in tps}
+        return {tp: int(end) for tp, end in found.items() if end is not None}
+
+    def _append(self, version: Any, ends: Ends, rows: Any) -> bool:
+        """See :meth:`TableClaims._append`."""
+        from deltalake import CommitProperties, Transaction, write_deltalake
+        from deltalake.exceptions import CommitFailedError
+
+        marks = [Transaction(_name(tp), end) for tp, end in ends.items()]
+        try:
+            # Otherwise deltalake tries again by itself behind a concurrent commit, which may have been another claim.
+            properties = CommitProperties(app_transactions=marks, max_commit_retries=0)
+            write_deltalake(version, rows, mode="append", commit_properties=properties)
+        except CommitFailedError:
+            self._table = None
+            return False
+        return True
+
+    def _rows(self, version: Any, columns: Sequence[str]) -> Any:
+        """See :meth:`TableClaims._rows`."""
+        return version.to_pyarrow_table(columns=list(columns))
+
+    def vacuum(self, older_than: float) -> int:
+        """See :meth:`TableClaims.vacuum`. It counts in hours, rounded up."""
+        version = self._look(make=False)
+        if version is None:
+            return 0
+        version.optimize.compact()
+        version.create_checkpoint()
+        hours = max(0, math.ceil(older_than / 3600))
+        return len(version.vacuum(hours, dry_run=False, enforce_retention_duration=False))
+
+
+def _name(tp: TopicPartition) -> str:
+    return f"managedconsumer/claims/{tp.topic}/{tp.partition}"
+
+
+def _path(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    if scheme.startswith(f"{SCHEME}+") and rest:
+        return f"{scheme.removeprefix(f'{SCHEME}+')}://{rest}"
+    parsed = urlparse(url)
+    if scheme != SCHEME or parsed.netloc or len(parsed.path) < 2:
+        raise ConfigurationError(
+            f"{url!r}: a Delta table of claims is delta:///absolute/path or delta+s3://bucket/path, for example"
+        )
+    return unquote(parsed.path)
