@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any, Iterable, Mapping
 
 from managedconsumer.fetch.progress import PartitionProgress
@@ -41,6 +40,8 @@ def unplaced(progress: Mapping[Any, PartitionProgress]) -> list[str]:
 
 def page_of(shown: str, health: Health, progress: ProgressTable) -> str:
     """The HTML of a consumer whose ``repr`` is ``shown``."""
+    from html import escape  # only notebooks need it
+
     state = "; ".join(health["reasons"]) or "live and ready"
     return f"<div><code>{escape(shown)}</code><p>{escape(state)}</p>{progress._repr_html_()}</div>"
 
@@ -56,6 +57,8 @@ def _text(value: Any) -> str:
 
 
 def _table(names: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    from html import escape  # only notebooks need it
+
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
