@@ -6,15 +6,18 @@ names the argument, the value and what is allowed.
 
 from __future__ import annotations
 
+from functools import wraps
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any, Callable, ClassVar, Iterable
+from typing import Any, Callable, ClassVar, Iterable, ParamSpec
 
 from managedconsumer.errors import ConfigurationError, UnicodeException
 from managedconsumer.structs import OffsetResetStrategy, OffsetType
 
 ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 GROUP_PROTOCOLS = ("classic", "consumer")
+
+_P = ParamSpec("_P")
 
 OnError = str | Callable[[BaseException, Any], str]
 Deserializer = Callable[[Any, Any], Any]
@@ -123,6 +126,27 @@ def check_names(consumer: str, given: Iterable[str], *known: type[_Options]) -> 
         if name not in names:
             more = (*_OTHER_ARGUMENTS, *(_MEMBER_ARGUMENTS if GroupOptions in known else ("partitions",)))
             raise unexpected_argument(consumer, name, names.union(more))
+
+
+def names_checked(*known: type[_Options]) -> Callable[[Callable[_P, None]], Callable[_P, None]]:
+    """A decorator for a constructor that names all of its options: :func:`check_names` for those that it does not have.
+
+    Type checkers see the constructor as it is written.
+    """
+
+    def decorate(init: Callable[_P, None]) -> Callable[_P, None]:
+        code = init.__code__
+        own = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+
+        @wraps(init)
+        def checked(*args: _P.args, **given: _P.kwargs) -> None:
+            if not own.issuperset(given):
+                check_names(type(args[0]).__name__, [name for name in given if name not in own], *known)
+            init(*args, **given)
+
+        return checked
+
+    return decorate
 
 
 def unexpected_argument(callee: str, name: str, known: Iterable[str]) -> TypeError:

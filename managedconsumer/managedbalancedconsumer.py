@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable
 
 from managedconsumer.balancedconsumer import BalancedConsumer
 from managedconsumer.compat.membership import RangeProtocol
+from managedconsumer.config import ConsumerOptions, GroupOptions, names_checked
 from managedconsumer.structs import OffsetType
 
 
 class ManagedBalancedConsumer(BalancedConsumer):
     """A self-balancing consumer: a full member of a Kafka consumer group. Thread-safe."""
 
+    @names_checked(ConsumerOptions, GroupOptions)
     def __init__(
         self,
         topic: Any,
@@ -55,7 +57,6 @@ class ManagedBalancedConsumer(BalancedConsumer):
         metrics: Any = None,
         history: Any = None,
         use_greenlets: bool | None = None,
-        **unknown: NoReturn,
     ) -> None:
         """Every option is described in ``docs/options.rst``; names, order and defaults are pykafka's up to the ``*``.
 
@@ -102,5 +103,4 @@ class ManagedBalancedConsumer(BalancedConsumer):
             metrics=metrics,
             history=history,
             use_greenlets=use_greenlets,
-            **unknown,
         )

@@ -1,6 +1,6 @@
-"""A user's program, which ``mypy --strict`` checks: each ignored line is a mistake that mypy must find.
+"""A user's program, which ``mypy --strict`` and pyright check: each ignored line is a mistake that both must find.
 
-``warn_unused_ignores`` makes a mistake that it does not find an error. The program is never run.
+A mistake that is not found makes the ignore an error. The program is never run.
 """
 
 from __future__ import annotations
@@ -58,4 +58,4 @@ def wrong() -> None:
     SimpleConsumer("orders", "localhost:9092", queued_max_bytes="1 MB")  # type: ignore[arg-type]
     BalancedConsumer("orders", "localhost:9092", "billing", session_timeout=6000)  # type: ignore[call-arg]
     ManagedBalancedConsumer("orders", "localhost:9092", "billing", rebalance_max_retries="5")  # type: ignore[arg-type]
-    ManagedBalancedConsumer("orders", "localhost:9092", "billing", group_id="x")  # type: ignore[arg-type]
+    ManagedBalancedConsumer("orders", "localhost:9092", "billing", group_id="x")  # type: ignore[call-arg]

@@ -46,6 +46,6 @@ def loop() -> None:
 
 def mistakes() -> None:
     """Each is found by the checker."""
-    ManagedBalancedConsumer("orders", "localhost:9092", "billing", auto_comit_enable=True)  # type: ignore[arg-type]
+    ManagedBalancedConsumer("orders", "localhost:9092", "billing", auto_comit_enable=True)  # type: ignore[call-arg]
     ManagedBalancedConsumer("orders", "localhost:9092")  # type: ignore[call-arg]
     SimpleConsumer("orders", "localhost:9092").seek("first")  # type: ignore[call-arg]
