@@ -98,14 +98,14 @@ class ClassicGroup:
             if waiting is not None:
                 waiting({**join_error(codes.FENCED_INSTANCE_ID, old.id), "assignment": b""})
         member = MemberEntry(member_id, body)
-        same, member.assignment = member.protocols == old.protocols, old.assignment
+        member.assignment = old.assignment
         self.members[member_id] = member
         self.static[body["group_instance_id"]] = member_id
         was_leader = self.leader == old.id
         if was_leader:
             self.leader = member_id
         self._touch(member)
-        if self.state is _S.STABLE and same:
+        if self.state is _S.STABLE and self._vote() == self.protocol:  # what else the member says of itself may differ
             self._save()
             answer = self._join_answer(member)
             # KIP-814: the new leader knows the members and need not compute.
