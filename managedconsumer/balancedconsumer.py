@@ -295,5 +295,5 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         return ill, unready
 
     def _shown_state(self) -> str:
-        member = self._member
-        return super()._shown_state() if member is None else member.state.value
+        shown, member = super()._shown_state(), self._member
+        return shown if member is None or shown != "running" else member.state.value

@@ -111,7 +111,7 @@ def about_client(call: ast.Call) -> Iterator[Said]:
 
 
 def about_consumer(call: ast.Call, name: str, *, commits: bool) -> Iterator[Said]:
-    """What the call of ``name`` means here. ``commits``: its file calls ``commit_offsets()`` somewhere."""
+    """What the call of ``name`` means here. ``commits``: its program calls ``commit_offsets()`` somewhere."""
     found = given(call, name)
     values = found.values
     yield from _texts(values)
@@ -161,10 +161,8 @@ def _committing(found: Given, name: str, commits: bool) -> Iterator[Said]:
         yield "note", text
     has_group = name not in _SIMPLE or (group is not None and not _is(group, None))
     if has_group and found.whole and not commits and (enabled is None or _is(enabled, False)):
-        text = (
-            "auto_commit_enable is off, and this file calls no commit_offsets(): nothing is committed (pykafka commits "
-        )
-        yield "note", text + "at its start, at rebalances and at resets). Set it, or call commit_offsets()"
+        text = "auto_commit_enable is off, and nothing here calls commit_offsets(): nothing is committed (pykafka "
+        yield "note", text + "commits at its start, at rebalances and at resets). Do one of the two"
 
 
 def _zookeeper(values: Mapping[str, ast.expr], name: str) -> Iterator[Said]:

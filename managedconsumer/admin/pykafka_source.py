@@ -50,6 +50,8 @@ NAMES = (
     "SslConfig",
     "Topic",
 )
+#: No other package has methods of these names: a file that calls them has got its topics from another one.
+_METHODS = ("get_simple_consumer", "get_balanced_consumer")
 _PRODUCERS = ("get_producer", "get_sync_producer")
 _GONE = {
     "fetch": "fetch() does not exist: the loop inside is not pykafka's",
@@ -64,16 +66,19 @@ _CALLS = {
 }
 
 
-def look_at(source: str, path: str) -> list[Remark]:
-    """The remarks on one file, by line; none for a file without pykafka. What is no Python 3 is one remark."""
+def look_at(source: str, path: str, *, commits: bool = False) -> list[Remark]:
+    """The remarks on one file, by line; none for a file without pykafka. What is no Python 3 is one remark.
+
+    ``commits``: another file of the program calls ``commit_offsets()``.
+    """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         return [Remark(path, line, "wrong", f"this is no Python 3: {error}")] if "pykafka" in source else []
     found = list(_imports(tree, path))
-    if found:
-        found += _calls(tree, path)
+    if found or _gets_topics(tree):
+        found += _calls(tree, path, commits=commits)
     return sorted(set(found))
 
 
@@ -86,6 +91,16 @@ def _imports(tree: ast.AST, path: str) -> Iterator[Remark]:
             for name in node.names:
                 if name.name.split(".")[0] == "pykafka":
                     yield _import(name.name, None, path, node.lineno)
+
+
+def _gets_topics(tree: ast.AST) -> bool:
+    """True for a file that makes consumers of topics that it was given, and has not moved yet."""
+    nodes = list(ast.walk(tree))
+    imported = [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
+    imported += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    if any(name.split(".")[0] == "managedconsumer" for name in imported):
+        return False
+    return any(isinstance(node, ast.Attribute) and node.attr in _METHODS for node in nodes)
 
 
 def _is_pykafka(node: ast.ImportFrom) -> bool:
@@ -105,10 +120,10 @@ def _import(module: str, name: str | None, path: str, line: int) -> Remark:
     return Remark(path, line, "note", f"{written}: from {home} import {name}")
 
 
-def _calls(tree: ast.AST, path: str) -> Iterator[Remark]:
+def _calls(tree: ast.AST, path: str, *, commits: bool) -> Iterator[Remark]:
     renamed, nodes = _renamed(tree), list(ast.walk(tree))
     calls = [(each, _called(each, renamed)) for each in nodes if isinstance(each, ast.Call)]
-    commits = any(name == "commit_offsets" for _, name in calls)
+    commits = commits or any(name == "commit_offsets" for _, name in calls)
     for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr in _GONE:
             yield Remark(path, node.lineno, "wrong", _GONE[node.attr])

@@ -61,9 +61,11 @@ def _shown(findings: list[Finding], as_json: bool) -> list[Finding]:
 
 def _source(path: Path, as_json: bool) -> int:
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    sources = {str(file): file.read_text(encoding="utf-8", errors="replace") for file in files}
+    commits = any("commit_offsets(" in source for source in sources.values())
     found: list[Remark] = []
-    for file in files:
-        found += look_at(file.read_text(encoding="utf-8", errors="replace"), str(file))
+    for name, source in sources.items():
+        found += look_at(source, name, commits=commits)
     if as_json:
         _show.print_json(found)
     else:

@@ -42,7 +42,8 @@ def page_of(shown: str, health: Health, progress: ProgressTable) -> str:
     """The HTML of a consumer whose ``repr`` is ``shown``."""
     from html import escape  # only notebooks need it
 
-    state = "; ".join(health["reasons"]) or "live and ready"
+    told = [*health["reasons"], *([health["trouble"]] if health["trouble"] else [])]
+    state = "; ".join(told) or "live and ready"
     return f"<div><code>{escape(shown)}</code><p>{escape(state)}</p>{progress._repr_html_()}</div>"
 
 

@@ -60,7 +60,11 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
 
     def _shown_state(self) -> str:
         engine = self._session.engine
-        return "stopped" if engine.closing else "failed" if engine.error is not None else "running"
+        if engine.error is not None:
+            return "failed"
+        if engine.closing:
+            return "stopped" if engine.opened else "not started"
+        return "running"
 
     @property
     def topic(self) -> Any:

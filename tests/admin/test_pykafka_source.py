@@ -132,6 +132,20 @@ def test_a_consumer_of_zookeeper_that_is_built_directly() -> None:
     ]
 
 
+def test_a_file_that_gets_its_topics_from_another_one() -> None:
+    """It imports nothing of pykafka, and what it calls has no other meaning."""
+    ((line, level, text),) = said("def read(topic):\n    return topic.get_simple_consumer(use_rdkafka=True)\n")
+    assert (line, level) == (2, "note")
+    assert "librdkafka" in text
+    assert said("from managedconsumer import KafkaClient\nKafkaClient().topics['t'].get_simple_consumer(5)\n") == []
+
+
+def test_another_file_commits() -> None:
+    source = "from pykafka import Topic\ntopic.get_simple_consumer('g')\n"
+    assert len(look_at(source, "program.py")) == 2
+    assert len(look_at(source, "program.py", commits=True)) == 1
+
+
 def test_a_class_with_another_name_is_known() -> None:
     found = said("from pykafka import SimpleConsumer as Reader\nReader(topic, cluster, use_nothing=1)\n")
     assert [text for line, _, text in found if line == 2] == [
@@ -151,7 +165,7 @@ def test_a_program_in_which_nothing_commits(code: str) -> None:
     """pykafka commits in it all the same, so it goes on where it was; here it begins anew."""
     ((level, text),) = of_the_call(code, after="\n")
     assert level == "note"
-    assert "auto_commit_enable is off, and this file calls no commit_offsets(): nothing is committed" in text
+    assert "auto_commit_enable is off, and nothing here calls commit_offsets(): nothing is committed" in text
 
 
 @pytest.mark.parametrize(

@@ -153,4 +153,8 @@ def test_a_thousand_groups(kafka43: DevBroker, topic: Topic, unique: Unique, mod
         committed = admin.committed(names)
         assert [each for each in names if committed[each]] == names[::50]
         assert {each: lag.lag for each, lag in admin.lag_of_existing(names).items()} == dict.fromkeys(names[::50], 4)
+        mine = {each.name: each.lag for each in client.groups(lag=True) if each.name in names}
+        assert set(mine) == set(names[::50])
+        assert all(lag is not None and lag.lag == 4 for lag in mine.values())
+        assert all(lag is not None and lag.seconds == pytest.approx(20, abs=30) for lag in mine.values())
         admin.close()

@@ -26,6 +26,15 @@ def test_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     assert output == shown
 
 
+def test_several_files_are_one_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "topics.py").write_text("def consumer_of(topic): return topic.get_simple_consumer('g')\n")
+    assert cli.main(["doctor", "--source", str(tmp_path)]) == 0
+    assert "nothing is committed" in capsys.readouterr().out
+    (tmp_path / "loop.py").write_text("def done(consumer): consumer.commit_offsets()\n")
+    assert cli.main(["doctor", "--source", str(tmp_path)]) == 0
+    assert "nothing is committed" not in capsys.readouterr().out
+
+
 def test_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "shop.py"
     path.write_text("from pykafka import KafkaClient\n", encoding="utf-8")

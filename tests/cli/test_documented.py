@@ -60,8 +60,8 @@ def test_the_page(kafka43: DevBroker, capsys: pytest.CaptureFixture[str], monkey
         for words in [each for group in COMMANDS.values() for each in group]:
             cli.main(shlex.split(words))
             shown = capsys.readouterr()
-            lines = [
-                f"    $ managedconsumer {words}",
-                *("    " + line for line in (shown.out + shown.err).splitlines()),
-            ]
+            printed_lines = (shown.out + shown.err).splitlines()
+            if words.startswith("groups"):  # other tests have groups on this broker
+                printed_lines = [line for line in printed_lines if line.split()[0] in ("GROUP", "shop")]
+            lines = [f"    $ managedconsumer {words}", *("    " + line for line in printed_lines)]
             assert printed("\n".join(lines) + "\n") in printed(page)

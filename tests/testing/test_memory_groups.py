@@ -51,6 +51,20 @@ def test_a_group_is_looked_at(broker: MemoryBroker, client: KafkaClient, protoco
         client.group("nobody")
 
 
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_a_static_member_that_is_back_costs_no_rebalance(broker: MemoryBroker, who: str) -> None:
+    """As in Kafka: what a member says of its past (owned partitions, generation) may be another than before."""
+    members = [consumer_of(broker, group_instance_id="leader"), consumer_of(broker, group_instance_id="follower")]
+    until(lambda: sorted(len(member.partitions) for member in members) == [2, 2])
+    place = ["leader", "follower"].index(who)
+    away, other = members[place], members[1 - place]
+    had, generation = sorted(away.partitions), other.health()["generation"]
+    away.stop()
+    with consumer_of(broker, group_instance_id=who) as back, other:
+        assert sorted(back.partitions) == had
+        assert back.health()["generation"] == other.health()["generation"] == generation
+
+
 def test_the_commands(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> None:
     with consumer_of(broker) as consumer:
         values(consumer, 8)

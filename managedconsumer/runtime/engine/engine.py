@@ -87,7 +87,7 @@ class Engine(ConsumingPart):
         self.cluster.reopen()
         self._build()
         self.cluster.join()
-        self._opened = True
+        self.opened = True
         with self.lock:
             self.closing = self.stopping = self.stop_wanted = self.ending = False
             self.error = None

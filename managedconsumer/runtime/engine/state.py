@@ -103,7 +103,9 @@ class EngineState(forks.OwnProcess):
         self.collector = FetchCollector(self.buffer, lane)
         self.partition_object = partition_object
         self.closing = True
-        self.stopping = self.stop_wanted = self._opened = False
+        self.stopping = self.stop_wanted = False
+        #: True when it was started at least once.
+        self.opened = False
         #: True when no more messages are wanted: consuming calls finish what is in hand and give nothing.
         self.ending = False
         #: When (handler's clock) the stop that goes on should be over.
@@ -197,7 +199,7 @@ class EngineState(forks.OwnProcess):
 
     def not_running(self) -> err.ConsumerStoppedException:
         """The error for a call that needs a running consumer: never started, or stopped (by any thread)."""
-        if not self._opened:
+        if not self.opened:
             return err.ConsumerStoppedException("the consumer is not running: call start() first")
         return err.ConsumerStoppedException("the consumer was stopped; start() starts it again")
 
