@@ -49,8 +49,8 @@ def aiokafka(bootstrap: str, transactional_id: str | None) -> None:
         producer = aiokafka.AIOKafkaProducer(
             bootstrap_servers=bootstrap, enable_idempotence=True, transactional_id=transactional_id
         )
-        await producer.start()
         try:
+            await producer.start()
             for value in numbers(20):
                 await producer.send_and_wait(TOPIC, value, partition=0)
         finally:
