@@ -18,7 +18,7 @@ from managedconsumer import errors
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler
-from managedconsumer.testing import DevBroker
+from managedconsumer.testing import DevBroker, MemoryBroker
 from managedconsumer.wire.protocol import schemas
 
 ALICE = "alices-secret"
@@ -198,6 +198,51 @@ def test_wrong_credentials(open_to: Open, mechanism: str, wrong: str) -> None:
 def test_an_expired_token(open_to: Open) -> None:
     connection = open_to("LOGIN", sasl_mechanism="OAUTHBEARER", sasl_oauth_token=lambda: token(-5))
     assert "invalid_token" in refused(connection, errors.SaslAuthenticationError)
+
+
+def said_to(connection: Connection, first: bytes) -> list[Any]:
+    """What a broker answers to a login by OAUTHBEARER, message by message."""
+    connection.connect()
+    shaken = connection.request(schemas.SASL_HANDSHAKE, {"mechanism": "OAUTHBEARER"})
+    said: list[Any] = [shaken["error_code"]]
+    for message in (first, b"\x01"):
+        try:
+            answer = connection.request(schemas.SASL_AUTHENTICATE, {"auth_bytes": message})
+        except errors.SocketDisconnectedError:
+            return [*said, "hung up"]
+        said.append((answer["error_code"], answer["error_message"], bytes(answer["auth_bytes"])))
+        if answer["error_code"] or not answer["auth_bytes"]:
+            break
+    return said
+
+
+def test_the_broker_in_memory_takes_the_same_tokens(secure: DevBroker) -> None:
+    def part(value: Any) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+    now = time.time()
+    head, good = part({"alg": "none"}), {"sub": "alice", "iat": now - 10, "exp": now + 600}
+    tokens = [
+        token(),
+        token(-5),
+        "nonsense",
+        f"{head}.{part({'sub': 'alice'})}.",
+        f"{head}.{part(good)}.signed",
+        f"{part({'alg': 'HS256'})}.{part(good)}.",
+    ]
+    messages = [f"n,,\x01auth=Bearer {each}\x01\x01".encode() for each in tokens]
+    messages += [b"n,,\x01auth=Basic x\x01\x01", b"n,,\x01\x01", b"nonsense"]
+    handler = ThreadingHandler()
+    answers: list[tuple[list[Any], list[Any]]] = []
+    with MemoryBroker(users={"alice": ""}) as memory:
+        for message in messages:
+            said: list[list[Any]] = []
+            for port in (secure.port_of(1, "LOGIN"), int(memory.bootstrap.rsplit(":", 1)[1])):
+                connection = Connection("127.0.0.1", port, handler, ConnectionSettings("probe"))
+                said.append(said_to(connection, message))
+                connection.close()
+            answers.append((said[0], said[1]))
+    assert [kafkas for kafkas, _ in answers] == [ours for _, ours in answers]
 
 
 def test_a_mechanism_that_is_not_enabled(open_to: Open) -> None:

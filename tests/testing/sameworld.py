@@ -26,13 +26,10 @@ from tests.waiting import until
 PARTITIONS, PATIENCE_S = 4, 30.0
 ALL = set(range(PARTITIONS))
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
-#: What each shared test needs of a client, in the order of the files.
-SCENARIOS: list[frozenset[str]] = []
 
 
 def _worlds(needs: Collection[str], *more: Any) -> Iterator[Any]:
     """Our client runs everywhere; the others take longer than everybody's run may take."""
-    SCENARIOS.append(frozenset(needs))
     for client in CLIENTS:
         if LACKS[client].isdisjoint(needs):
             ours = client == "ours"
@@ -161,6 +158,20 @@ class World:
     def close(self, member: Client) -> None:
         self.made.remove(member)
         member.close()
+
+    def commit_of(self, member: Client) -> None:
+        """Let a member commit what it has got; as its program would, it tries again while the group rebalances."""
+
+        def done() -> bool:
+            try:
+                member.commit()
+            except Exception as error:
+                if "rebalanc" not in f"{type(error).__name__} {error}".lower():
+                    raise
+                return False
+            return True
+
+        self.until(done)
 
     def abandon(self, member: Client) -> None:
         """It polls no more: the test is about to take its place. It is closed at the end."""
@@ -351,7 +362,7 @@ class Stranger:
         while True:
             answer = self.join()
             if answer["error_code"]:
-                assert answer["error_code"] == 27
+                assert answer["error_code"] == 27, answer["error_code"]
                 continue
             shares = _dealt(sorted(m["member_id"] for m in answer["members"]), self.world.tps())
             answer = self.sync(shares if self.leads else None)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +100,36 @@ def test_another_client(context: ssl.SSLContext, cafile: str, mechanism: str) ->
         assert producer.flush(20) == 0
         (message,) = broker.messages(TOPIC)
         assert (message.value, message.headers) == (b"a", [("h", b"1")])
+
+
+def unsigned(user: str, seconds: float) -> str:
+    """A token without a signature."""
+    now = time.time()
+    parts = ({"alg": "none"}, {"sub": user, "iat": now - 1, "exp": now + seconds})
+    return "".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") + "." for part in parts)
+
+
+def test_a_token() -> None:
+    import confluent_kafka
+
+    with MemoryBroker({TOPIC: 1}, users={"alice": ""}) as broker:
+        by_token = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "OAUTHBEARER",
+                "enable.sasl.oauthbearer.unsecure.jwt": True,
+                "sasl.oauthbearer.config": "principal=alice",
+            }
+        )
+        producer.produce(TOPIC, b"a")
+        assert producer.flush(20) == 0
+        with opened(broker, **by_token, sasl_oauth_token=lambda: unsigned("alice", 60)) as consumer:
+            assert values(consumer, 1) == [b"a"]
+        for wrong in (unsigned("alice", -5), unsigned("bob", 60)):
+            with pytest.raises(err.SaslAuthenticationError, match="invalid_token"):
+                opened(broker, **by_token, sasl_oauth_token=lambda token=wrong: token)
 
 
 def test_a_hang_up_before_the_first_answer_is_not_taken_for_a_wanted_login() -> None:

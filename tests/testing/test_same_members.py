@@ -50,7 +50,7 @@ def test_it_shares_with_ours_and_each_takes_over(world: World, assignor: str) ->
         world.write(numbers(8, before))
         world.until(lambda n=before: len({got.value for got in world.got}) == n + 8)  # type: ignore[misc]
         for each in pair:
-            each.commit()
+            world.commit_of(each)
         stays = pair[1 - leaver]
         world.close(pair[leaver])
         world.until(lambda m=stays: m.assigned() == world.tps())  # type: ignore[misc]
@@ -169,20 +169,6 @@ def test_two_assignors_on_offer_the_common_one_is_taken(world: World) -> None:
     assert world.described()["protocol_data"] == "range"
 
 
-@same("roundrobin")
-def test_the_assignor_with_most_votes_is_taken(world: World) -> None:
-    member = world.joined(assignors=["roundrobin", "range"])
-    strangers = [Stranger(world, "range", "roundrobin").settle(), Stranger(world, "range", "roundrobin")]
-    second = strangers[1].begin()
-    world.until(lambda: strangers[0].heartbeat() == 27)
-    for each, join in zip(strangers, (strangers[0].begin(), second), strict=True):
-        answer = world.wait(join)
-        assert (answer["error_code"], answer["protocol_name"]) == (0, "range")
-        each.id, each.generation, each.chosen = answer["member_id"], answer["generation_id"], "range"
-    assert [each.sync()["error_code"] for each in strangers] == [0, 0]
-    world.until(lambda: member.assigned() and len(member.assigned()) < 4)
-
-
 @same("static")
 def test_a_static_member_is_back_without_a_rebalance(world: World) -> None:
     first = world.joined(instance="i-1")
@@ -217,3 +203,19 @@ def test_an_administrator_removes_a_static_member_by_its_instance(world: World) 
     assert world.leave(("", "nobody"), ("", "i-1")) == [25, 0]
     world.until(lambda: world.state == "Stable" and world.described()["members"][0]["member_id"] != before["member_id"])
     world.until(lambda: member.assigned() == world.tps())
+
+
+@same("static")
+def test_a_member_that_waits_is_fenced(world: World) -> None:
+    slow, first, second = Stranger(world).settle(), Stranger(world, instance="i-1"), Stranger(world, instance="i-1")
+    waiting = first.begin()
+    world.until(lambda: slow.heartbeat() == 27)
+    taking_over = second.begin()
+    assert world.wait(waiting)["error_code"] == 82
+    assert slow.join()["error_code"] == 0
+    answer = world.wait(taking_over)
+    assert (answer["error_code"], answer["generation_id"]) == (0, slow.generation)
+    second.id, second.generation = answer["member_id"], answer["generation_id"]
+    slow.leave()
+    second.leave()
+    world.joined()

@@ -86,7 +86,7 @@ def test_it_shares_with_ours_and_takes_over(world: World) -> None:
     world.write(numbers(8))
     world.until(lambda: {got.value for got in world.got} == set(numbers(8)))
     for each in pair:
-        each.commit()
+        world.commit_of(each)
     world.close(pair[1])
     world.until(lambda: pair[0].assigned() == world.tps())
     world.write(numbers(4, 8))

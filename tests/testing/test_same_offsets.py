@@ -29,14 +29,15 @@ def test_a_text_goes_with_an_offset(world: World) -> None:
     member = world.joined()
     member.commit({world.tp(0): 1, world.tp(3): 0}, "what was done")
     tps = [world.tp(number) for number in range(4)]
+    text = "what was done\0" if world.client == "confluent" else "what was done"  # confluent-kafka sends C's zero, too
     assert world.committed(tps) == {
-        world.tp(0): (1, "what was done"),
+        world.tp(0): (1, text),
         world.tp(1): (-1, ""),
         world.tp(2): (-1, ""),
-        world.tp(3): (0, "what was done"),
+        world.tp(3): (0, text),
     }
     assert [member.committed(tp) for tp in tps] == [1, None, None, 0]
-    assert world.committed() == {world.tp(0): (1, "what was done"), world.tp(3): (0, "what was done")}
+    assert world.committed() == {world.tp(0): (1, text), world.tp(3): (0, text)}
 
 
 @same()

@@ -120,7 +120,7 @@ class ClassicGroup:
             self._save()
             answer = self._join_answer(member)
             # KIP-814: the new leader knows the members and need not compute.
-            reply({**answer, "skip_assignment": was_leader})
+            reply({**answer, "skip_assignment": was_leader, "leader_before": old.id})
         else:
             member.join = reply
             self._rebalance("static member replaced")

@@ -12,13 +12,18 @@ from managedconsumer.testing.memory.classic_group import ClassicGroup, Timer
 from managedconsumer.testing.memory.consumer_group import ModernGroup
 from managedconsumer.testing.memory.logs import UNKNOWN_TOPIC, Topics
 from managedconsumer.testing.memory.member import Body, Reply, heartbeat_error, join_error
+from managedconsumer.wire.protocol import schemas
 
 Group = ClassicGroup | ModernGroup
 
 #: Kafka's ``group.consumer.session.timeout.ms``, in seconds.
 _SESSION = 45.0
-# Versions of JoinGroup (KIP-394, KIP-559), of SyncGroup (KIP-559), and of OffsetCommit (KIP-848).
-_MEMBER_ID_SINCE, _NULL_PROTOCOL_SINCE, _NAMED_SYNC_SINCE, _MODERN_COMMIT_SINCE = 4, 7, 5, 9
+# Versions of JoinGroup (KIP-394, KIP-559, KIP-814), of SyncGroup (KIP-559), and of OffsetCommit (KIP-848).
+_MEMBER_ID_SINCE, _NULL_PROTOCOL_SINCE, _SKIP_SINCE = 4, 7, 9
+_NAMED_SYNC_SINCE, _MODERN_COMMIT_SINCE = 5, 9
+#: A member that is fenced or dropped may wait in either request; it is told what both may say.
+_JOIN_FIELDS = {field.name for field in schemas.JOIN_GROUP.fields("response")}
+_SYNC_FIELDS = {field.name for field in schemas.SYNC_GROUP.fields("response")}
 _NOTHING = OffsetAndMetadata(-1)
 _JOIN = 0
 
@@ -118,7 +123,7 @@ class Groups:
         elif not body["group_id"]:
             answer({"error_code": codes.INVALID_GROUP_ID, "assignment": b""})
         elif isinstance(group, ClassicGroup):
-            group.sync(body, answer)
+            group.sync(body, lambda response: answer(_only(response, _SYNC_FIELDS)))
         else:
             answer({"error_code": codes.UNKNOWN_MEMBER_ID, "assignment": b""})
 
@@ -234,8 +239,16 @@ def _name(body: Body) -> str:
     return f"{body.get('group_instance_id') or body['client_id'] or ''}-{uuid.uuid4()}"
 
 
+def _only(response: dict[str, Any], fields: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in response.items() if name in fields}
+
+
 def _join_answer(version: int, body: Body, response: dict[str, Any]) -> dict[str, Any]:
     """A JoinGroup's answer, with what a version says in its own way."""
+    before = response.get("leader_before")
+    response = _only(response, _JOIN_FIELDS)
+    if response["skip_assignment"] and version < _SKIP_SINCE:  # it must not take itself for the leader
+        response |= {"skip_assignment": False, "leader": before, "members": []}
     if response["protocol_name"] is None:
         return {"protocol_type": None, **response, **({"protocol_name": ""} if version < _NULL_PROTOCOL_SINCE else {})}
     return {"protocol_type": body["protocol_type"], **response}

@@ -1,6 +1,7 @@
-"""The broker's side of SASL: PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677), as Kafka's brokers speak them.
+"""The broker's side of SASL: PLAIN (RFC 4616), SCRAM (RFC 5802, 7677), OAUTHBEARER, as Kafka's brokers speak them.
 
-Pure but for the salt and the nonce, which are random. Passwords are kept as they were given: this broker is for tests.
+Pure but for the clock, and the salt and the nonce, which are random. Passwords are kept as they were given: this broker
+is for tests.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ import base64
 import hashlib
 import hmac
 import secrets
+import time
 from typing import Any, Mapping
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+from managedconsumer.testing.memory import tokens
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 UNSUPPORTED_MECHANISM, ILLEGAL_STATE, AUTHENTICATION_FAILED = 33, 34, 58
 _ITERATIONS = 4096
 
 
 class _RefusedError(Exception):
-    """The client has not proved who it is."""
+    """The client has not proved who it is. With a text of its own, the client is told that."""
 
 
 class Login:
@@ -38,16 +42,19 @@ class Login:
         self._mechanism, self._scram = (None if code else body["mechanism"]), None
         return {"error_code": code, "mechanisms": list(MECHANISMS)}
 
-    def authenticate(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """SaslAuthenticate: one message of the exchange."""
+    def authenticate(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
+        """SaslAuthenticate: one message of the exchange. None: as Kafka does, without an answer, hang up."""
         if self._mechanism is None:
             return {"error_code": ILLEGAL_STATE, "error_message": "SaslHandshake comes first", "auth_bytes": b""}
         try:
             said = self._step(bytes(body["auth_bytes"]).decode())
-        except (_RefusedError, LookupError, ValueError):
+        except tokens.WrongTokenError:
+            return None
+        except (_RefusedError, LookupError, ValueError) as error:
             text = f"Authentication failed: invalid credentials with SASL mechanism {self._mechanism}"
+            text = str(error) if isinstance(error, _RefusedError) and error.args else text
             return {"error_code": AUTHENTICATION_FAILED, "error_message": text, "auth_bytes": b""}
-        return {"error_code": 0, "auth_bytes": said.encode()}
+        return {"error_code": 0, "error_message": "", "auth_bytes": said.encode()}
 
     def _step(self, text: str) -> str:
         if self._mechanism == "PLAIN":
@@ -56,6 +63,14 @@ class Login:
                 raise _RefusedError
             self.done = True
             return ""
+        if self._mechanism == "OAUTHBEARER":
+            if text == tokens.GIVE_UP:
+                raise _RefusedError(tokens.REFUSED)
+            try:
+                self.done = tokens.subject(text, time.time()) in self._users
+            except ValueError:
+                raise _RefusedError(tokens.NO_TOKEN) from None
+            return "" if self.done else tokens.REFUSED
         if self._scram is None:
             self._scram = _Scram(_HASHES[self._mechanism or ""], self._users)
             return self._scram.first(text)

@@ -132,7 +132,11 @@ class Serving:
         if header.api is _S.SASL_HANDSHAKE:
             answer(login.handshake(body))
         elif header.api is _S.SASL_AUTHENTICATE:
-            answer(login.authenticate(body))
+            said = login.authenticate(body)
+            if said is None:
+                self._hang_up(peer)
+            else:
+                answer(said)
         elif not login.done and header.api.key not in _BEFORE_LOGIN:
             self._hang_up(peer)  # as Kafka does
         else:
