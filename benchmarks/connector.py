@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector, the newest that can be fetched, with what it needs: a directory of jars.
+"""Spark's own Kafka connector, the newest that can be fetched, with what it needs: a directory of jars. And spark-avro.
 
 Where its token provider is not to be had, a stand-in of a few lines is compiled: it passes settings on, and knows no
 delegation tokens. For measurements only.
@@ -15,6 +15,8 @@ from pathlib import Path
 #: Looked for in this order, behind the version of PySpark itself.
 VERSIONS = ("4.2.0", "4.1.1", "4.1.0", "4.0.1", "4.0.0")
 ARTIFACT, TOKENS = "spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13"
+#: What ``from_avro`` needs besides PySpark.
+AVRO = "spark-avro_2.13"
 _TIMEOUT = 300
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -85,25 +87,37 @@ def newest(pyspark: str, cache: Path, *, stub: bool = False) -> tuple[Path, str]
         if target.exists():
             return target, _said(target)
         if not stub:
-            problem = _fetch(version, target, [])
+            problem = _fetch(ARTIFACT, version, target, [])
         if stub or (problem and TOKENS in problem):
-            problem = _fetch(version, target, [("org.apache.spark", TOKENS)])
+            problem = _fetch(ARTIFACT, version, target, [("org.apache.spark", TOKENS)])
         if not problem:
             return target, _said(target)
         print(f"connector {version}: {problem}", flush=True)
     raise NotToBeHadError(f"{ARTIFACT} could not be fetched: {problem}")
 
 
+def avro(pyspark: str, cache: Path) -> Path:
+    """A directory with the newest spark-avro that can be fetched. Raises NotToBeHadError."""
+    problem = "the command mvn is not there"
+    for version in dict.fromkeys((pyspark, *VERSIONS)) if shutil.which("mvn") else ():
+        target = cache / f"avro-{version}"
+        if not target.exists():
+            problem = _fetch(AVRO, version, target, [])
+        if target.exists():
+            return target
+    raise NotToBeHadError(f"{AVRO} could not be fetched: {problem}")
+
+
 def _said(target: Path) -> str:
     return ", ".join(sorted(jar.stem for jar in target.glob("*.jar")))
 
 
-def _fetch(version: str, target: Path, without: Iterable[tuple[str, str]]) -> str:
+def _fetch(artifact: str, version: str, target: Path, without: Iterable[tuple[str, str]]) -> str:
     """Copy the jars to ``target``, with the stand-in where the token provider is left out; what went wrong, or ''."""
     exclusions = "".join(_EXCLUSION.format(*each) for each in (*_THERE, *without))
     with tempfile.TemporaryDirectory(prefix="connector-") as home:
         pom = Path(home) / "pom.xml"
-        pom.write_text(_POM.format(artifact=ARTIFACT, version=version, exclusions=exclusions), encoding="utf-8")
+        pom.write_text(_POM.format(artifact=artifact, version=version, exclusions=exclusions), encoding="utf-8")
         jars = Path(home) / "jars"
         goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Our Spark source and Spark's own Kafka connector on the same topics, in one session: seconds and CPU of nine jobs.
+"""Our Spark source and Spark's own Kafka connector on the same topics, in one session: seconds and CPU of eleven jobs.
 
 ::
 
@@ -9,7 +9,7 @@
 A million page views of 100 bytes with a key, 800,000 of 1 kB, 200,000 for small triggers; 8 partitions; ``local[2]``.
 Rounds go through all rows in another order each, the first one warms up and does not count. Ours is a member of a
 consumer group in the streams. CPU is that of the whole process tree: driver, JVM and Python workers. The connector is
-the newest that Maven has (``connector.py``); where it cannot be fetched its rows say so.
+the newest that Maven has (``connector.py``), and so is spark-avro; where they cannot be fetched their rows say so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 import results  # noqa: E402
 import spark_planning  # noqa: E402
 from children import Progress  # noqa: E402
-from connector import NotToBeHadError, newest  # noqa: E402
+from connector import NotToBeHadError, avro, newest  # noqa: E402
 from machine import facts_of  # noqa: E402
 from spark_jobs import DEFAULT, JOBS, NARROW, OURS, SOURCES, TOPICS, TUNED, measure, write_topics  # noqa: E402
 
@@ -41,11 +41,12 @@ _BARS = ((DEFAULT, "seconds", 0.65), (TUNED, "seconds", 1.0), (TUNED, "cpu", 1.0
 _SMALL_BARS = ((TUNED, "seconds", 1.25),)
 
 
-def session(jars: Path | None, log: Path) -> Any:
-    """A session with both sources, or with ours only."""
+def session(places: list[Path], log: Path) -> Any:
+    """A session with ours, and with the jars of those directories."""
     from managedconsumer.spark import make_session
 
-    conf = {} if jars is None else {"spark.jars": ",".join(str(jar) for jar in sorted(jars.glob("*.jar")))}
+    jars = [str(jar) for place in places for jar in sorted(place.glob("*.jar"))]
+    conf = {"spark.jars": ",".join(jars)} if jars else {}
     return make_session("benchmark", log_file=log, driver_memory="3g", conf=conf)
 
 
@@ -105,14 +106,14 @@ def report(
 
 
 def rounds(
-    options: argparse.Namespace, broker: DevBroker, home: Path, jars: Path | None, missing: str
+    options: argparse.Namespace, broker: DevBroker, home: Path, places: list[Path], missing: str
 ) -> tuple[results.Tables, dict[str, int], list[float]]:
     """Everything measured: tables, messages by topic, loads."""
     jobs = {name: JOBS[name] for name in options.jobs.split(",")}
     progress = Progress(25.0 + (options.runs + 1) * len(jobs) * len(SOURCES) * 3.0)
     counts = write_topics(broker, options.messages)
     progress.say(f"{counts} messages are written; starting Spark")
-    spark = session(jars, home / "spark.log")
+    spark = session(places, home / "spark.log")
     progress.done(25.0)
     tables: results.Tables = {job: [results.Row(source.name) for source in SOURCES] for job in jobs}
     loads = [os.getloadavg()[0]]
@@ -155,6 +156,17 @@ def connector(jars: Path | None) -> tuple[Path | None, str, str]:
         return None, "none", str(error)
 
 
+def avro_jars() -> list[Path]:
+    """Where spark-avro is. Without it the rows that need it fail, and say so."""
+    from pyspark import __version__ as version
+
+    try:
+        return [avro(version, _CACHE)]
+    except NotToBeHadError as error:
+        print(error, flush=True)
+        return []
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -170,8 +182,13 @@ def main() -> None:
     options.messages = options.messages or (200_000 if options.quick else 1_000_000)
     planning = spark_planning.measure(runs=2 if options.quick else 6)
     jars, said, missing = connector(options.jars)
+    places = [] if jars is None else [jars]
+    if "avro" in options.jobs and options.jars is None:
+        more = avro_jars()
+        places += more
+        said = ", ".join([said, *(jar.stem for place in more for jar in place.glob("spark-avro*.jar"))])
     with DevBroker(heap_mb=512) as broker, tempfile.TemporaryDirectory(prefix="bench-") as home:
-        tables, counts, loads = rounds(options, broker, Path(home), jars, missing)
+        tables, counts, loads = rounds(options, broker, Path(home), places, missing)
     facts = facts_of(options.runs, loads)
     text = report(facts, tables, counts, said, planning)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -29,7 +30,13 @@ _PATIENCE = 300
 #: Small triggers: so many, of so many rows.
 TRIGGERS, ROWS = 20, 10_000
 #: Topics: bytes of a value, and the share of ``--messages``.
-TOPICS = {"views": (100, 1.0), "large": (1000, 0.8), "small": (100, 0.0)}
+TOPICS = {"views": (100, 1.0), "large": (1000, 0.8), "small": (100, 0.0), "avro": (100, 0.5)}
+#: Values of the topic "avro".
+AVRO = {
+    "type": "record",
+    "name": "View",
+    "fields": [{"name": "user", "type": "long"}, {"name": "ms", "type": "int"}, {"name": "page", "type": "string"}],
+}
 
 
 @dataclass(frozen=True)
@@ -66,17 +73,34 @@ def _write_views(broker: DevBroker, topic: str, count: int, size: int) -> int:
     broker.create_topic(topic, _PARTITIONS, {"retention.ms": -1})
     chance = random.Random(7)
     rounds = -(-count // (_PER_BATCH * _PARTITIONS))
+    make = _avro_value if topic == "avro" else value
     with Producer(broker.bootstrap) as producer:
         producer.partitions(topic)
         for number in range(rounds):
             first = 1_760_000_000_000 + number * 7_200_000 // rounds
-            rows = [(b"user-%d" % chance.randrange(_USERS), value(size, chance), first + n) for n in range(_PER_BATCH)]
+            rows = [(b"user-%d" % chance.randrange(_USERS), make(size, chance), first + n) for n in range(_PER_BATCH)]
             batch = encode_plain(rows)
             for partition in range(_PARTITIONS):
                 send = producer.send if number else lambda *a: send_first(producer, *a)
                 send(topic, partition, batch)
         producer.flush()
     return rounds * _PER_BATCH * _PARTITIONS
+
+
+def _avro_value(size: int, chance: random.Random) -> bytes:
+    """A record of :data:`AVRO` as Avro writes it, of about ``size`` bytes."""
+    page = value(size - 8, chance)
+    return _zigzag(chance.randrange(_USERS)) + _zigzag(chance.randrange(5_000)) + _zigzag(len(page)) + page
+
+
+def _zigzag(number: int) -> bytes:
+    """Of a number that is not negative."""
+    left, found = number * 2, bytearray()
+    while left >= 128:
+        found.append(left % 128 + 128)
+        left //= 128
+    found.append(left)
+    return bytes(found)
 
 
 # -- CPU of a tree of processes -----------------------------------------------------------------------
@@ -121,6 +145,8 @@ class Job:
     columns: str = ""
     stream: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
+    #: For our source only.
+    ours: Mapping[str, str] = field(default_factory=dict)
 
 
 def _discard(frame: Any, _: Path) -> tuple[int, float]:
@@ -130,6 +156,16 @@ def _discard(frame: Any, _: Path) -> tuple[int, float]:
 
 def _sum(frame: Any, _: Path) -> tuple[int, float]:
     found = frame.selectExpr("count(*)", "sum(length(value))").collect()
+    return int(found[0][0]), 0.0
+
+
+def _sum_avro(frame: Any, _: Path) -> tuple[int, float]:
+    """By ``from_avro``, where the source has not made columns of the values (``value.schema``) already."""
+    if frame.schema["value"].dataType.typeName() == "binary":
+        from pyspark.sql.avro.functions import from_avro
+
+        frame = frame.select(from_avro("value", json.dumps(AVRO)).alias("value"))
+    found = frame.selectExpr("count(*)", "sum(value.ms)").collect()
     return int(found[0][0]), 0.0
 
 
@@ -168,6 +204,14 @@ JOBS: dict[str, Job] = {
     "batch-parquet": Job("Batch to Parquet", "views", _to_parquet, "key,value,timestamp"),
     "large-noop": Job("Batch to noop, 1 kB", "large", _discard, "key,value,timestamp"),
     "large-sum": Job("Batch: count and sum of lengths, 1 kB", "large", _sum, "value"),
+    "from-avro": Job("Batch: Avro values by from_avro, sum of a field", "avro", _sum_avro, "value"),
+    "avro": Job(
+        "Batch: Avro values, ours by value.schema, sum of a field",
+        "avro",
+        _sum_avro,
+        "value",
+        ours={"value.format": "avro", "value.schema": json.dumps(AVRO)},
+    ),
     "views": Job("Stream: page views per user and 5 minutes, Parquet", "views", _count_views, "key,timestamp", True),
     "noop": Job("Stream to noop, all at once", "views", _stream_away, "key,value,timestamp", True),
     "noop-200k": Job(
@@ -195,6 +239,7 @@ def measure(job: Job, spark: Any, source: Source, bootstrap: str, count: int) ->
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": job.topic, "startingOffsets": "earliest"}
     options.update(source.options)
     options.update(job.options)
+    options.update(job.ours if source.format == "managedkafka" else {})
     if job.stream and source.format == "managedkafka":
         options["group.id"] = f"bench-{uuid.uuid4().hex[:8]}"  # ours is a member of a group
     if source.narrow:

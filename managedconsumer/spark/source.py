@@ -4,7 +4,8 @@ Register it once per session, then use it as Spark's own Kafka source, with the 
 
     spark.dataSource.register(ManagedKafkaSource)
     spark.readStream.format("managedkafka").option("kafka.bootstrap.servers", "localhost:9092") \\
-        .option("subscribe", "page-views").option("group.id", "page-view-counts").load()
+        .option("subscribe", "page-views").option("group.id", "page-view-counts") \\
+        .option("columns", "key,timestamp").load()
 
 Needs PySpark 4.2 or newer. What Spark calls where: the constructors run in several processes and open nothing; the
 offset calls all run in one process per query, on its main thread; ``read`` runs in the executors' Python workers.

@@ -156,7 +156,7 @@ def test_no_line_about_a_group_or_a_partition_was_forgotten() -> None:
     """In the source: a line whose text begins with a group, or names a partition, has ``extra=``."""
     forgotten, found = [], 0
     for path in sorted((ROOT / "managedconsumer").rglob("*.py")):
-        if {"cli", "testing", "spark"} & set(path.parts):
+        if {"cli", "testing", "spark"} & set(path.relative_to(ROOT).parts):  # a checkout may have such a name
             continue  # their readers are people
         source = path.read_text(encoding="utf-8")
         if not re.search(r"group %s|%s-%d", source):

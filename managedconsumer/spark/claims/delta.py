@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from importlib.util import find_spec
 from typing import Any, Collection, Mapping, Sequence
@@ -10,6 +11,8 @@ from urllib.parse import unquote, urlparse
 from managedconsumer.errors import ConfigurationError, MissingPackageError
 from managedconsumer.spark.claims.tables import Ends, TableClaims, schema
 from managedconsumer.structs import TopicPartition
+
+log = logging.getLogger(__name__)
 
 #: The scheme of ``store``, alone or with that of an object store: ``delta+s3``.
 SCHEME = "delta"
@@ -41,6 +44,7 @@ class DeltaClaims(TableClaims):
     def _look(self, *, make: bool) -> Any:
         """See :meth:`TableClaims._look`."""
         from deltalake import DeltaTable
+        from deltalake.exceptions import CommitFailedError
 
         if self._table is not None:
             self._table.update_incremental()
@@ -48,7 +52,10 @@ class DeltaClaims(TableClaims):
         if not DeltaTable.is_deltatable(self._path, self._options):
             if not make:
                 return None
-            DeltaTable.create(self._path, schema(), mode="ignore", storage_options=self._options)
+            try:
+                DeltaTable.create(self._path, schema(), mode="ignore", storage_options=self._options)
+            except CommitFailedError:
+                log.debug("%r: another query has made the table at the same moment", self)
         self._table = DeltaTable(self._path, storage_options=self._options)
         return self._table
 
