@@ -21,6 +21,8 @@ from typing import Any
 
 from managedconsumer import Message, TopicPartition
 from managedconsumer.stores import SQLStore
+from managedconsumer.wire.records import PartitionContext, RecordChunk
+from managedconsumer.wire.records.encode import Record, encode_batch
 
 TP = TopicPartition("orders", 0)
 
@@ -54,10 +56,10 @@ def postgresql(at: Path, _journal: str) -> Iterator[Callable[[], Any]]:
 
 
 def batches(rows: int, count: int, start: int) -> list[list[Message]]:
-    """Messages of 100 bytes."""
-    value = b"x" * 100
+    """Messages of 100 bytes, as a consumer hands them out."""
+    record, context = Record(b"x" * 100, b"key"), PartitionContext(*TP)
     return [
-        [Message(value, b"key", offset=n, topic=TP.topic, partition_id=0) for n in range(first, first + rows)]
+        list(RecordChunk(context, encode_batch([record] * rows, base_offset=first), first))
         for first in range(start, start + rows * count, rows)
     ]
 

@@ -8,7 +8,6 @@ one leave, SIGTERM all. It says ``started``, ``left``, and after each batch ``at
 from __future__ import annotations
 
 import os
-import queue
 import signal
 import sqlite3
 import sys
@@ -89,18 +88,18 @@ class Member(threading.Thread):
 
 
 def main(*words: str) -> None:
-    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, lambda number, _: signals.put(number))
+    # Waited for, not handled: a handler may run late while the main thread waits for a lock.
+    signals = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     members: list[Member] = []
-    number: int = signal.SIGUSR1
+    number = signal.SIGUSR1
     while number != signal.SIGTERM:
         if number == signal.SIGUSR1:
             members.append(Member(*words))
             members[-1].start()
         else:
             next(each for each in members if not each.over.is_set()).over.set()
-        number = signals.get()
+        number = signal.sigwait(signals)
     for member in members:
         member.over.set()
     for member in members:  # pyiceberg has a pool of threads, which ends with the main thread
