@@ -101,9 +101,9 @@ class Fleet:
         found = [0] * PARTITIONS
         for number in range(len(self.workers)):
             for line in self._log(number).read_text().splitlines():
-                word, *rest = line.split()
-                if word == "at":
-                    found[int(rest[0])] = max(found[int(rest[0])], int(rest[1]))
+                if line.startswith("at "):
+                    partition, end = map(int, line.split()[1:])
+                    found[partition] = max(found[partition], end)
         return found
 
     def progress(self, rows: int = 40) -> None:
