@@ -134,7 +134,15 @@ class Taking:
         for tp in tps:
             stored = rows[tp].next if tp in rows else None
             offsets[tp] = self._consumer.position(tp) if stored is None else stored
-        self._consumer.commit_offsets(offsets)
+        try:
+            self._consumer.commit_offsets(offsets)
+        except err.CommitFailedError as error:
+            if error.retriable:  # the coordinator is away
+                raise
+            # Such as a process that stood still, and was evicted meanwhile.
+            raise FencedStoreError(
+                f"group {self.group}: Kafka does not confirm generation {me[0]}: {error}", tuple(tps)
+            ) from error
         if self._identity() != me:
             raise FencedStoreError(f"group {self.group}: generation {me[0]} has ended", tuple(tps))
 

@@ -31,12 +31,13 @@ class DeltaStore(VersionedStore):
         patience_ms: int = 60_000,
         use_greenlets: bool = False,
     ) -> None:
-        """``path`` or URL of the table; ``schema`` (a ``pyarrow.Schema``) makes it when it is missing.
+        """``path`` or URL of the table; ``schema`` (a ``pyarrow.Schema``) makes it now if it is missing.
 
-        ``storage_options`` go to deltalake. Raises MissingPackageError without deltalake or pyarrow.
+        ``storage_options`` go to deltalake. Raises MissingPackageError without deltalake or pyarrow, and what deltalake
+        raises where there is no table.
         """
         try:
-            import deltalake  # noqa: F401
+            import deltalake
             import pyarrow as pa  # noqa: F401
         except ImportError as error:
             raise MissingPackageError(
@@ -44,8 +45,11 @@ class DeltaStore(VersionedStore):
             ) from error
         super().__init__(patience_ms=patience_ms, use_greenlets=use_greenlets)
         self._path = os.fspath(path)
-        self._schema = schema
         self._options = dict(storage_options or {})
+        # Never later: a table that was there once and cannot be found is away, and must not be made anew.
+        if schema is not None and not deltalake.DeltaTable.is_deltatable(self._path, self._options):
+            deltalake.DeltaTable.create(self._path, schema, mode="ignore", storage_options=self._options)
+        self.look()
 
     def __repr__(self) -> str:
         return f"DeltaStore({self._path!r})"
@@ -54,8 +58,6 @@ class DeltaStore(VersionedStore):
         """See :meth:`VersionedStore.look`."""
         from deltalake import DeltaTable
 
-        if self._schema is not None and not DeltaTable.is_deltatable(self._path, self._options):
-            DeltaTable.create(self._path, self._schema, mode="ignore", storage_options=self._options)
         return DeltaTable(self._path, storage_options=self._options)
 
     def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
@@ -93,6 +95,10 @@ class DeltaStore(VersionedStore):
     def output(self) -> Tables:
         """See :meth:`VersionedStore.output`."""
         return Tables()
+
+    def passing(self, error: BaseException) -> bool:
+        """Storage that does not answer, or a table that was there and cannot be found."""
+        return super().passing(error) or type(error).__name__ == "TableNotFoundError"
 
     def member_name(self, member: str) -> str:
         """A number of 63 bits: the table keeps numbers only."""

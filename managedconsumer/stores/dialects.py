@@ -36,6 +36,8 @@ class Dialect:
     mark = "?"
     #: What a move sets besides the offset.
     also = ""
+    #: How the table is kept. In SQLite: by its key alone, so a row is one page, and found in one step.
+    layout = " without rowid"
 
     def __init__(self, table: str, idle_ms: int) -> None:
         self.table = table
@@ -64,7 +66,7 @@ class Dialect:
 
     def create(self, connection: Any) -> None:
         """Make the table unless it is there."""
-        self.run(connection, f"create table if not exists {self.table} ({_COLUMNS})")
+        self.run(connection, f"create table if not exists {self.table} ({_COLUMNS}){self.layout}")
 
     def begin(self, connection: Any) -> None:
         """Take the lock at once: a transaction that reads first and writes then can be refused half-way otherwise."""
@@ -149,6 +151,7 @@ class PostgreSQL(Dialect):
 
     name = "postgresql"
     mark = "%s"
+    layout = ""
 
     def prepare(self, connection: Any) -> None:
         connection.autocommit = True
@@ -210,6 +213,7 @@ class DuckDB(Dialect):
     """DuckDB: one process at a time; a change of rows that another transaction has changed fails at once."""
 
     name = "duckdb"
+    layout = ""
     # Its transactions see the rows as they were at their beginning, and two changes of one row conflict only if they
     # change the same column. A move that began before a claim must conflict with it.
     also = ", claim_number = claim_number + 0"
@@ -240,6 +244,10 @@ class DuckDB(Dialect):
 
     def rollback(self, connection: Any) -> None:
         connection.execute("rollback")
+
+    def passing(self, error: BaseException) -> bool:
+        # Another process has the file: one at a time has, as long as it has a connection.
+        return "Could not set lock on file" in str(error) or super().passing(error)
 
     def conflict(self, error: BaseException) -> bool:
         return bool(_kinds(error) & {"TransactionException", "ConstraintException"})

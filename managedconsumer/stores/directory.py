@@ -37,17 +37,22 @@ class DirectoryStore(VersionedStore):
     """
 
     def __init__(self, path: str | os.PathLike[str], *, patience_ms: int = 60_000, use_greenlets: bool = False) -> None:
-        """``path`` is made when it is missing."""
+        """``path`` is made now if it is missing, and never later: what was there is away then. Raises OSError."""
         super().__init__(patience_ms=patience_ms, use_greenlets=use_greenlets)
         self.path = Path(path).expanduser().absolute()
         self._log = self.path / "_log"
         self._seen = _Version(0, {})
+        if not self._log.exists():
+            for directory in (self.path / "data", self._log):
+                directory.mkdir(parents=True, exist_ok=True)
+            _sync(self.path)
 
     def __repr__(self) -> str:
         return f"DirectoryStore({str(self.path)!r})"
 
     def data(self) -> list[Path]:
         """The directories of all transactions that were committed, in their order."""
+        self._look_whether_it_is_there()
         names = (json.loads(file.read_text(encoding="utf-8"))["data"] for file in sorted(self._log.glob("*.json")))
         return [self.path / name for name in names if name]
 
@@ -66,6 +71,7 @@ class DirectoryStore(VersionedStore):
             if change["whole"]:
                 rows.clear()
             rows.update({(group, topic, part): Row(*row) for group, topic, part, *row in change["rows"]})
+        self._look_whether_it_is_there()
         self._seen = _Version(number, rows)
         return self._seen
 
@@ -94,7 +100,7 @@ class DirectoryStore(VersionedStore):
     def output(self) -> Path:
         """A new directory."""
         made = self.path / "data" / self._handler.new_id()
-        made.mkdir(parents=True)
+        made.mkdir()
         return made
 
     def discard(self, output: Path) -> None:
@@ -102,6 +108,10 @@ class DirectoryStore(VersionedStore):
         shutil.rmtree(output, ignore_errors=True)
 
     # -- files ------------------------------------------------------------------------------------------
+
+    def _look_whether_it_is_there(self) -> None:
+        """A directory that is away looks like an empty one. Raises OSError."""
+        self._log.stat()
 
     def _file(self, number: int) -> Path:
         return self._log / f"{number:020d}.json"
@@ -114,9 +124,6 @@ class DirectoryStore(VersionedStore):
 
     def _create(self, number: int, change: object) -> bool:
         """The whole file at once, unless it is there."""
-        if not self._log.exists():
-            self._log.mkdir(parents=True, exist_ok=True)
-            _sync(self.path)
         draft = self._log / f".{self._handler.new_id()}"
         try:
             with draft.open("w", encoding="utf-8") as out:

@@ -11,6 +11,14 @@ from managedconsumer.stores.versioned import Rows, Tables, VersionedStore
 from managedconsumer.structs import TopicPartition
 
 _RETRIES = "commit.retry.num-retries"
+# SQLAlchemy's for a catalog in a database, and pyiceberg's for one behind HTTP.
+_PASSING = {
+    "OperationalError",
+    "ServerError",
+    "ServiceUnavailableError",
+    "TooManyRequestsError",
+    "CommitStateUnknownException",
+}
 
 
 class IcebergStore(VersionedStore):
@@ -68,6 +76,10 @@ class IcebergStore(VersionedStore):
     def output(self) -> Tables:
         """See :meth:`VersionedStore.output`."""
         return Tables()
+
+    def passing(self, error: BaseException) -> bool:
+        """Files or a catalog that cannot be had just now."""
+        return super().passing(error) or not _PASSING.isdisjoint(kind.__name__ for kind in type(error).__mro__)
 
 
 def _name(group: str, tp: TopicPartition) -> str:

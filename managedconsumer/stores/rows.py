@@ -16,6 +16,7 @@ from typing import Any, Iterable, Iterator, Mapping
 
 from managedconsumer.structs import TopicPartition
 from managedconsumer.values import NamedTuple
+from managedconsumer.wire.records import extents_of
 
 #: The generation of a consumer that is in no group.
 NO_GROUP = -1
@@ -70,24 +71,7 @@ def spans_of(messages: Any) -> dict[TopicPartition, Span]:
         messages = (messages,)
     elif not isinstance(messages, Iterable) or isinstance(messages, str | bytes):
         raise TypeError(f"messages: {messages!r} is no message, no list of messages, and no Arrow data")
-    found: dict[tuple[str, int], tuple[int, int]] = {}
-    topic, number, first, last = "", -1, 0, -1
-    for message in messages:  # messages of one partition mostly follow each other
-        offset = message.offset
-        if message.partition_id == number and message.topic == topic:
-            if offset > last:
-                last = offset
-            elif offset < first:
-                first = offset
-        else:
-            if number >= 0:
-                found[topic, number] = first, last
-            topic, number = message.topic, message.partition_id
-            first, last = found.get((topic, number), (offset, offset))
-            first, last = min(first, offset), max(last, offset)
-    if number >= 0:
-        found[topic, number] = first, last
-    return {TopicPartition(*key): Span(first, last + 1) for key, (first, last) in found.items()}
+    return {TopicPartition(*place): Span(first, last + 1) for place, (first, last) in extents_of(messages).items()}
 
 
 def _spans_of_arrow(data: Any) -> dict[TopicPartition, Span]:

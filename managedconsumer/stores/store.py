@@ -265,14 +265,18 @@ class Store(ABC):
 
     def patiently(self, call: Callable[[], T]) -> T:
         """``call()``, again as long as trouble passes and ``patience_ms`` last."""
-        deadline, pause = Deadline(self._handler.now(), self._patience), _FIRST_PAUSE
+        deadline, pause, told = Deadline(self._handler.now(), self._patience), _FIRST_PAUSE, False
         while True:
             try:
                 return call()
             except Exception as error:
                 if not self.passing(error) or deadline.expired(self._handler.now()):
                     raise
-                log.debug("the store has to wait: %s", error)
+                if pause == _LONGEST_PAUSE and not told:
+                    told = True
+                    log.warning("the store has to wait, for at most %.0f s: %s", self._patience, error)
+                else:
+                    log.debug("the store has to wait: %s", error)
             self._handler.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -78,7 +78,7 @@ class VersionedStore(Store):
                     raise ConflictError("the offsets were moved, or claimed by another member")
             return {tp: found[tp]._replace(next=move.next) for tp, move in moves.items()}
 
-        output = self.output()
+        output = self.patiently(self.output)
         try:
             yield output
         except BaseException:

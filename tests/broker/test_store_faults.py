@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,86 +11,111 @@ from typing import Any
 import pytest
 
 from managedconsumer.testing import DevBroker
-from tests.stores import faultkit
+from tests.stores import faultkit, kinds
 from tests.stores.conftest import postgresql as postgresql
 
 # The longest that a database is away in an ordinary run, and in a long one (seconds).
 SHORT, LONG = 4.0, 20.0
+PACKAGES = {"duckdb": "duckdb", "delta": "deltalake", "iceberg": "pyiceberg", "postgresql": "psycopg"}
+# Kind of store and group protocol; those of one line are tried side by side.
+TOGETHER = [
+    {"sqlite": "classic", "postgresql": "consumer"},
+    {"duckdb": "classic", "delta": "consumer"},
+    {"directory": "consumer", "iceberg": "classic"},
+]
 
 
-def sqlite(path: Path) -> str:
-    connection = sqlite3.connect(path)
-    connection.execute("create table results (partition integer, place bigint)")
-    connection.close()
-    return str(path)
+class Places:
+    """Makes a new storage for each run, and says how it goes away."""
+
+    def __init__(self, at: Path, server: Callable[[], Any]) -> None:
+        self._at, self._server = at, server
+
+    def make(self, kind: str, name: str) -> str:
+        if kind == "postgresql":
+            where = self._database(name)
+        elif kind in ("sqlite", "duckdb"):
+            where = str(self._at / name)
+        else:
+            (self._at / f"{name}.files").mkdir()
+            (self._at / name).symlink_to(f"{name}.files")
+            where = str(self._at / name)
+        kinds.make(kind, where)
+        return where
+
+    def _database(self, name: str) -> str:
+        import psycopg
+
+        name = "".join(letter if letter.isalnum() else "_" for letter in name).lower()
+        with psycopg.connect(self._server().get_uri(), autocommit=True) as admin:
+            admin.execute(f"create database {name}")
+        return str(self._server().get_uri(database=name))
+
+    def away(self, kind: str, seconds: float) -> Callable[[faultkit.Fleet], None]:
+        if kind == "postgresql":
+            return partial(faultkit.postgresql_away, server=self._server(), seconds=seconds)
+        ways = {"sqlite": faultkit.sqlite_away, "duckdb": faultkit.duckdb_away}
+        return partial(ways.get(kind, faultkit.files_away), seconds=seconds)
 
 
-def database(server: Any, name: str) -> str:
-    import psycopg
-
-    with psycopg.connect(server.get_uri(), autocommit=True) as admin:
-        admin.execute(f"create database {name}")
-    uri = str(server.get_uri(database=name))
-    with psycopg.connect(uri, autocommit=True) as connection:
-        connection.execute("create table results (partition integer, place bigint)")
-    return uri
+@pytest.fixture
+def places(tmp_path: Path, request: pytest.FixtureRequest) -> Places:
+    return Places(tmp_path, lambda: request.getfixturevalue("postgresql"))
 
 
-def run(kind: str, where: str, kafka: DevBroker, name: str, at: Path, away: Any, protocol: str) -> tuple[int, int, int]:
-    with faultkit.fleet(kind, where, kafka, name, at, protocol) as fleet:
+def run(
+    kind: str, places: Places, kafka: DevBroker, name: str, at: Path, protocol: str, seconds: float
+) -> tuple[int, int, int]:
+    away = places.away(kind, seconds)
+    with faultkit.fleet(kind, places.make(kind, f"store-{name}"), kafka, name, at, protocol) as fleet:
         result = faultkit.go_through(fleet, away)
         assert sum(fleet.offsets().values()) == result[0]
         return result
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("together", TOGETHER, ids="-".join)
 def test_every_message_counts_once(
-    kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path, postgresql: Any
+    together: dict[str, str], kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path, places: Places
 ) -> None:
-    """SQLite and PostgreSQL side by side; kill -9, SIGSTOP beyond the session, join, database away, leave."""
-    stores = {
-        "sqlite": (sqlite(tmp_path / "db"), partial(faultkit.sqlite_away, seconds=SHORT), "classic"),
-        "postgresql": (
-            database(postgresql, "faults"),
-            partial(faultkit.postgresql_away, server=postgresql, seconds=SHORT),
-            "consumer",
-        ),
-    }
-
-    def go(kind: str, name: str) -> tuple[int, int, int]:
-        where, away, protocol = stores[kind]
-        return run(kind, where, kafka43, name, tmp_path, away, protocol)
-
+    """kill -9, SIGSTOP beyond the session, join, database away, leave."""
+    for kind in together:
+        if kind in PACKAGES:
+            pytest.importorskip(PACKAGES[kind])
+    if "postgresql" in together:
+        places.away("postgresql", SHORT)  # the server is started in this thread
     with ThreadPoolExecutor() as pool:
-        calls = {kind: pool.submit(go, kind, topic(kafka43, partitions=faultkit.PARTITIONS)) for kind in stores}
-    assert {kind: call.result()[1:] for kind, call in calls.items()} == dict.fromkeys(stores, (0, 0))
+        calls = {
+            kind: pool.submit(
+                *(run, kind, places, kafka43, topic(kafka43, partitions=faultkit.PARTITIONS), tmp_path, protocol, SHORT)
+            )
+            for kind, protocol in together.items()
+        }
+    assert {kind: call.result()[1:] for kind, call in calls.items()} == dict.fromkeys(together, (0, 0))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "directory"])
+@pytest.mark.parametrize("kind", [kind for line in TOGETHER for kind in line])
 def test_every_message_counts_once_in_many_runs(
-    kind: str, protocol: str, kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path, postgresql: Any
+    kind: str, protocol: str, kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path, places: Places
 ) -> None:
     for number in range(10):
         name = topic(kafka43, partitions=faultkit.PARTITIONS)
-        if kind == "postgresql":
-            where = database(postgresql, f"soak_{protocol}_{number}")
-            away: Any = partial(faultkit.postgresql_away, server=postgresql, seconds=LONG)
-        else:
-            where = sqlite(tmp_path / f"{number}") if kind == "sqlite" else str(tmp_path / f"{number}")
-            away = partial(faultkit.sqlite_away, seconds=LONG) if kind == "sqlite" else faultkit.Fleet.progress
-        found = run(kind, where, kafka43, name, tmp_path, away, protocol)
+        found = run(kind, places, kafka43, name, tmp_path, protocol, LONG)
         print(f"{kind} {protocol} run {number}: {found[0]} messages, {found[1]} missing, {found[2]} too many")
         assert found[1:] == (0, 0)
 
 
 @pytest.mark.slow
-def test_without_the_fence_a_zombie_counts_twice(kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path) -> None:
+def test_without_the_fence_a_zombie_counts_twice(
+    kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path, places: Places
+) -> None:
     """The control: the same frozen process, with offsets in Kafka. It may have had nothing in hand: then once more."""
     name = topic(kafka43, partitions=faultkit.PARTITIONS)
-    with faultkit.fleet("sqlite-unfenced", sqlite(tmp_path / "db"), kafka43, name, tmp_path) as fleet:
+    with faultkit.fleet("sqlite-unfenced", places.make("sqlite", "db"), kafka43, name, tmp_path) as fleet:
         for _ in range(2):
             fleet.start()
         fleet.progress()

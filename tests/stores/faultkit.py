@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 import signal
 import sqlite3
 import subprocess
@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from managedconsumer.stores import DirectoryStore
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
-from tests.stores.worker import open_store
+from tests.stores import kinds
 from tests.waiting import until
 
 PARTITIONS = 4
@@ -28,6 +27,9 @@ FROZEN = 9.0
 
 class Fleet:
     """Workers of one group, and messages that go on coming."""
+
+    #: False where one process has the storage to itself: then its members are threads, and nobody else goes on.
+    side_by_side = True
 
     def __init__(
         self, kind: str, where: str, broker: DevBroker, topic: str, logs: Path, protocol: str = "classic"
@@ -49,10 +51,16 @@ class Fleet:
                     self.written[partition] += 10
                 self._over.wait(0.2)
 
-    def start(self) -> subprocess.Popen[str]:
-        """Another worker; returns when it is a member."""
-        log = self.logs / f"{self.topic}-{len(self.workers)}"
-        with log.open("w") as out:
+    # -- members ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Another member; returns when it is one."""
+        self.spawn()
+        self.wait_for("started", self.workers[-1])
+
+    def spawn(self) -> None:
+        """Another process; it need not be a member yet."""
+        with self._log(len(self.workers)).open("w") as out:
             words = [self.kind, self.where, self.broker.bootstrap, self.topic, self.group, self.protocol]
             worker = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-m", "tests.stores.worker", *words],
@@ -61,48 +69,76 @@ class Fleet:
                 text=True,
             )
         self.workers.append(worker)
-        until(lambda: "started" in log.read_text() or worker.poll() is not None, 60)
+
+    def wait_for(self, word: str, worker: subprocess.Popen[str], times: int = 1) -> None:
+        """Until this worker has said it so often."""
+        log = self._log(self.workers.index(worker))
+        until(lambda: log.read_text().count(word) >= times or worker.poll() is not None, 60)
         assert worker.poll() is None, log.read_text()
-        return worker
+
+    def kill(self) -> None:
+        """kill -9 of the first process, and what it was replaced by."""
+        self.workers[0].kill()
+        self.start()
+
+    def leave(self) -> None:
+        """One member less."""
+        self.ended(next(each for each in self.workers if each.poll() is None))
+
+    def ended(self, worker: subprocess.Popen[str]) -> None:
+        """It leaves the group and ends."""
+        worker.send_signal(signal.SIGTERM)
+        until(lambda: worker.poll() is not None, 60)
+        assert worker.returncode == 0, self._log(self.workers.index(worker)).read_text()
+
+    # -- what they have done ----------------------------------------------------------------------------
+
+    def _log(self, number: int) -> Path:
+        return self.logs / f"{self.topic}-{number}"
+
+    def reached(self) -> list[int]:
+        """The next offset of each partition, as the workers have said it."""
+        found = [0] * PARTITIONS
+        for number in range(len(self.workers)):
+            for line in self._log(number).read_text().splitlines():
+                if line.startswith("at "):
+                    partition, end = map(int, line.split()[1:])
+                    found[partition] = max(found[partition], end)
+        return found
 
     def progress(self, rows: int = 40) -> None:
         """Wait until so many more messages are stored."""
-        before = len(self.stored())
-        until(lambda: len(self.stored()) >= before + rows, 90)
+        before = sum(self.reached())
+        until(lambda: sum(self.reached()) >= before + rows or self._failed(), 90)
+        assert not self._failed(), self._failed()
+
+    def _failed(self) -> str:
+        return "".join(
+            self._log(n).read_text() for n, each in enumerate(self.workers) if each.poll() not in (None, 0, -9)
+        )
 
     def stored(self) -> list[tuple[int, int]]:
         """All results: (partition, offset)."""
-        kind = self.kind.partition("-")[0]
-        if kind == "directory":
-            return [
-                tuple(row) for at in DirectoryStore(self.where).data() for row in json.loads((at / "rows").read_text())
-            ]
-        store: Any = open_store(kind, self.where)
-        with contextlib.closing(store.connect()) as connection:
-            cursor = connection.cursor()
-            cursor.execute("select * from results")
-            found: list[tuple[int, int]] = cursor.fetchall()
-        return found
+        return kinds.stored(self.kind.partition("-")[0], self.where)
 
     def end(self) -> tuple[int, int, int]:
         """Let all messages be stored: how many there are, how many are missing, and how many results are too many."""
         self._over.set()
         self._load.join(60)
+        until(lambda: self.reached() == self.written or self._failed(), 120)
+        for worker in self.workers:
+            if worker.poll() is None:
+                self.ended(worker)
         wanted = {(partition, offset) for partition, end in enumerate(self.written) for offset in range(end)}
-        until(lambda: wanted <= set(self.stored()), 120)
         found = self.stored()
-        return len(wanted), len(wanted - set(found)), len(found) - len(wanted)
+        return len(wanted), len(wanted - set(found)), len(found) - len(wanted & set(found))
 
     def offsets(self) -> dict[TopicPartition, int]:
         """What the store holds."""
-        store = open_store(self.kind, self.where)
+        store = kinds.open_store(self.kind, self.where)
         found = store.load(self.group, [TopicPartition(self.topic, n) for n in range(PARTITIONS)])
         store.close()
         return found
-
-    def said(self, word: str) -> int:
-        """In how many lines of the workers ``word`` is."""
-        return sum(word in line for log in self.logs.glob(f"{self.topic}-*") for line in log.read_text().splitlines())
 
     def close(self) -> None:
         """End what is left."""
@@ -115,10 +151,37 @@ class Fleet:
             worker.wait(60)
 
 
+class House(Fleet):
+    """For DuckDB: its members are threads of one process, since a second process would have to wait for the file."""
+
+    side_by_side = False
+
+    def start(self) -> None:
+        """Another member, in the process that is there."""
+        worker = self.workers[-1] if self.workers else None
+        if worker is None or worker.poll() is not None:
+            super().start()
+            return
+        there = self._log(len(self.workers) - 1).read_text().count("started")
+        worker.send_signal(signal.SIGUSR1)
+        self.wait_for("started", worker, there + 1)
+
+    def kill(self) -> None:
+        """All members at once."""
+        self.workers[-1].kill()
+        self.workers[-1].wait(60)
+        for _ in range(2):
+            self.start()
+
+    def leave(self) -> None:
+        """One thread less."""
+        self.workers[-1].send_signal(signal.SIGUSR2)
+        self.wait_for("left", self.workers[-1])
+
+
 def kill(fleet: Fleet) -> None:
     """kill -9; another process takes its place."""
-    fleet.workers[0].kill()
-    fleet.start()
+    fleet.kill()
     fleet.progress()
 
 
@@ -127,7 +190,8 @@ def freeze(fleet: Fleet) -> None:
     worker = fleet.workers[-1]
     worker.send_signal(signal.SIGSTOP)
     time.sleep(FROZEN)
-    fleet.progress()
+    if fleet.side_by_side:
+        fleet.progress()
     worker.send_signal(signal.SIGCONT)
     fleet.progress()
 
@@ -140,9 +204,7 @@ def join(fleet: Fleet) -> None:
 
 def leave(fleet: Fleet) -> None:
     """One less."""
-    worker = next(each for each in fleet.workers if each.poll() is None)
-    worker.send_signal(signal.SIGTERM)
-    until(lambda: worker.poll() is not None, 60)
+    fleet.leave()
     fleet.progress()
 
 
@@ -164,10 +226,36 @@ def postgresql_away(fleet: Fleet, server: Any, seconds: float) -> None:
     fleet.progress()
 
 
+def files_away(fleet: Fleet, seconds: float) -> None:
+    """The directory cannot be had, as when a server of files is gone. ``where`` is a link, so it goes in one step."""
+    where, beside = Path(fleet.where), Path(f"{fleet.where}.new")
+    real = where.readlink()
+    for target in (Path("nowhere"), real):
+        beside.symlink_to(target)
+        os.replace(beside, where)
+        if target != real:
+            time.sleep(seconds)
+    fleet.progress()
+
+
+def duckdb_away(fleet: Fleet, seconds: float) -> None:
+    """Another process has the file when the workers' process starts: it waits."""
+    import duckdb
+
+    fleet.ended(fleet.workers[-1])
+    connection = duckdb.connect(fleet.where)
+    fleet.spawn()
+    time.sleep(seconds)
+    connection.close()
+    fleet.wait_for("started", fleet.workers[-1])
+    fleet.start()
+    fleet.progress()
+
+
 @contextlib.contextmanager
-def fleet(*words: Any, **more: Any) -> Iterator[Fleet]:
+def fleet(kind: str, *words: Any, **more: Any) -> Iterator[Fleet]:
     """A fleet, ended afterwards."""
-    made = Fleet(*words, **more)
+    made = (House if kind == "duckdb" else Fleet)(kind, *words, **more)
     try:
         yield made
     finally:

@@ -89,6 +89,14 @@ def test_nothing_is_passed_over_when_a_transaction_was_undone(store: SQLStore) -
     assert store.load("g", [TP]) == {TP: 5}
 
 
+def test_messages_without_a_partition_are_refused(store: SQLStore) -> None:
+    """They have no offset that could be kept, so they would be stored again and again."""
+    owner(store)
+    with pytest.raises(FencedStoreError, match="not claimed"):
+        store.save([Message(b"x")], insert)
+    assert values(store) == []
+
+
 def test_two_transactions_of_one_partition_are_refused(store: SQLStore) -> None:
     owner(store)
     with store.transaction(messages(0, 1)), pytest.raises(IllegalStateError, match="open already"):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
-from managedconsumer.errors import ConfigurationError, FencedInstanceId
+from managedconsumer import ManagedBalancedConsumer, Message, SimpleConsumer, TopicPartition
+from managedconsumer.errors import CommitFailedError, ConfigurationError, FencedInstanceId
 from managedconsumer.stores import FencedStoreError, SQLStore
 from managedconsumer.testing import MemoryBroker
 from tests.waiting import until
@@ -165,6 +165,26 @@ def test_what_is_taken_away_while_a_store_is_attached_is_not_claimed(open_store:
     consumer.keys = [TopicPartition("orders", 5)]  # the next assignment
     consumer.listener.on_partitions_assigned(consumer.keys)
     assert list(store.claimed("billing")) == [TopicPartition("orders", 5)]
+
+
+class Evicted(Losing):
+    """A member of which its group knows nothing any more."""
+
+    def position(self, _tp: TopicPartition) -> int:
+        return 0
+
+    def commit_offsets(self, _offsets: Any) -> None:
+        raise CommitFailedError("this consumer is not a member of the group at present")
+
+
+def test_a_zombie_that_claims_is_fenced(open_store: Callable[[], SQLStore]) -> None:
+    """It was told of an assignment, stood still, and somebody else has claimed since."""
+    heir, tp = open_store(), TopicPartition("orders", 0)
+    heir.claim("billing", [tp], 2, "heir")
+    with pytest.raises(FencedStoreError, match="Kafka does not confirm generation 1: this consumer is not") as raised:
+        open_store().attach(Evicted())
+    assert tp in raised.value.partitions
+    heir.save([Message(b"0", offset=0, topic="orders", partition_id=0)], insert)
 
 
 def test_a_zombies_transaction_is_refused(

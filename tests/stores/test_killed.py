@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from managedconsumer.testing import MemoryBroker
-from tests.stores import dying
+from tests.stores import dying, kinds
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ PACKAGES = {"duckdb": "duckdb", "delta": "deltalake", "iceberg": "pyiceberg"}
 class Shop:
     """A topic, and a store that processes write to, one after the other."""
 
-    def __init__(self, kind: str, where: Path, broker: MemoryBroker) -> None:
+    def __init__(self, kind: str, where: str, broker: MemoryBroker) -> None:
         self.kind, self.where, self.broker = kind, where, broker
 
     def start(self, *fate: str) -> subprocess.Popen[bytes]:
@@ -33,7 +33,7 @@ class Shop:
         return subprocess.Popen([sys.executable, "-W", "ignore", "-m", "tests.stores.dying", *words], cwd=ROOT)
 
     def words(self) -> list[str]:
-        return [self.kind, str(self.where), self.broker.bootstrap, str(self.broker.end_offsets()[dying.TP])]
+        return [self.kind, self.where, self.broker.bootstrap, str(self.broker.end_offsets()[dying.TP])]
 
     def finish(self) -> None:
         """Store the rest, in this process."""
@@ -46,10 +46,10 @@ class Shop:
         return code
 
     def stored(self) -> list[int]:
-        return dying.stored(self.kind, self.where)
+        return sorted(place for _, place in kinds.stored(self.kind, self.where))
 
     def next_offset(self) -> int:
-        store = dying.open_store(self.kind, self.where)
+        store = kinds.open_store(self.kind, self.where)
         try:
             return store.load(dying.GROUP, [dying.TP]).get(dying.TP, 0)
         finally:
@@ -62,7 +62,9 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
         pytest.importorskip(PACKAGES[request.param])
     with MemoryBroker({dying.TOPIC: 1}) as broker:
         broker.produce(dying.TOPIC, [b"x"] * COUNT)
-        yield Shop(request.param, tmp_path, broker)
+        where = str(tmp_path / "store")
+        kinds.make(request.param, where)
+        yield Shop(request.param, where, broker)
 
 
 @pytest.mark.slow

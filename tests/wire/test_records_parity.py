@@ -200,6 +200,40 @@ def test_messages_of_one_can_be_opened_by_the_other() -> None:
             ]
 
 
+class Other:
+    """A message of somebody else."""
+
+    def __init__(self, topic: str, partition_id: int, offset: int) -> None:
+        self.topic, self.partition_id, self.offset = topic, partition_id, offset
+
+
+@given(
+    places=st.lists(
+        st.tuples(st.booleans(), st.sampled_from(["a", "b"]), st.integers(-1, 2), st.integers(-1, 9)), max_size=12
+    )
+)
+def test_first_and_last_offsets_of_partitions(places: list[tuple[bool, str, int, int]]) -> None:
+    wanted: dict[tuple[str, int], list[int]] = {}
+    for _, topic, number, offset in places:
+        wanted.setdefault((topic, number), []).append(offset)
+    for twin in implementations():
+        contexts = {key: twin.PartitionContext(*key) for key in wanted}
+        made: list[Any] = []
+        for other, topic, number, offset in places:
+            if other:
+                made.append(Other(topic, number, offset))
+            elif offset % 2:  # of a chunk: with one context for all
+                chunk_ = twin.RecordChunk(
+                    contexts[topic, number], encode_batch([Record(b"v")], base_offset=offset), offset
+                )
+                made.extend(
+                    chunk_ if offset >= 0 else [twin.Message(b"", offset=offset, topic=topic, partition_id=number)]
+                )
+            else:
+                made.append(twin.Message(b"v", offset=offset, topic=topic, partition_id=number))
+        assert twin.extents_of(made) == {key: (min(all_), max(all_)) for key, all_ in wanted.items()}
+
+
 @pytest.mark.parametrize("name", ["value", "partition_key"])
 def test_a_deleted_attribute_is_gone(twin: ModuleType, name: str) -> None:
     message = twin.Message(b"v", b"k")

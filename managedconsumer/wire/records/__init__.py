@@ -47,7 +47,7 @@ from managedconsumer.wire.protocol import plainfetch
 
 IMPLEMENTATIONS = ("cython", "python")
 ENVIRONMENT_VARIABLE = "MANAGEDCONSUMER_IMPL"
-_INTERFACE = 9  # raised with every change of the interface, so that a stale build is not mistaken for a new one
+_INTERFACE = 10  # raised with every change of the interface, so that a stale build is not mistaken for a new one
 
 
 def load(name: str) -> Any:
@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from managedconsumer.wire.records._lane_py import Lane as Lane
     from managedconsumer.wire.records._message_py import Message as Message
     from managedconsumer.wire.records._message_py import PartitionContext as PartitionContext
+    from managedconsumer.wire.records._message_py import extents_of as extents_of
     from managedconsumer.wire.records._message_py import messages_of as messages_of
     from managedconsumer.wire.records._message_py import runs_of as runs_of
     from managedconsumer.wire.records._records_py import RecordChunk as RecordChunk
@@ -95,6 +96,7 @@ else:
     Message = _module.Message
     PartitionContext = _module.PartitionContext
     RecordChunk = _module.RecordChunk
+    extents_of = _module.extents_of
     messages_of = _module.messages_of
     runs_of = _module.runs_of
     if __impl__ == "cython":

@@ -225,6 +225,37 @@ cdef list read_headers(bytes raw):
     return headers
 
 
+def extents_of(messages):
+    """The first and the last offset of each partition's messages, see ``_message_py``."""
+    cdef dict found = {}
+    cdef PartitionContext context = None, other
+    cdef long long offset, first = 0, last = 0
+    cdef tuple place = None, there
+    for one in messages:
+        if type(one) is Message:
+            offset, other = (<Message>one).offset, (<Message>one)._context
+            if other is context or (
+                context is not None and other.partition_id == context.partition_id and other.topic is context.topic
+            ):
+                if offset > last:
+                    last = offset
+                elif offset < first:
+                    first = offset
+                continue
+            context, there = other, (other.topic, other.partition_id)
+        else:
+            offset, context, there = one.offset, None, (one.topic, one.partition_id)
+        if there != place:
+            if place is not None:
+                found[place] = (first, last)
+            place = there
+            first, last = found.get(place, (offset, offset))
+        first, last = min(first, offset), max(last, offset)
+    if place is not None:
+        found[place] = (first, last)
+    return found
+
+
 cdef inline object to_bytes(const uint8_t *field, Py_ssize_t size):
     if field == NULL:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, Sequence
+from typing import Any, Iterable, Sequence
 
 from managedconsumer.wire.records.format import read_varint
 
@@ -239,6 +239,32 @@ def runs_of(lot: list[Any]) -> list[tuple[str | None, int, Any, list[Any]]]:
             runs.append((topic, partition, None, [message]))
             place = topic, partition
     return runs
+
+
+def extents_of(messages: Iterable[Any]) -> dict[tuple[str, int], tuple[int, int]]:
+    """The first and the last offset of each partition's messages, in any order, by topic and partition.
+
+    For messages of ours, and for whatever has ``topic``, ``partition_id`` and ``offset``.
+    """
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    place: tuple[str, int] | None = None
+    topic, number, first, last = "", 0, 0, 0
+    for message in messages:  # those of one partition mostly follow each other
+        offset = message.offset
+        if place is not None and message.partition_id == number and message.topic == topic:
+            if offset > last:
+                last = offset
+            elif offset < first:
+                first = offset
+            continue
+        if place is not None:
+            found[place] = first, last
+        topic, number = place = message.topic, message.partition_id
+        first, last = found.get(place, (offset, offset))
+        first, last = min(first, offset), max(last, offset)
+    if place is not None:
+        found[place] = first, last
+    return found
 
 
 def _decode_headers(raw: bytes) -> list[Header]:

@@ -14,6 +14,7 @@ from managedconsumer.wire.records._batches_py import Batch, Reread, Walk
 from managedconsumer.wire.records._lane_py import FastPath as FastPath
 from managedconsumer.wire.records._lane_py import Lane as Lane
 from managedconsumer.wire.records._message_py import Message, Origin, PartitionContext
+from managedconsumer.wire.records._message_py import extents_of as extents_of
 from managedconsumer.wire.records._message_py import messages_of as messages_of
 from managedconsumer.wire.records._message_py import runs_of as runs_of
 from managedconsumer.wire.records._recordparse_py import (
@@ -30,7 +31,7 @@ from managedconsumer.wire.records.compression import DEFAULT_MAX_BYTES, Beside, 
 from managedconsumer.wire.records.format import read_varint
 from managedconsumer.wire.records.legacy import BadMessageError, decode_entry
 
-INTERFACE = 9
+INTERFACE = 10
 IMPLEMENTATION = "python"
 
 _AHEAD_BYTES = 64 * 1024  # of small batches that are made ready together: few records do not pay for the slow path
