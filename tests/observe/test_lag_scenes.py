@@ -39,7 +39,7 @@ def test_a_stuck_partition_is_named_within_twice_its_threshold_and_no_other() ->
     assert found.latest <= 600
 
 
-@pytest.mark.simulation
+@pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_a_day_of_a_thousand_groups() -> None:
     """The figures of docs/observability.rst."""
