@@ -230,6 +230,7 @@ def test_a_checkpoint_that_is_put_back_is_replayed(
 
 def test_large_records_have_more_tasks(broker: MemoryBroker, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("managedconsumer.spark.tasks.SMALL_BYTES", 2 << 20)
     broker.create_topic("small", 8)
     broker.create_topic("large", 8)
     for partition in range(8):
