@@ -29,14 +29,14 @@ ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
 
 def _worlds(needs: Collection[str], *more: Any) -> Iterator[Any]:
-    """Our client runs everywhere; the others take longer than everybody's run may take."""
+    """Our client runs everywhere; the others take longer than everybody's run may take (kafka-python: see there)."""
     for client in CLIENTS:
         if LACKS[client].isdisjoint(needs):
-            ours = client == "ours"
             name = "-".join((client, *more))
-            yield pytest.param(("memory", client), *more, id=f"memory-{name}", marks=[] if ours else [pytest.mark.slow])
-            kafka = [pytest.mark.broker] if ours else [pytest.mark.broker, pytest.mark.soak]
-            yield pytest.param(("kafka", client), *more, id=f"kafka-{name}", marks=kafka)
+            here = {"ours": [], "kafka-python": [pytest.mark.soak]}.get(client, [pytest.mark.slow])
+            there = [pytest.mark.broker, *([] if client == "ours" else [pytest.mark.soak])]
+            yield pytest.param(("memory", client), *more, id=f"memory-{name}", marks=here)
+            yield pytest.param(("kafka", client), *more, id=f"kafka-{name}", marks=there)
 
 
 def same(*needs: str) -> Any:

@@ -1,4 +1,4 @@
-"""The broker in memory, with the producers of other clients: idempotent ones, and transactional ones, which it refuses."""
+"""The broker in memory, with other clients' producers: idempotent ones, and transactional ones, which it refuses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from managedconsumer.testing import MemoryBroker
+from tests.testing.clients import clear_away
 from tests.testing.memorykit import TOPIC, numbers
 
 pytestmark = [
@@ -40,6 +41,8 @@ def kafka_python(bootstrap: str, transactional_id: str | None) -> None:
         producer.flush(10)
     finally:
         producer.close(5)
+        del producer
+        clear_away()
 
 
 def aiokafka(bootstrap: str, transactional_id: str | None) -> None:

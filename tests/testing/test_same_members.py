@@ -113,6 +113,7 @@ def test_a_stranger_joins_and_leaves(world: World) -> None:
 def test_a_member_that_falls_silent_is_expelled(world: World) -> None:
     member = world.joined()
     stranger = Stranger(world, session_ms=600).settle()
+    world.until(lambda: len(world.described()["members"]) == 1)
     world.until(lambda: member.assigned() == world.tps())
     assert stranger.heartbeat() == 25
     assert stranger.commit() == 25

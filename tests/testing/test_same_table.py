@@ -1,4 +1,4 @@
-"""How many tests pass on both brokers with which client, and what a client has not got: it is so, and the docs say it."""
+"""How many tests pass on both brokers with which client, and what a client lacks: it is so, and the docs say it."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@
 
 Any client that speaks the protocol of Kafka 2.4 may use it, several at a time. It has one node or several, groups of
 both kinds (classic with KIP-345 and KIP-394, and KIP-848), transactions as readers see them, idempotent producers, SASL
-and TLS. It has no transactional producers, no quotas and no ACLs. ``docs/testing.rst`` says what is the same as in Kafka. A stop and a start are a fail-over of its coordinator: topics, commits
-and members stay, and the members' sessions begin anew. What a real broker does under faults is
-:class:`~managedconsumer.testing.DevBroker`'s to tell.
+and TLS. It has no transactional producers, no quotas and no ACLs; ``docs/testing.rst`` says what is the same as in
+Kafka. A stop and a start are a fail-over of its coordinator: topics, commits and members stay; the members' sessions
+begin anew. What a real broker does under faults is :class:`~managedconsumer.testing.DevBroker`'s to tell.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class MemoryBroker(Serving):
     Kafka's ``group.initial.rebalance.delay.ms`` (there 3,000 ms): how long the first member of an empty classic group
     waits for others. ``heartbeat_interval_ms`` is how often a KIP-848 member has to call (there 5,000 ms).
     ``group_protocols=("classic",)`` is a broker without KIP-848. ``users``: passwords by name, for SASL PLAIN and
-    SCRAM (OAUTHBEARER takes their unsigned tokens); without them nobody has to log in. ``ssl_context``: a server's; with it the broker speaks TLS.
+    SCRAM (OAUTHBEARER takes their unsigned tokens); without them nobody has to log in. ``ssl_context``: a server's;
+    with it the broker speaks TLS.
     """
 
     def __init__(

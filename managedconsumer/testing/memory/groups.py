@@ -35,15 +35,24 @@ class Groups:
         self._topics, self._now, self._after = topics, now, after
         self._delay, self._interval = delay, interval
         self.known: dict[str, Group] = {}
+        self._named = 0
 
     def classic(self, name: str) -> ClassicGroup | None:
         """The group, made if need be; None for a KIP-848 group with members. One without members becomes classic."""
         found = self.known.get(name)
         if found is None or (isinstance(found, ModernGroup) and not found.members):
-            made = ClassicGroup(self._now, self._after, initial_delay=self._delay, name_member=_name)
+            made = ClassicGroup(self._now, self._after, initial_delay=self._delay, name_member=self._name)
             made.committed = {} if found is None else found.committed
             found = self.known[name] = made
         return found if isinstance(found, ClassicGroup) else None
+
+    def _name(self, body: Body) -> str:
+        """The id of a new member, as Kafka makes it: of the instance or the client, with a random end.
+
+        But for that, ids are in the order in which members came: assignors go by it, so a test sees the same each time.
+        """
+        self._named += 1
+        return f"{body.get('group_instance_id') or body['client_id'] or ''}-{self._named:08x}{str(uuid.uuid4())[8:]}"
 
     def modern(self, name: str) -> ModernGroup | None:
         """The same, the other way round."""
@@ -232,11 +241,6 @@ class Groups:
                 )
             topics.append({"name": topic["name"], "partitions": parts})
         return topics
-
-
-def _name(body: Body) -> str:
-    """The id of a new member, as Kafka makes it: of the instance or the client, with a random end."""
-    return f"{body.get('group_instance_id') or body['client_id'] or ''}-{uuid.uuid4()}"
 
 
 def _only(response: dict[str, Any], fields: set[str]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class Login:
             try:
                 self.done = tokens.subject(text, time.time()) in self._users
             except ValueError:
-                raise _RefusedError(tokens.NO_TOKEN) from None
+                raise _RefusedError(tokens.MISSING) from None
             return "" if self.done else tokens.REFUSED
         if self._scram is None:
             self._scram = _Scram(_HASHES[self._mechanism or ""], self._users)

@@ -13,7 +13,7 @@ from typing import Any
 #: What a client that was refused is told; it then says :data:`GIVE_UP`.
 REFUSED = '{"status":"invalid_token"}'
 GIVE_UP = "\x01"
-NO_TOKEN = "Authentication failed during authentication due to invalid credentials with SASL mechanism OAUTHBEARER"
+MISSING = "Authentication failed during authentication due to invalid credentials with SASL mechanism OAUTHBEARER"
 _FIRST = r"n,(a=(?P<authzid>[^,]*))?,\x01(?P<pairs>.*)\x01"
 
 
@@ -46,5 +46,5 @@ def subject(text: str, now: float) -> str | None:
 def _decoded(part: str) -> dict[str, Any]:
     found = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
     if not isinstance(found, dict):
-        raise ValueError("a token's part is no object")  # noqa: TRY004 - all that is wrong with a token is one thing
+        raise ValueError("a token's part is no object")
     return found
