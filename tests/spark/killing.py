@@ -30,7 +30,7 @@ from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.spark.queries import Query, Row
 
-KINDS = ("files", "group", "sql")
+KINDS = ("files", "group", "sql", "delta", "iceberg")
 HARMS = ("kill", "freeze", "kill and lose the checkpoint", "freeze and start a second one")
 # How long (seconds) a frozen query is left alone: its session is over then, and the other one has its partitions.
 _FROZEN = 8.0
@@ -45,6 +45,8 @@ def claims_of(kind: str, path: Path) -> dict[str, str]:
         "files": {"store": str(path)},
         "group": {"claims": str(path)},
         "sql": {"store": f"sqlite:///{path}/rows.db"},
+        "delta": {"store": f"delta://{path}/claims"},
+        "iceberg": {"store": f"iceberg://lake/a.b?type=sql&uri=sqlite:///{path}/catalog.db&warehouse=file://{path}"},
     }[kind]
 
 
