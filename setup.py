@@ -114,9 +114,9 @@ FASTTEST = [
 # What the pages of docs/ show beside this package: each of their programs runs in a test. Without pandas: PySpark uses
 # it and NumPy where they are installed, and this package must not need them.
 SHOWN = ["Django>=4.2", "fastapi>=0.115", "gunicorn>=23", "httpx2>=2", "polars>=1.20"]
-# basedpyright is pyright with all that it needs in its wheels. The last one judges the bill of materials that
-# .ci/sbom.py writes.
-CHECKS = ["mypy>=1.13", "ruff>=0.8", "basedpyright>=1.31", "cyclonedx-python-lib[json-validation]>=8"]
+# brotli unpacks the browser of tests/observe/browser.py where the machine has none; basedpyright is pyright with all
+# that it needs in its wheels; cyclonedx judges the bill of materials that .ci/sbom.py writes.
+CHECKS = ["brotli>=1.1", "mypy>=1.13", "ruff>=0.8", "basedpyright>=1.31", "cyclonedx-python-lib[json-validation]>=8"]
 TEST = [*FASTTEST, *SHOWN, *SPARK, *OBJECTS, *TYPED, *STORES, *CHECKS]
 
 setup(
