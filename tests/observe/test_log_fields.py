@@ -18,6 +18,7 @@ from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer.logs import LogFields
 from managedconsumer.structs import NO_GENERATION, Generation
 from managedconsumer.testing import MemoryBroker
+from tests.interop.docskit import programs
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -175,9 +176,7 @@ def test_no_line_about_a_group_or_a_partition_was_forgotten() -> None:
 
 
 def test_the_formatter_of_the_documentation(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "observability.rst").read_text(encoding="utf-8")
-    example = page.split("Log lines with fields\n")[1].split(".. code-block:: python\n\n")[1].split("\n\nA line")[0]
-    code = re.sub(r"^   ", "", example, flags=re.MULTILINE)
+    code = programs("recipes.rst", "Logs as JSON")[0].split("\nwith ")[0]
     written = io.StringIO()
     program: dict[str, Any] = {}
     monkeypatch.setattr(logging, "basicConfig", lambda **given: program.update(given=given))
