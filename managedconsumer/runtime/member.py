@@ -37,7 +37,7 @@ _TRUSTED_IDLE = 3.0
 # No era of a link.
 _KNOWN = -1
 # How long (seconds) the interpreter's end may wait for the coordinator.
-_EXIT_SECONDS = 1.0
+_EXIT_SECONDS, _EXIT_MS = 1.0, 1000
 # How long (seconds) a worker waits at most for another one that is about to fence.
 _LONGEST_FENCE = 1.0
 # How long (ms) the coordinator may take to describe the group.
@@ -388,7 +388,7 @@ class GroupMember:
         self._owner.fence(ev.MembershipLost("the interpreter ends", None, generation))
         if leave_request is not None:
             self._link.interrupt(MEMBERSHIP)
-            self._link.request(MEMBERSHIP, leave_request.api, leave_request.body, int(_EXIT_SECONDS * 1000))
+            self._link.request(MEMBERSHIP, leave_request.api, leave_request.body, _EXIT_MS, connect_ms=_EXIT_MS)
 
     def _leave_once(self, request: ev.Request, bounded: ev.Request) -> None:
         try:

@@ -110,7 +110,8 @@ os._exit(0)
     assert len(broker.members(GROUP)) == 1
 
 
-def test_the_end_does_not_wait_for_a_silent_coordinator() -> None:
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_the_end_does_not_wait_for_a_silent_coordinator(auto_commit: bool) -> None:
     broker = SilentProxyBroker({TOPIC: 1})
     broker.start()
     try:
@@ -119,7 +120,7 @@ def test_the_end_does_not_wait_for_a_silent_coordinator() -> None:
         end += "import managedconsumer.runtime.waiting.exits as exits\n"
         end += "print('silence', flush=True)\nsys.stdin.readline()\nbegan = time.monotonic()\n"
         end += "exits._at_exit()\nprint(time.monotonic() - began, flush=True)\n"
-        command = [sys.executable, "-c", _PROGRAM + end, broker.bootstrap, "{'auto_commit_enable': True}"]
+        command = [sys.executable, "-c", _PROGRAM + end, broker.bootstrap, f"{{'auto_commit_enable': {auto_commit}}}"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None
             assert process.stdout is not None

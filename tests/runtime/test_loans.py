@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
@@ -306,6 +307,24 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     here, there = socket.socketpair()
     with here, there:
         yield here, there
+
+
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="this system has no eventfd")
+def test_a_lookout_that_is_interrupted_while_it_is_made_leaves_nothing(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Python says of a ``__del__`` that raises is an error in these tests."""
+    lookout = LookoutCondition(threading.RLock())
+
+    def interrupt(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "eventfd", interrupt)
+    with lookout, pytest.raises(KeyboardInterrupt):
+        lookout.watch([pair[0]], 0.0)
+    monkeypatch.undo()
+    with lookout:
+        assert lookout.watch([pair[0]], 0.0) == []
 
 
 def test_a_lookout_hears_notifications_and_connections(pair: tuple[socket.socket, socket.socket]) -> None:

@@ -65,18 +65,20 @@ class CoordinatorLink:
         timeout_ms: int,
         max_version: int | None = None,
         idle_s: float | None = None,
+        connect_ms: float | None = None,
     ) -> dict[str, Any]:
         """Ask the coordinator, in no version above ``max_version``; finds and connects first if needed. One attempt.
 
         A connection over which nothing has come for ``idle_s`` seconds is replaced first: a firewall or a proxy may
-        have forgotten it, which nobody notices before the time-out. Raises what went wrong: a typed error of the
-        coordinator look-up, a connection error, RequestTimedOut. After a connection error the coordinator counts as
-        unknown.
+        have forgotten it, which nobody notices before the time-out. ``connect_ms``: how long a new connection may take,
+        where that is less than the client's setting. Raises what went wrong: a typed error of the coordinator look-up,
+        a connection error, RequestTimedOut. After a connection error the coordinator counts as unknown.
         """
         era, interrupts, now = self.era, self._interrupts.get(purpose, 0), self._cluster.handler.now
         connection: Connection | None = None
         try:
-            connection = self._take(purpose, era, interrupts, None if idle_s is None else now() - idle_s)
+            used_since = None if idle_s is None else now() - idle_s
+            connection = self._take(purpose, era, interrupts, used_since, connect_ms)
             version = connection.version(api) if max_version is None else min(connection.version(api), max_version)
             answer = connection.request(api, body, timeout_ms, version)
         except CONNECTION_ERRORS as error:
@@ -100,7 +102,14 @@ class CoordinatorLink:
         self._give_back(purpose, connection)
         return api.key in connection.broker_ranges
 
-    def _take(self, purpose: str, era: int, interrupts: int, used_since: float | None = None) -> Connection:
+    def _take(
+        self,
+        purpose: str,
+        era: int,
+        interrupts: int,
+        used_since: float | None = None,
+        connect_ms: float | None = None,
+    ) -> Connection:
         """A connection for one request; :meth:`_give_back` has to follow.
 
         There is none for a request that was interrupted while the coordinator was looked up or connected to.
@@ -120,7 +129,7 @@ class CoordinatorLink:
         if idle is not None:
             idle.close()
         patience = _BEAT_PATIENCE if purpose == HEARTBEAT else PATIENCE
-        fresh = self._cluster.lend(broker.node_id, heard_since=used_since, patience=patience)
+        fresh = self._cluster.lend(broker.node_id, connect_ms, heard_since=used_since, patience=patience)
         with self._lock:
             interrupted = self._interrupts.get(purpose, 0) != interrupts
             if not self._closed and era == self.era and not interrupted:

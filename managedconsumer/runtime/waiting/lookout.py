@@ -16,6 +16,9 @@ AVAILABLE = hasattr(select, "poll")
 class _Bell:
     """A descriptor that is readable from :meth:`ring` until :meth:`mute`."""
 
+    #: -1: there is none, as it could not be made, or a signal's handler raised meanwhile.
+    ear = _button = -1
+
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):
             self.ear = self._button = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -36,7 +39,7 @@ class _Bell:
             pass  # it has not been rung
 
     def __del__(self, close: Callable[[int], object] = os.close) -> None:
-        for number in {self.ear, self._button}:
+        for number in {self.ear, self._button} - {-1}:
             close(number)
 
 
