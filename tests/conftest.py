@@ -17,8 +17,10 @@ import pytest
 from hypothesis import settings
 
 from managedconsumer.clock import Backoff
+from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.testing import DevBroker, DevBrokerError
 from managedconsumer.testing.kafka._node import Node
+from managedconsumer.wire.protocol import schemas
 
 UNKNOWN_TOPIC = 3
 
@@ -229,6 +231,21 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture
+def fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many partitions each Fetch request names."""
+    asked: list[int] = []
+    send = Connection.send
+
+    def noting(self: Connection, api: Any, body: Any, version: int | None = None) -> int:
+        if api is schemas.FETCH:
+            asked.append(sum(len(topic["partitions"]) for topic in body["topics"]))
+        return send(self, api, body, version)
+
+    monkeypatch.setattr(Connection, "send", noting)
+    return asked
 
 
 @pytest.fixture

@@ -12,9 +12,7 @@ import pytest
 from managedconsumer import KafkaClient
 from managedconsumer import errors as err
 from managedconsumer.admin import ages
-from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.wire.protocol import schemas
 
 GROUPS, PARTITIONS, EACH = 60, 6, 30
 
@@ -34,21 +32,6 @@ def broker() -> Iterator[MemoryBroker]:
 @pytest.fixture
 def client(broker: MemoryBroker) -> KafkaClient:
     return KafkaClient(broker.bootstrap)
-
-
-@pytest.fixture
-def fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many partitions each Fetch request names."""
-    asked: list[int] = []
-    send = Connection.send
-
-    def noting(self: Connection, api: Any, body: Any, version: int | None = None) -> int:
-        if api is schemas.FETCH:
-            asked.append(sum(len(topic["partitions"]) for topic in body["topics"]))
-        return send(self, api, body, version)
-
-    monkeypatch.setattr(Connection, "send", noting)
-    return asked
 
 
 def test_all_groups_are_asked_for_together(client: KafkaClient, fetches: list[int]) -> None:

@@ -12,10 +12,8 @@ from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.fetch_range import RangeLimits
 from managedconsumer.runtime.fetch_ranges import Range, fetch_ranges
-from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.wire.protocol import schemas
 
 PARTITIONS, EACH = 20, 30
 
@@ -34,21 +32,6 @@ def pool(broker: MemoryBroker) -> Iterator[ConnectionPool]:
     made = ConnectionPool(Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler()))
     yield made
     made.close()
-
-
-@pytest.fixture
-def fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many partitions each Fetch request names."""
-    asked: list[int] = []
-    send = Connection.send
-
-    def noting(self: Connection, api: Any, body: Any, version: int | None = None) -> int:
-        if api is schemas.FETCH:
-            asked.append(sum(len(topic["partitions"]) for topic in body["topics"]))
-        return send(self, api, body, version)
-
-    monkeypatch.setattr(Connection, "send", noting)
-    return asked
 
 
 def read(pool: ConnectionPool, wanted: list[Range], **named: Any) -> dict[Range, list[int]]:
