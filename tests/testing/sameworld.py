@@ -33,7 +33,7 @@ def _worlds(needs: Collection[str], *more: Any) -> Iterator[Any]:
     for client in CLIENTS:
         if LACKS[client].isdisjoint(needs):
             name = "-".join((client, *more))
-            here = {"ours": [], "kafka-python": [pytest.mark.soak]}.get(client, [pytest.mark.slow])
+            here = [pytest.mark.soak if client == "kafka-python" else pytest.mark.slow]
             there = [pytest.mark.broker, *([] if client == "ours" else [pytest.mark.soak])]
             yield pytest.param(("memory", client), *more, id=f"memory-{name}", marks=here)
             yield pytest.param(("kafka", client), *more, id=f"kafka-{name}", marks=there)
