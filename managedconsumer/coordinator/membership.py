@@ -31,6 +31,7 @@ from managedconsumer.coordinator.join_patience import JoinPatience
 from managedconsumer.coordinator.machine import Machine, backoff_of
 from managedconsumer.coordinator.refusals import FATAL, refusal
 from managedconsumer.coordinator.requests import MembershipConfig
+from managedconsumer.coordinator.second_round import SecondRound
 from managedconsumer.coordinator.states import IN_GROUP, MemberState
 from managedconsumer.structs import NO_GENERATION, Generation
 from managedconsumer.wire.protocol import schemas
@@ -67,6 +68,7 @@ class Membership(Machine):
         self._assignments: Mapping[str, bytes] | None = None
         self._previous = NO_GENERATION
         self._holding = False
+        self._second_round = SecondRound(heartbeat.timeout)
         self._join_patience = JoinPatience(requests.longest_join(config))
 
     # -- what the driver asks -------------------------------------------------------------------------
@@ -190,6 +192,7 @@ class Membership(Machine):
         """The leader's result: assignment bytes by member id."""
         if self.state is _S.COMPLETING_REBALANCE and self._assignments is None:
             self._assignments = dict(assignments)
+            self._second_round.assigned(assignments)
         return self._drain()
 
     def reconciled(self, rejoin: str | None = None) -> list[Event]:
@@ -261,15 +264,15 @@ class Membership(Machine):
         self.heartbeat.reset_session_timeout(now)
         self._backoff.succeed()
         self._move(_S.COMPLETING_REBALANCE, f"joined as {'leader' if self.is_leader else 'follower'}")
+        members = [
+            GroupMemberInfo(m["member_id"], m.get("group_instance_id"), bytes(m["metadata"]))
+            for m in response["members"]  # none for a follower
+        ]
+        inherits = bool(response.get("skip_assignment", False))
+        self._second_round.joined([] if inherits else members)
+        self._assignments = None if self.is_leader else {}
         if self.is_leader:
-            self._assignments = None
-            members = [
-                GroupMemberInfo(m["member_id"], m.get("group_instance_id"), bytes(m["metadata"]))
-                for m in response["members"]
-            ]
-            self._emit(Elected(response["protocol_name"], members, bool(response.get("skip_assignment", False))))
-        else:
-            self._assignments = {}
+            self._emit(Elected(response["protocol_name"], members, inherits))
 
     def _on_sync(self, response: Mapping[str, Any], now: float) -> None:
         code = response["error_code"]
@@ -281,6 +284,7 @@ class Membership(Machine):
                 and previous.member_id == self.generation.member_id
                 and previous.id + 1 == self.generation.id
             )
+            self._second_round.synced(now)
             self._move(_S.ASSIGNING, "assignment received")
             self._emit(Assigned(self.generation, bytes(response["assignment"]), self.is_leader, continuous))
         elif code in _EXPELLED:
@@ -311,6 +315,8 @@ class Membership(Machine):
             self.heartbeat.received_heartbeat(now)
             if code == codes.REBALANCE_IN_PROGRESS and self.state in (_S.STABLE, _S.ASSIGNING):
                 self.request_rejoin("the group rebalances")
+            elif self.state is _S.STABLE and self._second_round.due(now):
+                self.request_rejoin("partitions that were to change hands belong to nobody")
         elif code in _EXPELLED:
             self._lose(
                 err.error_for_code(code), "expelled by the coordinator", keep_member_id=code == codes.ILLEGAL_GENERATION

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -84,6 +85,37 @@ def test_gone_for_longer_than_the_session(group: ListenerGroup) -> None:
     group.wait_balanced(PARTITIONS, SESSION_S + 6)
     assert time.monotonic() - started > SESSION_S - 2.0, "it left the group, as a static member must not"
     assert other.owned == {0, 1, 2, 3}
+
+
+def test_replaced_before_it_has_given_up_what_others_are_to_have(
+    kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
+) -> None:
+    """Its successor does not know that there is a second round to come; the leader, who does, begins it."""
+    group = ListenerGroup(kafka43, topic(kafka43, PARTITIONS), unique("group"), "threads", "cooperative")
+    gives_up, over = threading.Event(), threading.Event()
+
+    def hang(_member: ListenerMember, revoked: list[object]) -> None:
+        if revoked:
+            gives_up.set()
+            over.wait(60)
+
+    try:
+        leader = group.join(topic=topic(kafka43, 1), group_instance_id="leader")
+        group.until(lambda: leader.owned == {0}, "the leader consumes")
+        one = group.join({"revoked": hang}, group_instance_id="one")
+        group.until(lambda: one.owned == set(range(PARTITIONS)), "one has all of the topic")
+        other = group.join(group_instance_id="other")
+        group.until(gives_up.is_set, "one is to give partitions up")
+        again = group.join(group_instance_id="one")
+        group.until(
+            lambda: len(again.owned) == len(other.owned) == PARTITIONS // 2, "all partitions belong to somebody"
+        )
+        assert not again.owned & other.owned
+        over.set()
+        group.until(lambda: isinstance(one.ended, err.FencedInstanceId), "the first of the name ends")
+    finally:
+        over.set()
+        group.stop()
 
 
 def test_two_members_of_one_name(group: ListenerGroup) -> None:

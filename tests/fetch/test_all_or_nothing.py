@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+from types import FrameType
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from managedconsumer.errors import MissingPackageError
-from managedconsumer.wire.records import arrow, compression
+from managedconsumer.wire.records import _records_py, arrow, compression
 from managedconsumer.wire.records.encode import Record, encode_batch
 from tests.fetch.kit import Kit, batch
 
@@ -189,3 +191,36 @@ for name in ("take", "take_many"):
     print(name, ",".join(map(str, got)))
 print("finished", ",".join(ends))
 """
+
+
+def test_what_a_twin_has_taken_when_memory_ends_comes_once() -> None:
+    """At each line of ``take``: also between the messages and their position."""
+    data = batch(0, 3) + batch(3, 3)
+    for at in itertools.count():
+        lines = 0
+
+        def trace(frame: FrameType, event: str, _: Any, at: int = at) -> Any:
+            nonlocal lines
+            if frame.f_code is not _records_py.RecordChunk._take.__code__:
+                return trace if frame.f_code is _records_py.RecordChunk.take.__code__ else None
+            if event == "line":
+                lines += 1
+                if lines == at + 1:
+                    raise MemoryError
+            return trace
+
+        chunk = _records_py.RecordChunk(_records_py.PartitionContext("t", 0), data, 0)
+        got = []
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            got += chunk.take(10)
+        except MemoryError:
+            pass
+        finally:
+            sys.settrace(before)
+        got += chunk.take(10)
+        assert [message.offset for message in got] == list(range(6)), at
+        if lines <= at:
+            break
+    assert at > 20

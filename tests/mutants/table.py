@@ -161,6 +161,14 @@ GROUP = [
         _SOME,
     ),
     Mutant(
+        "a cooperative leader waits for ever for the second round",
+        "managedconsumer/coordinator/second_round.py",
+        "        self._due_at = now + self._patience if self._kept_back else None\n",
+        "        self._due_at = None\n",
+        ("tests/coordinator/test_second_round.py",),
+        _MANY,
+    ),
+    Mutant(
         "the answer to an old heartbeat counts",
         "managedconsumer/coordinator/membership.py",
         "if request.generation == self.generation:\n                self._on_heartbeat",

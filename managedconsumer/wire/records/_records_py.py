@@ -137,8 +137,9 @@ class RecordChunk(Reread):
                 raise
             self._raised = False  # what was read is delivered; the next call raises
         except (MissingPackageError, MemoryError):
-            # What was read is delivered; the next call meets the same, or gets on.
-            self.rewind(self.position)
+            # What was read is delivered; the next call meets the same, or gets on. The error may have come between a
+            # message and its position, so the position is that of the messages.
+            self.rewind(taken[-1].offset + 1 if taken else self.position)
             if not taken:
                 raise
         except BaseException:
