@@ -1,7 +1,7 @@
 """Builds the package; the version is in managedconsumer/_version.py, tools are configured in pyproject.toml.
 
-The Cython accelerator is optional: without Cython, without a C compiler, or with
-``MANAGEDCONSUMER_NO_EXTENSIONS=1`` in the environment the pure-Python twin is used and everything works.
+The Cython accelerators are optional: without Cython, without a C compiler, or with
+``MANAGEDCONSUMER_NO_EXTENSIONS=1`` in the environment the pure-Python twins are used and everything works.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).parent
-ACCELERATOR = "managedconsumer/wire/records/_records.pyx"
+# The decoder of records, and that of Avro values in Spark's tasks.
+ACCELERATORS = ("managedconsumer/wire/records/_records.pyx", "managedconsumer/spark/decoding/_avro.pyx")
 
 
 def version() -> str:
@@ -31,7 +32,9 @@ def long_description() -> str:
 
 
 def extensions() -> list[Extension]:
-    if os.environ.get("MANAGEDCONSUMER_NO_EXTENSIONS", "0") not in ("", "0") or not (HERE / ACCELERATOR).exists():
+    if os.environ.get("MANAGEDCONSUMER_NO_EXTENSIONS", "0") not in ("", "0") or not all(
+        (HERE / each).exists() for each in ACCELERATORS
+    ):
         return []
     try:
         from Cython.Build import cythonize
@@ -39,11 +42,14 @@ def extensions() -> list[Extension]:
         return []
     # A level of optimization in CFLAGS is kept: the compiler obeys the last one that it reads.
     flags = [] if os.name == "nt" or re.search(r"(^| )-O", os.environ.get("CFLAGS", "")) else ["-O3"]
-    source = Extension("managedconsumer.wire.records._records", [ACCELERATOR], extra_compile_args=flags)
+    sources = [
+        Extension(each.removesuffix(".pyx").replace("/", "."), [each], extra_compile_args=flags)
+        for each in ACCELERATORS
+    ]
     try:
-        built: list[Extension] = cythonize([source], language_level=3)
+        built: list[Extension] = cythonize(sources, language_level=3)
     except Exception as error:  # noqa: BLE001 - a Cython that cannot read the source must not stop the installation
-        sys.stderr.write(f"managedconsumer: the accelerator is left out: {error}\n")
+        sys.stderr.write(f"managedconsumer: the accelerators are left out: {error}\n")
         return []
     for extension in built:
         extension.optional = True  # cythonize() makes new objects and forgets this when it is set on its argument
@@ -132,8 +138,9 @@ setup(
         "managedconsumer": ["py.typed"],
         "managedconsumer.testing.kafka": ["digests/*.sha256"],
         "managedconsumer.wire.records": ["*.pyx", "*.pxi", "*.pxd", "*.h", "*.pyi"],
+        "managedconsumer.spark.decoding": ["*.pyx"],
     },
-    exclude_package_data={"managedconsumer.wire.records": ["*.c"]},
+    exclude_package_data={"managedconsumer.wire.records": ["*.c"], "managedconsumer.spark.decoding": ["*.c"]},
     zip_safe=False,
     ext_modules=extensions(),
     install_requires=["cramjam>=2.8", "crc32c>=2.3"],

@@ -38,10 +38,14 @@ def run(arguments: list[str]) -> int:
             "PYTHONPATH": str(copy),
             "LD_PRELOAD": library,
             "PYTHONMALLOC": "malloc",
+            "ARROW_DEFAULT_MEMORY_POOL": "system",  # so that ASan sees the ends of Arrow's buffers
             "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
             "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
         }
-        where = "import managedconsumer.wire.records._records as built; print(built.__file__)"
+        where = (
+            "import managedconsumer.spark.decoding._avro, managedconsumer.wire.records._records as built; "
+            "print(built.__file__)"
+        )
         found = subprocess.run(
             [sys.executable, "-c", where], cwd=copy, env=checked, capture_output=True, text=True, check=True
         )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from tests.fuzz import protocol
+from tests.fuzz.avro import AvroValues
 from tests.fuzz.fetches import Fetches
 from tests.fuzz.kit import Target
 from tests.fuzz.records import Records
@@ -26,4 +28,6 @@ TARGETS = {
     "frames": Entry(protocol.Frames, 0.5),
     "sasl": Entry(protocol.Sasl, 0.5),
     "codecs": Entry(protocol.Codecs, 1),
+    # In CI, Pythons other than the first have no Spark, and nothing that is for Spark alone.
+    **({"avro": Entry(AvroValues, 1)} if find_spec("fastavro") else {}),
 }

@@ -23,29 +23,12 @@ def decode(decoder: Decoder, raw: Any) -> tuple[Any, Any]:
     """The columns ``value`` and ``_errors`` of the values in ``raw``, a binary array."""
     import pyarrow as pa
 
-    values = raw.to_pylist()
-    bad: dict[int, str] = {}
-    parts = _halves(decoder, values, 0, bad)
-    column = parts[0] if len(parts) == 1 else pa.concat_arrays(parts) if parts else pa.nulls(0, decoder.type())
+    column, bad = decoder.decode(raw)
     if not bad:
-        return column, pa.nulls(len(values), errors_type())
-    rows = [{"error": bad[n], "value": value} if n in bad else None for n, value in enumerate(values)]
+        return column, pa.nulls(len(raw), errors_type())
+    rows = [_told(bad[row], raw[row].as_py()) if row in bad else None for row in range(len(raw))]
     return column, pa.array(rows, errors_type())
 
 
-def _halves(decoder: Decoder, values: list[bytes | None], first: int, bad: dict[int, str]) -> list[Any]:
-    """All at once; where that fails, each half for itself, down to the value that is bad."""
-    import pyarrow as pa
-
-    if not values:
-        return []
-    try:
-        return [decoder.array(values)]
-    except OSError:
-        raise  # the registry does not answer: that is not the record's fault
-    except Exception as error:  # noqa: BLE001 (decoders of others, and data of anybody)
-        if len(values) == 1:
-            bad[first] = f"{type(error).__name__}: {error}"[:_TEXT]
-            return [pa.nulls(1, decoder.type())]
-    middle = len(values) // 2
-    return _halves(decoder, values[:middle], first, bad) + _halves(decoder, values[middle:], first + middle, bad)
+def _told(error: Exception, value: bytes) -> dict[str, Any]:
+    return {"error": f"{type(error).__name__}: {error}"[:_TEXT], "value": value}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Callable, Mapping, Protocol, Tuple
 
 from managedconsumer.errors import MissingPackageError
+
+#: A column, and for each row that is bad its number and why. What the column has there is null.
+Decoded = Tuple[Any, Mapping[int, Exception]]
 
 
 class Decoder(Protocol):
@@ -14,8 +17,8 @@ class Decoder(Protocol):
     def type(self) -> Any:
         """The column's ``pyarrow.DataType``. Raises ConfigurationError for a schema that cannot be a column."""
 
-    def array(self, values: list[bytes | None]) -> Any:
-        """An array of that type; None stays None. Raises any Exception if one of the values is bad."""
+    def decode(self, raw: Any) -> Decoded:
+        """The values in ``raw``, a binary array. Null stays null. OSError: a registry does not answer."""
 
 
 @dataclass(frozen=True)
@@ -39,3 +42,30 @@ def missing(package: str, error: ImportError) -> MissingPackageError:
         f"typed values need {package} ({error}): pip install '{package}' on the driver and the executors (what the "
         "extra 'managedconsumer[typed]' brings)"
     )
+
+
+def by_halves(array: Callable[[list[bytes | None]], Any], kind: Any, raw: Any) -> Decoded:
+    """By a function that makes an array of that type of all values, or raises any Exception if one of them is bad.
+
+    All at once; where that fails, each half for itself, down to the value that is bad.
+    """
+    import pyarrow as pa
+
+    bad: dict[int, Exception] = {}
+
+    def halves(values: list[bytes | None], first: int) -> list[Any]:
+        if not values:
+            return []
+        try:
+            return [array(values)]
+        except OSError:
+            raise  # the registry does not answer: that is not the record's fault
+        except Exception as error:  # noqa: BLE001 (decoders of others, and data of anybody)
+            if len(values) == 1:
+                bad[first] = error
+                return [pa.nulls(1, kind)]
+        middle = len(values) // 2
+        return halves(values[:middle], first) + halves(values[middle:], first + middle)
+
+    parts = halves(raw.to_pylist(), 0)
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts) if parts else pa.nulls(0, kind), bad

@@ -7,7 +7,7 @@ import re
 from typing import Any, Mapping
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.formats import ValueFormat
+from managedconsumer.spark.decoding.formats import Decoded, ValueFormat, by_halves
 
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)\Z")
 
@@ -34,8 +34,12 @@ class JsonDecoder:
         """See :meth:`Decoder.type`."""
         return self._type
 
-    def array(self, values: list[bytes | None]) -> Any:
-        """See :meth:`Decoder.array`. One value is one line; a line break inside can only be white space."""
+    def decode(self, raw: Any) -> Decoded:
+        """See :meth:`Decoder.decode`."""
+        return by_halves(self._array, self._type, raw)
+
+    def _array(self, values: list[bytes | None]) -> Any:
+        """One value is one line; a line break inside can only be white space."""
         lines = [
             b"{}" if value is None else value.replace(b"\n", b" ").replace(b"\r", b" ").strip() for value in values
         ]

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, Callable
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.formats import ValueFormat, missing
+from managedconsumer.spark.decoding.formats import Decoded, ValueFormat, by_halves, missing
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 
@@ -43,8 +43,11 @@ class ProtobufDecoder:
         """See :meth:`Decoder.type`."""
         return self._type
 
-    def array(self, values: list[bytes | None]) -> Any:
-        """See :meth:`Decoder.array`."""
+    def decode(self, raw: Any) -> Decoded:
+        """See :meth:`Decoder.decode`."""
+        return by_halves(self._array, self._type, raw)
+
+    def _array(self, values: list[bytes | None]) -> Any:
         parse, row = self._class.FromString, self._row
         return self._pa.array([None if value is None else row(parse(value)) for value in values], self._type)
 
