@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from managedconsumer.spark.decoding.avro_values import compiled
 from tests.fuzz import protocol
 from tests.fuzz.avro import AvroValues
 from tests.fuzz.fetches import Fetches
@@ -28,6 +29,6 @@ TARGETS = {
     "frames": Entry(protocol.Frames, 0.5),
     "sasl": Entry(protocol.Sasl, 0.5),
     "codecs": Entry(protocol.Codecs, 1),
-    # In CI, Pythons other than the first have no Spark, and nothing that is for Spark alone.
-    **({"avro": Entry(AvroValues, 1)} if find_spec("fastavro") else {}),
+    # What is compiled is what is ours. In CI, Pythons other than the first have nothing that is for Spark alone.
+    **({"avro": Entry(AvroValues, 1)} if compiled() and find_spec("fastavro") else {}),
 }
