@@ -361,12 +361,13 @@ cdef class Bytes(Column):
         return 0
 
     cdef int put(self, const uint8_t *start, int64_t size) except -1:
-        if size > self.data.size - self.used:
-            if self.used + size > INT32_MAX:
-                raise OverflowError("a column of more than 2 GiB: set a smaller fetch.max.bytes")
-            self.data.hold(self.used + size)
+        cdef int64_t used = self.used + size
+        if used > INT32_MAX:
+            raise OverflowError("an Arrow column has no room for more than 2 GiB")
+        if used > self.data.size:
+            self.data.hold(used)
         memcpy(self.data.start + self.used, start, size)
-        self.used += size
+        self.used = used
         (<int32_t *>self.offsets.start)[self.rows + 1] = <int32_t>self.used
         return 0
 
