@@ -373,19 +373,19 @@ class GroupMember:
         """
         beat = self.machine.heartbeat
         with self._lock:
-            generation, forked = self.machine.generation, os.getpid() != self._pid
-            fresh = self.heartbeat_age() < beat.interval + _EXIT_SECONDS
-            if self._closing or forked or not fresh or not generation.joined:
+            generation, leave_request = self.machine.generation, self.machine.leave_request("the interpreter ends")
+            fresh = self.heartbeat_age() < beat.interval + _EXIT_SECONDS and os.getpid() == self._pid
+            if self._closing or not fresh or not (generation.joined or leave_request):
                 return
             self._closing = self._exiting = True
-            leave_request = self.machine.leave_request("the interpreter ends")
             self._lock.notify_all()
         text = "group %s: the interpreter ends without stop(): the member leaves"
         log.info(text, self.machine.group_id, extra=self.machine.log_fields())
         self._link.interrupt(HEARTBEAT)
-        self._before_exit()
-        # A daemon thread that still consumes gets nothing more.
-        self._owner.fence(ev.MembershipLost("the interpreter ends", None, generation))
+        if generation.joined:
+            self._before_exit()
+            # A daemon thread that still consumes gets nothing more.
+            self._owner.fence(ev.MembershipLost("the interpreter ends", None, generation))
         if leave_request is not None:
             self._link.interrupt(MEMBERSHIP)
             self._link.request(MEMBERSHIP, leave_request.api, leave_request.body, _EXIT_MS, connect_ms=_EXIT_MS)
