@@ -49,8 +49,7 @@ def command(files: tuple[Path, ...], output: Path | None, group: str | None, as_
 
 def _print(found: Timeline) -> None:
     rows = [
-        (drawing.clock(each.start), drawing.duration(each.end - each.start), each.generation, drawing.causes(each))
-        for each in found.rounds
+        (drawing.clock(each.start), drawing.took(each), each.generation, drawing.causes(each)) for each in found.rounds
     ]
     _show.table(("BEGAN", "TOOK", "GENERATION", "WHY"), rows, (1, 2))
     click.echo()

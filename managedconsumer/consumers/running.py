@@ -12,7 +12,7 @@ from managedconsumer.consumers.reading import ReadingAPI
 from managedconsumer.consumers.session import Session
 from managedconsumer.consumers.signals import stop_on_signals
 from managedconsumer.processing.values import PARTITION, Plan, Retry, RunSummary, plan_of
-from managedconsumer.runtime.running.run import Calls, Run, keep, let_go
+from managedconsumer.runtime.running.run import Calls, MovedOn, Run, keep, let_go
 from managedconsumer.runtime.running.tasks import TaskRun
 from managedconsumer.runtime.running.threads import ThreadRun
 from managedconsumer.values import NamedTuple
@@ -41,20 +41,24 @@ class _Parts(NamedTuple):
     decide_corrupt: Callable[[err.CorruptRecordError], None]
     #: See :class:`~managedconsumer.runtime.running.run.Calls`.
     deserialize: Callable[[Message], bool] | None
+    moved_on: MovedOn | None
 
 
 class RunningAPI(ReadingAPI):
     """The part of a consumer that runs a handler. One run at a time."""
 
     _ordered = ""
+    _moved_on: MovedOn | None = None
 
-    def keep_order(self, why: str) -> None:
+    def keep_order(self, why: str, moved_on: MovedOn | None = None) -> None:
         """From here on :meth:`run` takes ``order="partition"`` alone; ``why`` is what it says where it refuses another.
 
-        Stores call it when they are attached, as they keep one next offset for each partition. Call it before
+        ``moved_on(error, messages)`` is asked, in a worker's thread, about what a handler has raised: True if it means
+        that the group has given the messages to others (or is about to). Then the failure does not count.
+        Stores call this when they are attached, as they keep one next offset for each partition. Call it before
         ``run()``. Thread-safe.
         """
-        self._ordered = why
+        self._ordered, self._moved_on = why, moved_on
 
     def run(
         self,
@@ -159,7 +163,8 @@ class RunningAPI(ReadingAPI):
 
     def _parts(self) -> _Parts:
         deserialize = None if self._session.options.deserializer is None else self._can_use
-        return _Parts(self._session, self.end_soon, self._stop_now, self._decide_corrupt, deserialize)
+        decide = self._decide_corrupt
+        return _Parts(self._session, self.end_soon, self._stop_now, decide, deserialize, self._moved_on)
 
     def _can_use(self, message: Message) -> bool:
         """Apply the deserializer; False: the user wants the message skipped. What it raises is the handler's error."""
@@ -204,7 +209,7 @@ class _Running:
         self._signals = check_bool("signals", signals)
         shown = check_bool("progress", progress) and sys.stderr.isatty()
         self._shown = self._engine.handler.now() if shown else None
-        calls = Calls(handler, check_callable("on_dead", on_dead), consumer.deserialize)
+        calls = Calls(handler, check_callable("on_dead", on_dead), consumer.deserialize, consumer.moved_on)
         self._run = Run(self._engine, plan, calls, check_int("workers", workers))
         self._reason = "stopped"
         self._ended = self._engine.handler.Event()

@@ -16,12 +16,12 @@ from managedconsumer.coordinator.events import (
     Transition,
 )
 from managedconsumer.coordinator.heartbeat import Heartbeat
+from managedconsumer.coordinator.refusals import has_no_place
 from managedconsumer.coordinator.states import IN_GROUP, MemberState, check_transition
 from managedconsumer.logs import LogFields
 from managedconsumer.structs import NO_GENERATION, Generation
 
 _S = MemberState
-_OVER = frozenset({_S.LEAVING, _S.LEFT, _S.FAILED})
 
 
 class Machine:
@@ -95,6 +95,7 @@ class Machine:
         """Hook: the partitions are gone."""
 
     def _forget_generation(self, keep_member_id: bool) -> None:
+        """``keep_member_id``: the coordinator may still hold a place under our id."""
         raise NotImplementedError
 
     def _void_in_flight(self) -> None:
@@ -122,11 +123,15 @@ class Machine:
 
     def _end(self, error: BaseException, holding: bool) -> None:
         """An error that cannot heal; partitions, if any, are lost first."""
+        # Where the coordinator may hold a place for us, stop() has to leave: the id is kept for that.
+        place = not has_no_place(error)
         if holding:
             self._fatal = error
-            self._lose(error, "membership ended")
+            self._lose(error, "membership ended", keep_member_id=place)
             self.rejoin_reason = None
         else:
+            if not place:
+                self._forget_generation(False)
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:

@@ -160,10 +160,10 @@ class Membership(Machine):
             return self._drain()
         final = self._final(error)
         self._note_fail_over(error, now)
-        if final is not None:
-            self._end_with(final)
-        elif current and self.state is _S.LEAVING:
+        if current and self.state is _S.LEAVING:
             self._move(_S.LEFT, f"leave not answered: {error}")
+        elif final is not None:
+            self._end_with(final)
         else:
             self._emit(CoordinatorLost(str(error)))
             if beat:
@@ -205,11 +205,14 @@ class Membership(Machine):
         return self._drain()
 
     def leave(self, reason: str) -> list[Event]:
-        """Leave the group: a LeaveGroup for a dynamic member with an id; static members just go (KIP-345)."""
-        if self.state not in (_S.LEAVING, _S.LEFT, _S.FAILED):
+        """Leave the group: a LeaveGroup for a dynamic member with an id; static members just go (KIP-345).
+
+        Also after a loss or a failure: what the coordinator may still hold under our id, the others would wait for.
+        """
+        if self.state not in (_S.LEAVING, _S.LEFT):
             self._void_in_flight()
             self._leave_reason = reason
-            known = self.generation.member_id and not self.config.keeps_place and self.state is not _S.LOSING
+            known = self.generation.member_id and not self.config.keeps_place
             self._move(_S.LEAVING if known else _S.LEFT, reason)
         self.rejoin_reason = None
         return self._drain()

@@ -93,6 +93,8 @@ class ConsumerGroupMembership(Machine):
         self._reported_owned: Target | None = None
         self._reported_topics: tuple[str, ...] | None = None
         self._regex = config.topic_regex
+        # True while the coordinator may hold a place under our id.
+        self._known = False
 
     # -- what the driver asks -------------------------------------------------------------------------
 
@@ -120,8 +122,10 @@ class ConsumerGroupMembership(Machine):
         self._leave_in_flight = self.leave_request(self._leave_reason)
         return self._leave_in_flight
 
-    def leave_request(self, _reason: str) -> Request:
-        """The last heartbeat; a static member says that it will be back."""
+    def leave_request(self, _reason: str) -> Request | None:
+        """The last heartbeat; a static member says that it will be back. None if the coordinator does not know us."""
+        if not self._known:
+            return None
         epoch = _LEAVE_EPOCH if self.config.group_instance_id is None else _LEAVE_STATIC_EPOCH
         body = {**self._identity(), "member_epoch": epoch}
         return Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, 2.0, self.generation)
@@ -136,6 +140,7 @@ class ConsumerGroupMembership(Machine):
         news = joining or owned != self._reported_owned or topics != self._reported_topics
         if not news and not self.heartbeat.should_heartbeat(now):
             return None
+        self._known = True
         self.heartbeat.sent_heartbeat(now)
         body = self._body(joining, topics, owned)
         timeout = min(self.config.request_timeout_ms, self.config.session_timeout_ms) / 1000.0
@@ -158,6 +163,7 @@ class ConsumerGroupMembership(Machine):
         """Take the answer to ``request``; an answer to an outdated one changes nothing."""
         if request is self._leave_in_flight:
             self._leave_in_flight = None
+            self._known = False
             self._move(_S.LEFT, self._leave_reason)
             self.generation = NO_GENERATION
         elif request is self._in_flight:
@@ -225,19 +231,21 @@ class ConsumerGroupMembership(Machine):
         return self._drain()
 
     def leave(self, reason: str) -> list[Event]:
-        """Leave the group; a static member says that it will be back."""
-        if self.state not in (_S.LEAVING, _S.LEFT, _S.FAILED):
+        """Leave the group; a static member says that it will be back.
+
+        Also in the middle of a join, and after a loss or a failure: the coordinator may know us (KIP-1082).
+        """
+        if self.state not in (_S.LEAVING, _S.LEFT):
             self._void_in_flight()
             self._leave_reason = reason
-            in_group = self.generation.joined and self.state is not _S.LOSING
-            self._move(_S.LEAVING if in_group else _S.LEFT, reason)
+            self._move(_S.LEAVING if self._known else _S.LEFT, reason)
         self.rejoin_reason = None
         return self._drain()
 
     def fence(self, error: BaseException, generation: Generation) -> list[Event]:
         """Another API's answer says that we are out of the group."""
         if self.is_current(generation) and self.state in _BEATING:
-            self._lose(error, "expelled by the coordinator")
+            self._lose(error, "expelled by the coordinator", keep_member_id=_knows_us(error))
         return self._drain()
 
     # -- the heartbeat ---------------------------------------------------------------------------------
@@ -349,12 +357,13 @@ class ConsumerGroupMembership(Machine):
 
     def _expelled(self, error: BaseException, now: float) -> None:
         if self.state is _S.PREPARING_REBALANCE:
-            self.generation = Generation(-1, self._new_id())
+            self.generation, self._known = Generation(-1, self._new_id()), False
             self._retry(error, now)
         else:
-            self._lose(error, "expelled by the coordinator")
+            self._lose(error, "expelled by the coordinator", keep_member_id=_knows_us(error))
 
-    def _forget_generation(self, keep_member_id: bool) -> None:  # noqa: ARG002 - the id is always kept
+    def _forget_generation(self, keep_member_id: bool) -> None:
+        self._known = self._known and keep_member_id
         # Epoch 0 under the same id: the coordinator replaces what it still holds of us.
         self.generation = Generation(-1, self.generation.member_id)
         self._target, self._carried, self._owned, self._unfinished = None, None, (), False
@@ -375,6 +384,11 @@ class ConsumerGroupMembership(Machine):
     def _void_in_flight(self) -> None:
         self._in_flight = None
         self._forget_reported()
+
+
+def _knows_us(error: BaseException) -> bool:
+    """False if ``error``, by which we are expelled, says that the coordinator has no member of our id."""
+    return getattr(error, "ERROR_CODE", codes.UNKNOWN_MEMBER_ID) != codes.UNKNOWN_MEMBER_ID
 
 
 def _target(entries: Sequence[Mapping[str, Any]]) -> Target:

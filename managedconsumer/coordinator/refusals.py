@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol, Sequence
 
 from managedconsumer import codes
-from managedconsumer.errors import ProtocolClientError, error_for_code
+from managedconsumer.errors import ProtocolClientError, UnsupportedBrokerError, error_for_code
 
 #: Of the classic group requests; and of the consumer group heartbeat (KIP-848).
 FATAL = frozenset(
@@ -26,6 +26,14 @@ FATAL_848 = (FATAL - {codes.INVALID_SESSION_TIMEOUT}) | {
     codes.UNSUPPORTED_ASSIGNOR,
     codes.INVALID_REGULAR_EXPRESSION,
 }
+
+# They say that the place is another member's, or that we never had one.
+_NO_PLACE = frozenset({codes.FENCED_INSTANCE_ID, codes.UNRELEASED_INSTANCE_ID, codes.UNSUPPORTED_VERSION})
+
+
+def has_no_place(error: BaseException) -> bool:
+    """True if a member that was ended by ``error`` has no place in the group, so that there is nothing to leave."""
+    return isinstance(error, UnsupportedBrokerError) or getattr(error, "ERROR_CODE", None) in _NO_PLACE
 
 
 class Asking(Protocol):

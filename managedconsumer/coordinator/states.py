@@ -17,7 +17,8 @@ state                     what is true in it
                           its partitions (lost-callback, no commit); then ``UNJOINED``.
 ``LEAVING``               LeaveGroup is to be sent or in flight.
 ``LEFT``                  Out of the group by our own will; ``restart`` makes it ``UNJOINED``.
-``FAILED``                An error that cannot heal by itself; the cause is kept.
+``FAILED``                An error that cannot heal by itself; the cause is kept. The coordinator may still hold
+                          our place, which ``stop()`` leaves.
 ========================  ==============================================================================
 """
 
@@ -56,7 +57,7 @@ TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {
     _S.LOSING: _ANYWHERE | {_S.UNJOINED},
     _S.LEAVING: frozenset({_S.LEFT, _S.FAILED}),
     _S.LEFT: frozenset({_S.UNJOINED, _S.FAILED}),
-    _S.FAILED: frozenset({_S.LEFT, _S.UNJOINED}),
+    _S.FAILED: frozenset({_S.LEAVING, _S.LEFT, _S.UNJOINED}),
 }
 
 #: States in which the coordinator holds a place for us under a generation that we know.

@@ -58,6 +58,11 @@ def causes(each: Round) -> str:
     return "; ".join(each.causes) or "a member that was not watched came or went"
 
 
+def took(each: Round) -> str:
+    """How long it went on."""
+    return "unfinished" if each.end is None else duration(each.end - each.start)
+
+
 def svg(timeline: Timeline) -> str:
     """A row for each partition, a bar for each member that had it; a line for each rebalance. Texts on hovering."""
     partitions = sorted({span.partition for span in timeline.spans})
@@ -86,8 +91,7 @@ def svg(timeline: Timeline) -> str:
     parts += [_bar(span, rows[span.partition], x, colours[span.member], timeline.end) for span in timeline.spans]
     parts += [_hole(gap, rows[gap.partition], x) for gap in timeline.gaps]
     for each in timeline.rounds:
-        took = duration(each.end - each.start)
-        said = escape(f"{clock(each.start)}: generation {each.generation}, {took}: {causes(each)}")
+        said = escape(f"{clock(each.start)}: generation {each.generation}, {took(each)}: {causes(each)}")
         line = f"<line x1='{x(each.start)}' x2='{x(each.start)}' y1='{_TOP - 14}' y2='{bottom}' stroke='#444' "
         parts.append(f"<g class='round'>{line}stroke-dasharray='3 3'/><title>{said}</title></g>")
     for place, (member, colour) in enumerate(colours.items()):
@@ -142,7 +146,7 @@ def page(timeline: Timeline) -> str:
 def _round_rows(timeline: Timeline) -> Iterator[str]:
     for each in timeline.rounds:
         yield (
-            f"<tr><td class='number'>{clock(each.start)}</td><td class='number'>{duration(each.end - each.start)}</td>"
+            f"<tr><td class='number'>{clock(each.start)}</td><td class='number'>{took(each)}</td>"
             f"<td class='number'>{each.generation}</td><td>{escape(causes(each))}</td></tr>"
         )
 

@@ -2,7 +2,8 @@
 
 The file is a ring. What was written is the operating system's, whatever becomes of the process; a power cut may lose
 the last half minute. Its first line says how far it was written; the rest is JSON lines, the oldest of which is cut
-where the newest ends. A start goes on where the last one stopped.
+where the newest ends. A kill may come between a line and the change of the first one, or (at the end of a page of the
+operating system's) in the middle of a line: the former counts, the latter is left out. A start goes on behind it.
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ class FlightRecorder:
         try:
             self._claim(file)
             self._begin(file)
+        except OSError as error:
+            os.close(file)
+            raise ConfigurationError(f"history={str(self._path)!r} cannot be written: {error.strerror}") from None
         except BaseException:
             os.close(file)
             raise
@@ -88,8 +92,11 @@ class FlightRecorder:
         if size and not (head.startswith(_MAGIC) and head[len(_MAGIC) : -1].isdigit() and size > _HEAD):
             raise ConfigurationError(f"history={str(self._path)!r} is another kind of file: it is left as it is")
         self._room = (size or self._size) - _HEAD
-        self._place = int(head[len(_MAGIC) : -1]) % self._room if head else 0
-        if not size:
+        self._place = 0
+        if size:
+            place = int(head[len(_MAGIC) : -1]) % self._room
+            self._place = _newest(os.pread(file, self._room, _HEAD), place)
+        else:
             os.pwrite(file, self._head() + bytes(self._room), 0)
 
     def add(self, event: GroupEvent) -> None:
@@ -162,14 +169,38 @@ def lines_of(data: bytes) -> Iterator[str]:
     if not data.startswith(_MAGIC):
         yield from data.decode("utf-8").splitlines()
         return
-    place = int(data[len(_MAGIC) : _HEAD - 1])
     ring = data[_HEAD:]
+    place = _newest(ring, int(data[len(_MAGIC) : _HEAD - 1]))
     for line in (ring[place:] + ring[:place]).split(b"\n"):
         text = line.strip(b"\0")
-        if text:
-            try:
-                whole = isinstance(json.loads(text), dict)
-            except ValueError:
-                continue
-            if whole:
-                yield text.decode("utf-8")
+        if _event_in(text) is not None:
+            yield text.decode("utf-8")
+
+
+def _newest(ring: bytes, place: int) -> int:
+    """Where the newest line ends: at ``place``, or behind it if lines are there that the file's head does not know.
+
+    They are whole and not older than the line before ``place``. What else begins there is the oldest one.
+    """
+    if place >= len(ring):  # somebody has cut the file
+        return place
+    turned = ring[place:] + ring[:place]
+    last = _event_in(turned[:-1].rpartition(b"\n")[2].strip(b"\0"))
+    start = 0
+    while (end := turned.find(b"\n", start)) >= 0:
+        event = _event_in(turned[start:end])
+        if event is None or (last is not None and event.get("time", 0.0) < last.get("time", 0.0)):
+            break
+        last, start = event, end + 1
+        if start == len(turned):  # all of one moment: nothing says which is the oldest
+            return place
+    return (place + start) % len(ring)
+
+
+def _event_in(line: bytes) -> dict[str, Any] | None:
+    """What a whole line says; None for one that was cut."""
+    try:
+        found = json.loads(line) if line else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -6,7 +6,7 @@ Pure. The events may come from several processes; their clocks are taken to agre
 from __future__ import annotations
 
 from collections import deque
-from typing import Iterable, NamedTuple
+from typing import Iterable, Iterator, NamedTuple
 
 from managedconsumer.coordinator.history import GroupEvent
 from managedconsumer.coordinator.states import MemberState
@@ -14,6 +14,8 @@ from managedconsumer.structs import TopicPartition
 
 _UNJOINED, _STABLE = MemberState.UNJOINED.value, MemberState.STABLE.value
 _LEAVING, _LOSING = MemberState.LEAVING.value, MemberState.LOSING.value
+#: States of a member that is in its new generation, and not done with the rebalance.
+_IN_ROUND = frozenset({MemberState.COMPLETING_REBALANCE.value, MemberState.ASSIGNING.value})
 #: The reason of a member that only follows: another one began the rebalance.
 _TOLD = "the group rebalances"
 _STARTS, _ENDS = frozenset({"handed out"}), frozenset({"held", "revoked", "lost"})
@@ -44,7 +46,7 @@ class Gap(NamedTuple):
 
 
 class Round(NamedTuple):
-    """One rebalance: when its first member began, until its last one was done.
+    """One rebalance: when its first member began, until its last one was done (None: no member's events say that).
 
     ``causes``: what began it, in words; empty where no member that was watched knows it (one of another program came
     or went).
@@ -52,7 +54,7 @@ class Round(NamedTuple):
 
     generation: int
     start: float
-    end: float
+    end: float | None
     causes: tuple[str, ...]
 
 
@@ -103,10 +105,10 @@ def gaps_of(spans: Iterable[Span]) -> list[Gap]:
 
 
 class _Part(NamedTuple):
-    """What one member went through for one generation."""
+    """What one member went through for one generation; ``end`` is None where its events end before."""
 
     start: float
-    end: float
+    end: float | None
     cause: str
 
 
@@ -114,12 +116,14 @@ def rounds_of(events: Iterable[GroupEvent]) -> list[Round]:
     """The rebalances. ``events`` in the order of time.
 
     A member's part begins when it leaves STABLE or joins, and ends when it is stable with a generation. The parts of
-    one generation are one round. Members that leave or are expelled are the causes of the round that follows.
+    one generation are one round. Members that leave or are expelled are the causes of the round that follows. A process
+    that was killed may have been in the middle of its part.
     """
     began: dict[str, tuple[float, str]] = {}
     joining: deque[tuple[float, str]] = deque()
     parts: dict[int, list[_Part]] = {}
     departures: list[tuple[float, str]] = []
+    reached: dict[str, int] = {}
     for event in events:
         if event.kind != "state":
             continue
@@ -127,25 +131,36 @@ def rounds_of(events: Iterable[GroupEvent]) -> list[Round]:
             verb = "left" if event.new == _LEAVING else "was lost"
             departures.append((event.time, f"{event.member} {verb} ({event.reason})"))
             began.pop(event.member, None)
+            reached.pop(event.member, None)
         elif event.old == _UNJOINED:
             joining.append((event.time, event.reason))
         elif event.old == _STABLE:
             cause = "" if event.reason == _TOLD else f"{event.member}: {event.reason}"
             began[event.member] = (event.time, cause)
+        elif (event.new == _STABLE or event.new in _IN_ROUND) and event.member not in began:
+            # It had no id when it began.
+            start, reason = joining.popleft() if joining else (event.time, "")
+            began[event.member] = (start, f"{event.member} joined ({reason})")
+        if event.new in _IN_ROUND:
+            reached[event.member] = event.generation
         elif event.new == _STABLE:
-            part = began.pop(event.member, None)
-            if part is None:  # it had no id when it began
-                start, reason = joining.popleft() if joining else (event.time, "")
-                part = (start, f"{event.member} joined ({reason})")
-            parts.setdefault(event.generation, []).append(_Part(part[0], event.time, part[1]))
-    found = []
+            start, cause = began.pop(event.member)
+            reached.pop(event.member, None)
+            parts.setdefault(event.generation, []).append(_Part(start, event.time, cause))
+    for member, generation in reached.items():
+        start, cause = began[member]
+        parts.setdefault(generation, []).append(_Part(start, None, cause))
+    return list(_rounds(parts, departures))
+
+
+def _rounds(parts: dict[int, list[_Part]], departures: list[tuple[float, str]]) -> Iterator[Round]:
     for generation, each in sorted(parts.items(), key=lambda item: min(part.start for part in item[1])):
-        end = max(part.end for part in each)
-        gone = [text for moment, text in departures if moment <= end]
-        departures = [(moment, text) for moment, text in departures if moment > end]
-        causes = dict.fromkeys([*gone, *(part.cause for part in sorted(each) if part.cause)])
-        found.append(Round(generation, min(part.start for part in each), end, tuple(causes)))
-    return found
+        end = max((part.end for part in each if part.end is not None), default=None)
+        gone = [text for moment, text in departures if end is None or moment <= end]
+        departures = [(moment, text) for moment, text in departures if end is not None and moment > end]
+        each.sort(key=lambda part: part.start)
+        causes = dict.fromkeys([*gone, *(part.cause for part in each if part.cause)])
+        yield Round(generation, each[0].start, end, tuple(causes))
 
 
 def timeline_of(events: Iterable[GroupEvent], group: str | None = None) -> Timeline:

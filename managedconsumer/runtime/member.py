@@ -134,14 +134,10 @@ class GroupMember:
 
     def leave_as_fenced(self, error: BaseException, generation: Generation) -> None:
         """Give our place up and treat the partitions as lost; called by the owner, inside :meth:`poll`."""
-        leave_request: ev.Request | None = None
-
-        def step() -> list[ev.Event]:
-            nonlocal leave_request
+        with self._lock:
             leave_request = self.machine.leave_request(str(error)) if self.machine.is_current(generation) else None
-            return self.machine.fence(error, generation)
-
-        self._feed(step)
+            events = self._heard(self.machine.fence(error, generation))
+        self._dispatch(events)
         if leave_request is not None:
             try:
                 self._link.request(MEMBERSHIP, leave_request.api, leave_request.body, int(leave_request.timeout * 1000))
@@ -273,12 +269,16 @@ class GroupMember:
     def _feed(self, step: Callable[[], list[ev.Event]], era: int | None = None) -> list[ev.Event]:
         """Let the machine take a step, and deliver what it says."""
         with self._lock:
-            events = step()
-            self._unfenced += sum(isinstance(event, ev.MembershipLost) for event in events)
+            events = self._heard(step())
         self._dispatch(events, era)
         return events
 
-    def _dispatch(self, events: list[ev.Event], era: int | None) -> None:
+    def _heard(self, events: list[ev.Event]) -> list[ev.Event]:
+        """What the machine said, which is to be dispatched when the lock, which is held, is not any more."""
+        self._unfenced += sum(isinstance(event, ev.MembershipLost) for event in events)
+        return events
+
+    def _dispatch(self, events: list[ev.Event], era: int | None = None) -> None:
         """Deliver what the machine said; never under the lock.
 
         ``era``: the link's, when this was asked for; ``_KNOWN``: the link has met the failure itself.
@@ -346,16 +346,11 @@ class GroupMember:
         ``timeout``: seconds for both together.
         """
         deadline = Deadline(self._handler.now(), timeout)
-        request: ev.Request | None = None
-
-        def step() -> list[ev.Event]:
-            nonlocal request
+        with self._lock:
             self._closing = True
-            events = self.machine.leave(reason)
+            events = self._heard(self.machine.leave(reason))
             request = self.machine.next_request(self._handler.now())
-            return events
-
-        self._feed(step)
+        self._dispatch(events)
         self.wake()
         if request is not None:
             bounded = ev.Request(request.api, request.body, min(timeout, request.timeout), request.generation)
@@ -373,19 +368,19 @@ class GroupMember:
         """
         beat = self.machine.heartbeat
         with self._lock:
-            generation, forked = self.machine.generation, os.getpid() != self._pid
-            fresh = self.heartbeat_age() < beat.interval + _EXIT_SECONDS
-            if self._closing or forked or not fresh or not generation.joined:
+            generation, leave_request = self.machine.generation, self.machine.leave_request("the interpreter ends")
+            fresh = self.heartbeat_age() < beat.interval + _EXIT_SECONDS and os.getpid() == self._pid
+            if self._closing or not fresh or not (generation.joined or leave_request):
                 return
             self._closing = self._exiting = True
-            leave_request = self.machine.leave_request("the interpreter ends")
             self._lock.notify_all()
         text = "group %s: the interpreter ends without stop(): the member leaves"
         log.info(text, self.machine.group_id, extra=self.machine.log_fields())
         self._link.interrupt(HEARTBEAT)
-        self._before_exit()
-        # A daemon thread that still consumes gets nothing more.
-        self._owner.fence(ev.MembershipLost("the interpreter ends", None, generation))
+        if generation.joined:
+            self._before_exit()
+            # A daemon thread that still consumes gets nothing more.
+            self._owner.fence(ev.MembershipLost("the interpreter ends", None, generation))
         if leave_request is not None:
             self._link.interrupt(MEMBERSHIP)
             self._link.request(MEMBERSHIP, leave_request.api, leave_request.body, _EXIT_MS, connect_ms=_EXIT_MS)

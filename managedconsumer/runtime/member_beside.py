@@ -101,18 +101,13 @@ class BesideMember(GroupMember):
         if self._todo and isinstance(self._todo[0], self._beside):
             self._hand_to_owner(self._todo.popleft())
             return
-        request: ev.Request | None = None
-
-        def step() -> list[ev.Event]:
-            nonlocal request
+        with self._lock:
             now = self._handler.now()
-            events = [*self._pass_over(), *self.machine.poll()] if self._keeps else []
+            events = self._heard([*self._pass_over(), *self.machine.poll()] if self._keeps else [])
             request = None if events or self._closing else self.machine.next_request(now)
             if not events and request is None and not self._closing and not self._due_beside():
                 self._lock.wait(self._nap(now))
-            return events
-
-        self._feed(step)
+        self._dispatch(events)
         if request is not None:
             self._send(MEMBERSHIP, request)
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
-from typing import Any, Callable, Collection, Iterable, Mapping, Protocol
+from typing import Any, Callable, Collection, Iterable, Mapping, Protocol, Sequence
 
 from managedconsumer import errors as err
+from managedconsumer.logs import LogFields
 from managedconsumer.stores.errors import FencedStoreError
-from managedconsumer.stores.rows import NO_GROUP, Row
+from managedconsumer.stores.rows import NO_GROUP, Row, spans_of
 from managedconsumer.structs import TopicPartition
+from managedconsumer.subscription_state import PartitionNotAssignedError
 
-# How often a claim is tried again because the group went on to its next generation meanwhile.
+log = logging.getLogger(__name__)
+
+# How often a claim is tried again because the group went on to its next generation, or another claim was faster.
 _TRIES = 5
+
+
+class UnconfirmedError(FencedStoreError):
+    """Kafka does not confirm that we are a member of the generation in which the partitions came to us."""
 
 
 class ClaimingStore(Protocol):
@@ -43,11 +52,12 @@ def attach(store: ClaimingStore, consumer: Any, group: str | None, lonely: str) 
         raise err.ConfigurationError(
             "attach: this consumer has no consumer_group: say under which name its offsets are kept, by group="
         )
+    taking = Taking(store, consumer, name, lonely, confirmed=own is not None)
     consumer.keep_order(
         "a store is attached to this consumer. It keeps one next offset for each partition, so a message that is "
-        "stored before an earlier one would move the offset beyond that one, which would be lost"
+        "stored before an earlier one would move the offset beyond that one, which would be lost",
+        taking.moved_on if own is not None else None,
     )
-    taking = Taking(store, consumer, name, lonely, confirmed=own is not None)
     if not hasattr(consumer, "listener"):
         if not consumer.partitions:
             raise err.IllegalStateError("attach: start() the consumer first, so that it has its partitions")
@@ -86,6 +96,8 @@ class Taking:
         self._lonely = lonely
         self._confirmed = confirmed
         self._taken: set[TopicPartition] = set()
+        # Given up, or claimed again, while a handler worked on them: it will be called again, or they go.
+        self._excused: set[TopicPartition] = set()
 
     def look_what_is_gone(self) -> None:
         """Give up what the group took away while the store was being attached: the listener never heard of it."""
@@ -96,6 +108,7 @@ class Taking:
     def give_up(self, tps: Collection[TopicPartition]) -> None:
         """These are not the consumer's any more."""
         self._taken.difference_update(tps)
+        self._excused.difference_update(tps)
         self.store.give_up(self.group, tps)
 
     def take(self, tps: Collection[TopicPartition]) -> None:
@@ -110,16 +123,52 @@ class Taking:
                     proof=partial(self._prove, tps, me) if self._confirmed else None,
                 )
                 break
-            except FencedStoreError:
+            except UnconfirmedError:
                 if not left or self._identity() == me:
                     raise
+            except FencedStoreError:  # another claim came in between; Kafka decides which of us is a member
+                if not left or not self._confirmed:
+                    raise
         self._taken.update(tps)
+        self._excused.difference_update(tps)
         held = set(partitions_of(self._consumer)).intersection(tps)
         for tp, offset in self.store.claimed(self.group).items():
             # Also where the consumer is there already: what a commit of an earlier run() without the store says to be
             # finished behind its offset is not in the store.
             if offset is not None and tp in held:
                 self._consumer.seek(tp, offset)
+
+    def moved_on(self, error: BaseException, messages: Sequence[Any]) -> bool:
+        """True if the store has refused ``messages`` because the group has given their partitions to others.
+
+        The store knows of an heir before a member that stood still knows that it was evicted, so Kafka is asked, by a
+        commit that ends before the first of ``messages``. Where Kafka confirms us, the claim came from outside of the
+        group.
+        """
+        if not isinstance(error, FencedStoreError):
+            return False
+        firsts = {tp: span.first for tp, span in spans_of(messages).items()}
+        while not self._given_up(firsts):
+            try:
+                self._consumer.commit_offsets(firsts)
+            except err.CommitFailedError as refused:
+                if refused.retriable:  # the coordinator is away: it is not known yet
+                    continue
+                return True
+            except (PartitionNotAssignedError, err.ConsumerStoppedException):
+                return True
+            except err.KafkaException:  # as where the user may not commit: then it is not known whose fault it is
+                return False
+            break
+        # Once for each claim: a handler that stores by another object than this one would be called again for ever.
+        if not self._given_up(firsts) or self._excused.issuperset(firsts):
+            return False
+        self._excused.update(firsts)
+        return True
+
+    def _given_up(self, tps: Iterable[TopicPartition]) -> bool:
+        """True if we have given up one of ``tps`` (it comes back, or goes), or have claimed all of them again since."""
+        return not self._taken.issuperset(tps) or self.store.claimed(self.group).keys() >= set(tps)
 
     def _identity(self) -> tuple[int, str]:
         member = getattr(self._consumer, "consumer_id", b"").decode()
@@ -140,11 +189,11 @@ class Taking:
             if error.retriable:  # the coordinator is away
                 raise
             # Such as a process that stood still, and was evicted meanwhile.
-            raise FencedStoreError(
+            raise UnconfirmedError(
                 f"group {self.group}: Kafka does not confirm generation {me[0]}: {error}", tuple(tps)
             ) from error
         if self._identity() != me:
-            raise FencedStoreError(f"group {self.group}: generation {me[0]} has ended", tuple(tps))
+            raise UnconfirmedError(f"group {self.group}: generation {me[0]} has ended", tuple(tps))
 
 
 class StoreListener:
@@ -158,10 +207,13 @@ class StoreListener:
         self._inner = inner
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> Any:
-        """Claim them, and read on from the store."""
+        """Claim them, and read on from the store. If the group has moved on, nothing of them is handed out."""
         self.taking.look_what_is_gone()
-        if assigned:
-            self.taking.take(assigned)
+        try:
+            if assigned:
+                self.taking.take(assigned)
+        except UnconfirmedError as error:
+            log.info("not claimed, as the group has moved on: %s", error, extra=LogFields(self.taking.group)())
         return None if self._inner is None else self._inner.on_partitions_assigned(assigned)
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> Any:

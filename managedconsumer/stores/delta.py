@@ -7,6 +7,7 @@ import os
 from typing import Any, Iterable, Mapping
 
 from managedconsumer.errors import MissingPackageError
+from managedconsumer.stores import delta_commits
 from managedconsumer.stores.rows import Row
 from managedconsumer.stores.versioned import Rows, Tables, VersionedStore
 from managedconsumer.structs import TopicPartition
@@ -37,7 +38,7 @@ class DeltaStore(VersionedStore):
         raises where there is no table.
         """
         try:
-            import deltalake
+            import deltalake  # noqa: F401
             import pyarrow as pa  # noqa: F401
         except ImportError as error:
             raise MissingPackageError(
@@ -47,8 +48,8 @@ class DeltaStore(VersionedStore):
         self._path = os.fspath(path)
         self._options = dict(storage_options or {})
         # Never later: a table that was there once and cannot be found is away, and must not be made anew.
-        if schema is not None and not deltalake.DeltaTable.is_deltatable(self._path, self._options):
-            deltalake.DeltaTable.create(self._path, schema, mode="ignore", storage_options=self._options)
+        if schema is not None:
+            delta_commits.make_table(self._path, schema, self._options)
         self.look()
 
     def __repr__(self) -> str:
@@ -71,26 +72,13 @@ class DeltaStore(VersionedStore):
 
     def append(self, version: Any, group: str, rows: Rows, output: Tables | None) -> bool:
         """See :meth:`VersionedStore.append`."""
-        from deltalake import CommitProperties, Transaction, write_deltalake
-        from deltalake.exceptions import CommitFailedError
-
-        marks = [
-            Transaction(name, value)
+        marks = {
+            name: value
             for tp, row in rows.items()
             for name, value in zip(_names(group, tp), (*row[:3], int(row.member)), strict=True)
             if value is not None
-        ]
-        # Without this deltalake tries again by itself after a concurrent append, and a claim could have come before.
-        properties = CommitProperties(app_transactions=marks, max_commit_retries=0)
-        table = None if output is None else output.table()
-        try:
-            if table is None:
-                version.create_write_transaction([], "append", version.schema(), commit_properties=properties)
-            else:
-                write_deltalake(version, table, mode="append", commit_properties=properties)
-        except CommitFailedError:
-            return False
-        return True
+        }
+        return delta_commits.append(version, marks, None if output is None else output.table())
 
     def output(self) -> Tables:
         """See :meth:`VersionedStore.output`."""

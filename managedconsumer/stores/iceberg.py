@@ -6,11 +6,11 @@ import json
 from typing import Any, Iterable
 
 from managedconsumer.errors import MissingPackageError
+from managedconsumer.stores import iceberg_commits
 from managedconsumer.stores.rows import Row
 from managedconsumer.stores.versioned import Rows, Tables, VersionedStore
 from managedconsumer.structs import TopicPartition
 
-_RETRIES = "commit.retry.num-retries"
 # SQLAlchemy's for a catalog in a database, and pyiceberg's for one behind HTTP.
 _PASSING = {
     "OperationalError",
@@ -45,12 +45,7 @@ class IcebergStore(VersionedStore):
 
     def look(self) -> Any:
         """See :meth:`VersionedStore.look`."""
-        table = self._table.catalog.load_table(self._table.name())
-        # pyiceberg tries again by itself after a concurrent commit, and a claim could have come before. This copy of
-        # the metadata only tells it how often; it is not written.
-        properties = {**table.metadata.properties, _RETRIES: "0"}
-        table.metadata = table.metadata.model_copy(update={"properties": properties})
-        return table
+        return iceberg_commits.once(self._table.catalog.load_table(self._table.name()))
 
     def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
         """See :meth:`VersionedStore.read`."""
@@ -59,19 +54,13 @@ class IcebergStore(VersionedStore):
 
     def append(self, version: Any, group: str, rows: Rows, output: Tables | None) -> bool:
         """See :meth:`VersionedStore.append`."""
-        from pyiceberg.exceptions import CommitFailedException
-
         table = None if output is None else output.table()
         if table is None:  # a snapshot without rows: a change of properties alone does not conflict with other changes
             table = version.schema().as_arrow().empty_table()
         transaction = version.transaction()
         transaction.set_properties({_name(group, tp): json.dumps(row) for tp, row in rows.items()})
         transaction.append(table)
-        try:
-            transaction.commit_transaction()
-        except CommitFailedException:
-            return False
-        return True
+        return iceberg_commits.commit(transaction)
 
     def output(self) -> Tables:
         """See :meth:`VersionedStore.output`."""

@@ -253,11 +253,46 @@ def test_without_a_place_in_the_group_leaving_sends_nothing(state: S) -> None:
     assert member.machine.rejoin_reason is None
 
 
-def test_a_lost_member_has_nothing_to_leave() -> None:
+@pytest.mark.parametrize(("code", "state"), [(22, S.LEAVING), (25, S.LEFT)])
+def test_a_lost_member_leaves_where_the_group_may_still_know_it(code: int, state: S) -> None:
     member = Classic()
     member.reach(S.STABLE)
-    member.answer(member.beat(), 22)
-    assert told(member.machine.leave("bye")) == ["Transition LOSING LEFT 'bye' [-1 'me' None]"]
+    member.answer(member.beat(), code)
+    member.machine.leave("bye")
+    assert member.machine.state is state
+    leave = member.machine.next_request(member.now)
+    assert (leave is not None) is (state is S.LEAVING)
+    if leave is not None:
+        assert (leave.api.name, leave.body["members"][0]["member_id"]) == ("LeaveGroup", "me")
+
+
+# 82: another member has our place.
+@pytest.mark.parametrize(("code", "leaves"), [(23, True), (30, True), (42, True), (82, False)])
+@pytest.mark.parametrize("holding", [True, False])
+def test_a_member_that_was_refused_leaves_if_it_may_have_a_place(code: int, leaves: bool, holding: bool) -> None:
+    member = Classic(static_leaves=True, group_instance_id="one")
+    member.reach(S.STABLE)
+    member.machine.request_rejoin("test")
+    member.poll()
+    member.prepare(holding)
+    member.answer(member.request(), code)
+    member.machine.forgotten()
+    assert (member.machine.state, type(member.machine.error)) == (S.FAILED, type(err.error_for_code(code)))
+    member.machine.leave("bye")
+    leave = member.machine.next_request(member.now)
+    assert (leave is not None) is leaves
+    if leave is not None:
+        assert leave.body["members"][0]["member_id"] == "me"
+        member.answer(leave)
+    assert member.machine.state is S.LEFT
+
+
+def test_a_leave_that_no_retry_heals_has_left_all_the_same() -> None:
+    member = Classic()
+    member.reach(S.STABLE)
+    member.machine.leave("bye")
+    member.fail(member.request(), err.SaslAuthenticationError("no"))
+    assert (member.machine.state, member.machine.error) == (S.LEFT, None)
 
 
 @pytest.mark.parametrize("end", ["leaving", "left", "failed"])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
+from managedconsumer import errors as err
 from managedconsumer.observe import Endpoint, serve
 from managedconsumer.observe.metrics import Metrics
 from managedconsumer.testing import MemoryBroker
@@ -55,6 +56,22 @@ def test_live_and_ready(consumer: ManagedBalancedConsumer) -> None:
         gone = ["the consumer does not run"]
         assert asked(endpoint, "/live") == (503, {"live": False, "reasons": gone})
         assert asked(endpoint, "/ready") == (503, {"ready": False, "reasons": gone})
+
+
+@pytest.mark.parametrize("kind", [SimpleConsumer, ManagedBalancedConsumer])
+def test_a_topic_that_may_not_be_read_any_more(kind: Any) -> None:
+    with (
+        MemoryBroker({"orders": 2}) as broker,
+        kind("orders", broker.bootstrap, "g") as consumer,
+        serve(consumer, port=0) as endpoint,
+    ):
+        until(lambda: get(endpoint, "/ready")[0] == 200)
+        broker.fail_next("Fetch", err.TopicAuthorizationFailed, times=None)
+        broker.produce("orders", [b"x"])
+        until(lambda: get(endpoint, "/ready")[0] == 503)
+        status, found = asked(endpoint, "/live")
+        assert (status, found["live"]) == (503, False)
+        assert "this user may not read topic 'orders'" in found["reasons"][0]
 
 
 def test_a_partition_that_stands_still_is_a_reason(consumer: ManagedBalancedConsumer) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -86,6 +88,52 @@ def test_another_start_goes_on_in_it(recorder: Made, path: Path) -> None:
     assert generations(path) == [0, 1, 2, 3, 4, 5]
 
 
+def _at_every_moment(path: Path, written: list[tuple[bytes, int]]) -> Iterator[bytes]:
+    """What is in the file when the process is killed: before each write, behind it, and in the middle of it."""
+    content = bytearray()
+    for data, at in written:
+        # The operating system writes page by page, and a kill comes between two of them.
+        for end in sorted({len(data), *range(-at % 512, len(data), 512)}):
+            before = content[at : at + end]
+            content[at : at + end] = data[:end]
+            yield bytes(content)
+            if end < len(data):
+                content[at : at + end] = before
+
+
+def test_at_whatever_moment_the_process_is_killed(
+    recorder: Made, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The events are there in their order, but for the oldest and what is just being written; a start goes on."""
+    written: list[tuple[bytes, int]] = []
+    write = os.pwrite
+
+    def noting(file: int, data: bytes, at: int) -> int:
+        written.append((data, at))
+        return write(file, data, at)
+
+    monkeypatch.setattr(os, "pwrite", noting)
+    made = recorder(1024)
+    for number in range(30):
+        made.add(event(number))
+    made.close()
+    monkeypatch.undo()
+    count, newest, left = 0, -1, tmp_path / "left"
+    for content in _at_every_moment(path, written):
+        left.write_bytes(content)
+        found = generations(left)
+        assert found == list(range(found[0], found[-1] + 1)) if found else newest < 0
+        assert not found or found[-1] in (newest, newest + 1), "an event was there, and is gone"
+        newest, count = found[-1] if found else newest, count + 1
+        if len(content) == 1024 and found:
+            again = FlightRecorder(left, ThreadingHandler())
+            again.open()
+            again.add(event(newest + 1))
+            again.close()
+            assert generations(left)[-2:] == [newest, newest + 1]
+    assert (newest, count > 90) == (29, True)
+
+
 @pytest.mark.parametrize("cut", [2, 50, 300])
 def test_a_line_that_was_cut_is_left_out(recorder: Made, path: Path, cut: int) -> None:
     made = recorder()
@@ -115,6 +163,15 @@ def test_another_kind_of_file_is_left_as_it_is(recorder: Made, path: Path) -> No
 def test_a_place_where_nothing_can_be_written(tmp_path: Path, broker: MemoryBroker, where: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written"):
         ManagedBalancedConsumer("orders", broker.bootstrap, "g", history=tmp_path / where)
+
+
+def test_a_full_disk_is_said_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(ConfigurationError, match="cannot be written: No space left"):
+        FlightRecorder(path, ThreadingHandler()).open()
 
 
 @pytest.mark.parametrize("wrong", [7, "", b"x"])

@@ -94,7 +94,7 @@ class TestWhatAConsumerShows:
         assert "failed" in self.shown(consumer)
 
     def test_trouble_is_shown(self, broker: MemoryBroker) -> None:
-        broker.fail_next("Fetch", err.TopicAuthorizationFailed, None)
+        broker.fail_next("Fetch", err.UnknownError, None)
         with SimpleConsumer("orders", broker.bootstrap) as consumer:
-            until(lambda: "fetching failed: not authorized for the topic" in consumer._repr_html_())
+            until(lambda: "fetching failed: " in consumer._repr_html_())
             assert self.shown(consumer) == "running, topic orders, partitions 0"

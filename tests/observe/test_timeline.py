@@ -90,6 +90,34 @@ def test_every_rebalance_has_its_cause() -> None:
     )
 
 
+def test_a_rebalance_in_which_a_process_was_killed_is_there_and_unfinished() -> None:
+    alone = [
+        moved(100.0, "", "unjoined", "revoking", "first join"),
+        moved(100.1, "m1", "preparing rebalance", "completing rebalance", "joined as leader", 1),
+        moved(100.2, "m1", "completing rebalance", "assigning", "assignment received", 1),
+        did(100.2, "m1", "handed out", A),
+    ]
+    (only,) = timeline_of(alone).rounds
+    assert only == Round(1, 100.0, None, ("m1 joined (first join)",))
+    assert drawing.took(only) == "unfinished"
+    killed_again = [
+        *STORY,
+        moved(150.0, "m3", "stable", "revoking", "the topics changed", 5),
+        moved(150.2, "m3", "preparing rebalance", "completing rebalance", "joined as leader", 6),
+    ]
+    assert timeline_of(killed_again).rounds[-1] == Round(6, 150.0, None, ("m3: the topics changed",))
+
+
+def test_the_survivors_of_a_rebalance_say_when_it_ended() -> None:
+    """The one that was killed in it says why it began."""
+    story = [
+        *STORY[:6],
+        moved(110.15, "m2", "preparing rebalance", "completing rebalance", "joined as follower", 2),
+        moved(110.3, "m1", "assigning", "stable", "assignment taken over", 2),
+    ]
+    assert timeline_of(story).rounds[1:] == (Round(2, 110.0, 110.3, ("m2 joined (first join)",)),)
+
+
 def test_one_group_at_a_time() -> None:
     other = [event._replace(group="audit") for event in STORY]
     with pytest.raises(ValueError, match="choose one of audit, shop"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -248,6 +249,39 @@ def test_a_lost_partition_fences_its_messages(broker: MemoryBroker, member: Call
     until(lambda: len(seen) == 4, LONG)
     going.stop()
     assert seen == [(0, False), (1, False), (2, False), (0, True)]
+    assert committed(broker) == 3
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": (1, 1)}, {"on": "asyncio"}, {"on": "asyncio", "batch": (1, 1)}])
+def test_a_handler_that_fails_after_its_message_was_lost_ends_nothing(
+    broker: MemoryBroker, member: Callable[..., Any], options: Any
+) -> None:
+    """The message is somebody else's: it is not dead either."""
+    fill(broker, ["a"] * 3)
+    failed: list[int] = []
+    seen: list[int] = []
+
+    def handle(given: Any) -> None:
+        message = given[0] if isinstance(given, list) else given
+        if not failed:
+            broker.evict("billing")
+            until(lambda: message.fenced, LONG)
+            failed.append(message.offset)
+            raise ValueError("given up, as it is fenced")
+        seen.append(message.offset)
+
+    async def handle_async(given: Any) -> None:
+        await asyncio.to_thread(handle, given)
+
+    handler: Any = handle_async if "on" in options else handle
+    dead: list[Message] = []
+    going = Going(
+        member(heartbeat_interval_ms=20), handler, on_dead=lambda message, _error: dead.append(message), **options
+    )
+    until(lambda: going.error or len(seen) == 3, LONG)
+    summary = going.stop()
+    assert (going.error, dead, summary.dead) == (None, [], 0)
+    assert (failed, seen) == ([0], [0, 1, 2])
     assert committed(broker) == 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from managedconsumer import ManagedBalancedConsumer
+from managedconsumer.errors import GroupAuthorizationFailed
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
 from tests.runtime.silent_proxy import SilentProxyBroker
@@ -58,6 +60,14 @@ def test_the_member_leaves(broker: MemoryBroker, end: str) -> None:
     assert "[b'a', b'b']" in done.stdout, done.stderr
     assert broker.members(GROUP) == []
     assert broker.committed(GROUP) == {}  # nobody has asked for a commit
+
+
+def test_a_member_that_a_refusal_has_ended_leaves(broker: MemoryBroker) -> None:
+    beats = itertools.count()
+    broker.fail_next("Heartbeat", GroupAuthorizationFailed, when=lambda _body: next(beats) > 2)
+    done = _run(broker, "while True:\n    consumer.consume()", "{'heartbeat_interval_ms': 100}")
+    assert "GroupAuthorizationFailed" in done.stderr
+    assert broker.members(GROUP) == []
 
 
 @pytest.mark.gevent

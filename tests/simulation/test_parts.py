@@ -10,7 +10,7 @@ import pytest
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.simulate import World, simulate
 from managedconsumer.testing.simulation.handler import VirtualHandler
-from managedconsumer.testing.simulation.kernel import START, Kernel, Livelock, Process
+from managedconsumer.testing.simulation.kernel import START, Kernel, Killed, Livelock, Process
 from managedconsumer.testing.simulation.log import Log
 from managedconsumer.testing.simulation.loop import VirtualLoop
 from managedconsumer.testing.simulation.plan import Plan
@@ -124,6 +124,29 @@ def test_what_a_task_raises_is_told() -> None:
         assert isinstance(error, ValueError)
 
     _run(main)
+
+
+def test_a_loop_ends_with_its_process() -> None:
+    """Its task swallows the kill; the program must not go on, and begin another loop whose coroutines nobody awaits."""
+    kernel = Kernel(1)
+    process = Process(kernel, "p")
+    handler = VirtualHandler(process)
+    ends: list[str] = []
+
+    async def work() -> None:
+        handler.sleep(10.0)
+
+    def main() -> None:
+        try:
+            VirtualLoop(handler).run([work()])
+            ends.append("returned")
+        except Killed:
+            ends.append("killed")
+
+    handler.spawn("main", main)
+    kernel.run(START + 1.0)
+    process.kill()
+    assert ends == ["killed"]
 
 
 # -- time that stands still, wake-ups ----------------------------------------------------------------------

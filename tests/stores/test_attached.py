@@ -150,7 +150,7 @@ class Losing:
         del self.keys[1:]
         return b"m1"
 
-    def keep_order(self, _why: str) -> None:
+    def keep_order(self, _why: str, _moved_on: Any = None) -> None:
         """It does not run."""
 
     def seek(self, _tp: TopicPartition, _offset: int) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from managedconsumer import KafkaClient, TopicPartition
+from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer import errors as err
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.protocol.schemas import APIS
@@ -57,6 +58,16 @@ def test_a_fetch_that_fails_loses_nothing(broker: MemoryBroker, code: int) -> No
     with consumer_of(broker) as consumer:
         assert values(consumer, 4) == numbers(4)
     assert fault.happened == 1
+
+
+@pytest.mark.parametrize("kind", [SimpleConsumer, ManagedBalancedConsumer])
+def test_a_fetch_that_is_not_authorized_ends_a_consumer_as_kafka_s_does(broker: MemoryBroker, kind: Any) -> None:
+    with kind(TOPIC, broker.bootstrap, GROUP, auto_offset_reset="earliest", consumer_timeout_ms=5000) as consumer:
+        assert values(consumer, 4) == numbers(4)
+        broker.fail_next("Fetch", err.TopicAuthorizationFailed)
+        with pytest.raises(err.TopicAuthorizationFailed, match="READ on the topic must be allowed"):
+            consumer.consume()
+        assert not consumer.health()["live"]
 
 
 def test_an_answer_that_is_lost_after_its_work_is_done(broker: MemoryBroker) -> None:
@@ -130,6 +141,7 @@ def test_every_request_can_be_refused_in_every_version() -> None:
             answer = refusal(api, version, bodies.get(api.name, {}), 29)
             found[api.name] = api.decode(version, api.encode_response(version, answer))
     assert [part["error_code"] for part in found["Fetch"]["responses"][0]["partitions"]] == [29]
+    assert found["Fetch"]["error_code"] == 0  # Kafka refuses the topic, not the request
     assert found["Fetch"]["responses"][0]["partitions"][0]["partition_index"] == 3
     assert found["Produce"]["responses"][0]["partition_responses"][0]["index"] == 3
     assert found["OffsetCommit"]["topics"][0]["partitions"] == [{"partition_index": 3, "error_code": 29}]

@@ -7,6 +7,7 @@ and quick ones do not wait for the lock. A worker without work takes over what a
 
 from __future__ import annotations
 
+import logging
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Callable, Container, Sequence
 
@@ -24,6 +25,8 @@ from managedconsumer.values import NamedTuple
 if TYPE_CHECKING:
     from managedconsumer.runtime.engine.engine import Engine
 
+log = logging.getLogger(__name__)
+
 # A block takes about this long (seconds), and has at most so many messages.
 _BLOCK_S, _LARGEST_BLOCK = 0.001, 128
 # At most so many messages are taken from the consumer at once.
@@ -38,15 +41,17 @@ _LOT_PART = 16
 _WEIGHT = 0.2
 
 
-class Calls(NamedTuple):
-    """The user's code: the handler, ``on_dead`` or None, and how a message is deserialized (None: it is not).
+#: See :meth:`managedconsumer.consumers.running.RunningAPI.keep_order`.
+MovedOn = Callable[[BaseException, Sequence[Any]], bool]
 
-    ``deserialize(message)`` is False for a message that the user wants skipped.
-    """
+
+class Calls(NamedTuple):
+    """The user's code: handler, ``on_dead`` or None, ``deserialize(message)`` (False: the user wants it skipped)."""
 
     handler: Callable[[Any], Any]
     on_dead: Callable[[Any, BaseException], Any] | None
     deserialize: Callable[[Any], bool] | None = None
+    moved_on: MovedOn | None = None
 
 
 class Run:
@@ -242,6 +247,18 @@ class Run:
         if parked:
             engine.work.notify()  # somebody has to know when it is due
         return finished
+
+    def not_ours(self, messages: Sequence[Any], error: BaseException) -> bool:
+        """True if it does not count that the handler has failed: the messages are, or may be, somebody else's by now.
+
+        They are given back as if not begun, and dropped with their partition. May ask a broker; without the lock.
+        """
+        moved_on = self.calls.moved_on
+        found = any(message.fenced for message in messages) or (moved_on is not None and moved_on(error, messages))
+        if found:
+            fields = self.engine.log_fields()
+            log.info("%s-%d: its handler has failed after it was lost: %s", *_place(messages[0]), error, extra=fields)
+        return found
 
     def fail(self, message: Any, error: BaseException) -> None:
         """The run ends because of ``error``, of that message (None: of no message)."""

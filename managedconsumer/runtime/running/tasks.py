@@ -162,6 +162,8 @@ class TaskRun:
                     await calls.handler(message)
             except Exception as error:  # noqa: BLE001 - the user's code may raise anything
                 message.value, message.partition_key = raw
+                if await self._not_ours([message], error):
+                    break
                 if run.work.again(strand, place, error):
                     return Report(strand, place, failed=True, dead=dead)
                 if not await self._died([message], error):
@@ -180,11 +182,20 @@ class TaskRun:
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             for message, (value, key) in zip(messages, raw, strict=False):
                 message.value, message.partition_key = value, key
+            if await self._not_ours(messages, error):
+                return Report(strand, 0)
             if run.work.again(strand, 0, error):
                 return Report(strand, 0, failed=True)
             died = await self._died(messages, error)
             return Report(strand, len(messages), dead=len(messages)) if died else Report(strand, 0)
         return Report(strand, len(messages))
+
+    async def _not_ours(self, messages: list[Any], error: BaseException) -> bool:
+        """See :meth:`Run.not_ours`, which may wait for a broker."""
+        run = self._run
+        if run.calls.moved_on is None:
+            return run.not_ours(messages, error)
+        return await self._asyncio.to_thread(run.not_ours, messages, error)
 
     async def _died(self, messages: list[Any], error: BaseException) -> bool:
         """``on_dead`` has taken these messages; False: there is none, or it raised, and the run ends."""

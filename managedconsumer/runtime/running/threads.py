@@ -118,6 +118,8 @@ class ThreadRun:
                     place += 1
                 return Report(strand, place, dead=dead) if dead else None
             except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+                if self._run.not_ours(running[place : place + 1], error):
+                    return Report(strand, place, dead=dead)
                 if work.again(strand, place, error):
                     return Report(strand, place, failed=True, dead=dead)
                 if not self._died(running[place : place + 1], error):
@@ -152,6 +154,8 @@ class ThreadRun:
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             for message, (value, key) in zip(messages, raw, strict=False):
                 message.value, message.partition_key = value, key
+            if run.not_ours(messages, error):
+                return Report(strand, 0)
             if run.work.again(strand, 0, error):
                 return Report(strand, 0, failed=True)
             if self._died(messages, error):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from importlib.util import find_spec
 from typing import Any, Collection, Mapping, Sequence
@@ -10,9 +9,8 @@ from urllib.parse import unquote, urlparse
 
 from managedconsumer.errors import ConfigurationError, MissingPackageError
 from managedconsumer.spark.claims.tables import Ends, TableClaims, schema
+from managedconsumer.stores import delta_commits
 from managedconsumer.structs import TopicPartition
-
-log = logging.getLogger(__name__)
 
 #: The scheme of ``store``, alone or with that of an object store: ``delta+s3``.
 SCHEME = "delta"
@@ -44,18 +42,14 @@ class DeltaClaims(TableClaims):
     def _look(self, *, make: bool) -> Any:
         """See :meth:`TableClaims._look`."""
         from deltalake import DeltaTable
-        from deltalake.exceptions import CommitFailedError
 
         if self._table is not None:
             self._table.update_incremental()
             return self._table
-        if not DeltaTable.is_deltatable(self._path, self._options):
-            if not make:
-                return None
-            try:
-                DeltaTable.create(self._path, schema(), mode="ignore", storage_options=self._options)
-            except CommitFailedError:
-                log.debug("%r: another query has made the table at the same moment", self)
+        if make:
+            delta_commits.make_table(self._path, schema(), self._options)
+        elif not DeltaTable.is_deltatable(self._path, self._options):
+            return None
         self._table = DeltaTable(self._path, storage_options=self._options)
         return self._table
 
@@ -66,18 +60,10 @@ class DeltaClaims(TableClaims):
 
     def _append(self, version: Any, ends: Ends, rows: Any) -> bool:
         """See :meth:`TableClaims._append`."""
-        from deltalake import CommitProperties, Transaction, write_deltalake
-        from deltalake.exceptions import CommitFailedError
-
-        marks = [Transaction(_name(tp), end) for tp, end in ends.items()]
-        try:
-            # Otherwise deltalake tries again by itself behind a concurrent commit, which may have been another claim.
-            properties = CommitProperties(app_transactions=marks, max_commit_retries=0)
-            write_deltalake(version, rows, mode="append", commit_properties=properties)
-        except CommitFailedError:
-            self._table = None
-            return False
-        return True
+        if delta_commits.append(version, {_name(tp): end for tp, end in ends.items()}, rows):
+            return True
+        self._table = None
+        return False
 
     def _rows(self, version: Any, columns: Sequence[str]) -> Any:
         """See :meth:`TableClaims._rows`."""

@@ -11,11 +11,11 @@ from urllib.parse import parse_qsl, urlparse
 
 from managedconsumer.errors import ConfigurationError, MissingPackageError
 from managedconsumer.spark.claims.tables import Ends, TableClaims, schema
+from managedconsumer.stores import iceberg_commits
 from managedconsumer.structs import TopicPartition
 
 #: The scheme of ``store``.
 SCHEME = "iceberg"
-_RETRIES = "commit.retry.num-retries"
 # The tables of the catalog, the namespace, the table: each may be made by another one first.
 _TRIES = 4
 # Each commit writes the metadata anew: only the last ones are kept.
@@ -84,10 +84,10 @@ class IcebergClaims(TableClaims):
 
     def _append(self, version: Any, ends: Ends, rows: Any) -> bool:
         """See :meth:`TableClaims._append`."""
-        transaction = _once(version).transaction()
+        transaction = iceberg_commits.once(version).transaction()
         transaction.set_properties({_name(tp): json.dumps(end) for tp, end in ends.items()})
         transaction.append(rows)
-        return _commit(transaction)
+        return iceberg_commits.commit(transaction)
 
     def _rows(self, version: Any, columns: Sequence[str]) -> Any:
         """See :meth:`TableClaims._rows`."""
@@ -96,9 +96,9 @@ class IcebergClaims(TableClaims):
     def vacuum(self, older_than: float) -> int:
         """See :meth:`TableClaims.vacuum`. The snapshots that need the files are expired."""
         while (version := self._look(make=False)) is not None:
-            transaction = _once(version).transaction()
+            transaction = iceberg_commits.once(version).transaction()
             transaction.overwrite(version.scan().to_arrow())
-            if _commit(transaction):
+            if iceberg_commits.commit(transaction):
                 break
         if version is None:
             return 0
@@ -116,27 +116,6 @@ class IcebergClaims(TableClaims):
 
 def _name(tp: TopicPartition) -> str:
     return f"managedconsumer.claims.{tp.topic}.{tp.partition}"
-
-
-def _once(table: Any) -> Any:
-    """The table, with commits that are tried once: pyiceberg would append again behind another one's claim.
-
-    This copy of the metadata only tells pyiceberg how often; it is not written.
-    """
-    properties = {**table.metadata.properties, _RETRIES: "0"}
-    table.metadata = table.metadata.model_copy(update={"properties": properties})
-    return table
-
-
-def _commit(transaction: Any) -> bool:
-    """False if another commit came first."""
-    from pyiceberg.exceptions import CommitFailedException
-
-    try:
-        transaction.commit_transaction()
-    except CommitFailedException:
-        return False
-    return True
 
 
 def _files(table: Any) -> Iterator[str]:

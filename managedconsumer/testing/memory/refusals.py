@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Sequence
 
+from managedconsumer import errors as err
 from managedconsumer.wire.protocol.api import Api
 from managedconsumer.wire.protocol.table import Field
 
@@ -23,6 +24,26 @@ _ARRAYS: Mapping[str, Sequence[str]] = {
 _NAMES: Mapping[str, Sequence[str]] = {"partition_index": ("partition", "index"), "topic": ("name",)}
 #: The fields that repeat an entry which is no structure but a name or a number.
 _PLAIN = ("group_id", "key", "partition_index", "name")
+# Errors of a topic or a partition. A Fetch or OffsetFetch has room for a code of the whole answer (or of a group in it)
+# as well; Kafka sets it for none of these.
+_OF_A_PARTITION = frozenset(
+    {
+        err.OffsetOutOfRangeError.ERROR_CODE,
+        err.InvalidMessageError.ERROR_CODE,
+        err.UnknownTopicOrPartition.ERROR_CODE,
+        err.LeaderNotAvailable.ERROR_CODE,
+        err.NotLeaderForPartition.ERROR_CODE,
+        err.ReplicaNotAvailable.ERROR_CODE,
+        err.TopicAuthorizationFailed.ERROR_CODE,
+        err.KafkaStorageError.ERROR_CODE,
+        err.FencedLeaderEpoch.ERROR_CODE,
+        err.UnknownLeaderEpoch.ERROR_CODE,
+        err.OffsetNotAvailable.ERROR_CODE,
+        err.UnstableOffsetCommit.ERROR_CODE,
+        err.UnknownTopicId.ERROR_CODE,
+        err.InconsistentTopicId.ERROR_CODE,
+    }
+)
 #: What stands for nothing, where it is not zero.
 _NOTHING = {"committed_offset": -1, "high_watermark": -1, "base_offset": -1, "port": -1, "node_id": -1}
 
@@ -33,7 +54,17 @@ def refusal(api: Api, version: int, body: Mapping[str, Any], code: int) -> dict[
 
 
 def _struct(fields: Sequence[Field], version: int, asked: Any, code: int) -> dict[str, Any]:
-    return {field.name: _value(field, version, asked, code) for field in fields if version in field.versions}
+    answer = {field.name: _value(field, version, asked, code) for field in fields if version in field.versions}
+    if code in _OF_A_PARTITION and "error_code" in answer and any(map(_has_codes, answer.values())):
+        answer["error_code"] = 0
+    return answer
+
+
+def _has_codes(value: Any) -> bool:
+    """True for an array of entries with codes of their own."""
+    return isinstance(value, list) and any(
+        isinstance(entry, dict) and ("error_code" in entry or any(map(_has_codes, entry.values()))) for entry in value
+    )
 
 
 def _value(field: Field, version: int, asked: Any, code: int) -> Any:

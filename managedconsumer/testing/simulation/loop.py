@@ -33,6 +33,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             running = [self.create_task(coroutine) for coroutine in coroutines]
             while not all(each.done() for each in running):
                 self._run_once()  # type: ignore[attr-defined]
+            self._end_with_process()
             return [error for each in running if not each.cancelled() and (error := each.exception()) is not None]
         finally:
             task.on_leave = task.on_return = None
@@ -49,6 +50,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._thread_id = threading.get_ident()
         events._set_running_loop(self)  # noqa: SLF001
 
+    def _end_with_process(self) -> None:
+        if self._handler.process.dead:
+            raise Killed  # a coroutine's task has swallowed it
+
     # -- what a loop asks of its system ---------------------------------------------------------------
 
     def time(self) -> float:
@@ -57,8 +62,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def select(self, timeout: float | None) -> list[Any]:
         """Wait for ``timeout`` seconds, or until another thread has something for the loop."""
-        if self._handler.process.dead:
-            raise Killed  # a coroutine's task has swallowed it
+        self._end_with_process()
         if timeout is None or timeout > 0:
             self._wake.wait(timeout)
         else:

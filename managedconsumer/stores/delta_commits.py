@@ -1,0 +1,47 @@
+"""What this package knows of commits to a Delta table: each is made for one version, and tried once.
+
+Stores and Spark's claims use it. Needs the package deltalake.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Mapping
+
+log = logging.getLogger(__name__)
+
+
+def make_table(path: str, schema: Any, options: Mapping[str, str]) -> None:
+    """Make the table unless it is there. Of several that make it at the same moment all find it afterwards."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import CommitFailedError
+
+    options = dict(options)
+    if DeltaTable.is_deltatable(path, options):
+        return
+    try:
+        DeltaTable.create(path, schema, mode="ignore", storage_options=options)
+    except CommitFailedError:
+        log.debug("%s: somebody else has made the table at the same moment", path)
+
+
+def append(version: Any, marks: Mapping[str, int], rows: Any) -> bool:
+    """Make ``rows`` (a ``pyarrow.Table``; None: none) and ``marks`` the version after ``version``.
+
+    ``marks`` are application transactions of the Delta protocol (``txn``), by name. False if there is a version after
+    ``version`` already; then nothing has changed.
+    """
+    from deltalake import CommitProperties, Transaction, write_deltalake
+    from deltalake.exceptions import CommitFailedError
+
+    # Otherwise deltalake tries again by itself behind a concurrent append, and a claim may have come before.
+    marked = [Transaction(name, number) for name, number in marks.items()]
+    properties = CommitProperties(app_transactions=marked, max_commit_retries=0)
+    try:
+        if rows is None:
+            version.create_write_transaction([], "append", version.schema(), commit_properties=properties)
+        else:
+            write_deltalake(version, rows, mode="append", commit_properties=properties)
+    except CommitFailedError:
+        return False
+    return True
