@@ -138,7 +138,7 @@ setup(
         "managedconsumer": ["py.typed"],
         "managedconsumer.testing.kafka": ["digests/*.sha256"],
         "managedconsumer.wire.records": ["*.pyx", "*.pxi", "*.pxd", "*.h", "*.pyi"],
-        "managedconsumer.spark.decoding": ["*.pyx"],
+        "managedconsumer.spark.decoding": ["*.pyx", "*.pxi"],
     },
     exclude_package_data={"managedconsumer.wire.records": ["*.c"], "managedconsumer.spark.decoding": ["*.c"]},
     zip_safe=False,

@@ -22,14 +22,13 @@ from managedconsumer.coordinator.events import (
     CoordinatorLost,
     Elected,
     Event,
-    GroupMemberInfo,
     PrepareJoin,
     Request,
 )
 from managedconsumer.coordinator.heartbeat import Heartbeat
 from managedconsumer.coordinator.join_patience import JoinPatience
 from managedconsumer.coordinator.machine import Machine, backoff_of
-from managedconsumer.coordinator.refusals import FATAL, refusal
+from managedconsumer.coordinator.refusals import EXPELLED, FATAL, refusal
 from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.coordinator.second_round import SecondRound
 from managedconsumer.coordinator.states import IN_GROUP, MemberState
@@ -37,9 +36,6 @@ from managedconsumer.structs import NO_GENERATION, Generation
 from managedconsumer.wire.protocol import schemas
 
 _S = MemberState
-
-#: Errors that say: you are not a member of this generation any more.
-_EXPELLED = frozenset({codes.ILLEGAL_GENERATION, codes.UNKNOWN_MEMBER_ID})
 
 
 class Membership(Machine):
@@ -267,10 +263,7 @@ class Membership(Machine):
         self.heartbeat.reset_session_timeout(now)
         self._backoff.succeed()
         self._move(_S.COMPLETING_REBALANCE, f"joined as {'leader' if self.is_leader else 'follower'}")
-        members = [
-            GroupMemberInfo(m["member_id"], m.get("group_instance_id"), bytes(m["metadata"]))
-            for m in response["members"]  # none for a follower
-        ]
+        members = requests.members_in(response)
         inherits = bool(response.get("skip_assignment", False))
         self._second_round.joined([] if inherits else members)
         self._assignments = None if self.is_leader else {}
@@ -290,7 +283,7 @@ class Membership(Machine):
             self._second_round.synced(now)
             self._move(_S.ASSIGNING, "assignment received")
             self._emit(Assigned(self.generation, bytes(response["assignment"]), self.is_leader, continuous))
-        elif code in _EXPELLED:
+        elif code in EXPELLED:
             self._expelled(err.error_for_code(code), keep_member_id=code == codes.ILLEGAL_GENERATION, now=now)
         elif code == codes.REBALANCE_IN_PROGRESS:
             self._start_join("the group rebalances again")
@@ -320,7 +313,7 @@ class Membership(Machine):
                 self.request_rejoin("the group rebalances")
             elif self.state is _S.STABLE and self._second_round.due(now):
                 self.request_rejoin("partitions that were to change hands belong to nobody")
-        elif code in _EXPELLED:
+        elif code in EXPELLED:
             self._lose(
                 err.error_for_code(code), "expelled by the coordinator", keep_member_id=code == codes.ILLEGAL_GENERATION
             )

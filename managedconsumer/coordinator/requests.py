@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Sequence
 
+from managedconsumer.coordinator.events import GroupMemberInfo
 from managedconsumer.structs import Generation
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.protocol import schemas
@@ -91,6 +92,14 @@ def join(
         "reason": (reason or "rejoin")[:_REASON_LENGTH],
     }
     return schemas.JOIN_GROUP, body, _within_session(config)
+
+
+def members_in(response: Mapping[str, Any]) -> list[GroupMemberInfo]:
+    """The members that a JoinGroup's answer tells the leader of; none for a follower."""
+    return [
+        GroupMemberInfo(each["member_id"], each.get("group_instance_id"), bytes(each["metadata"]))
+        for each in response["members"]
+    ]
 
 
 def sync(config: MembershipConfig, generation: Generation, assignments: Mapping[str, bytes]) -> RequestParts:

@@ -646,7 +646,7 @@ ACCELERATOR = [
     ),
     Mutant(
         "Arrow's buffers are used again for the next batch",
-        "managedconsumer/wire/records/_columns.pxi",
+        "managedconsumer/wire/records/_room.pxi",
         "        self.buffer = pa.allocate_buffer(size, resizable=True)\n",
         "        kept = pa.__dict__.setdefault('kept_rooms', [])\n"
         "        self.buffer = kept.pop(0) if len(kept) > 11 else pa.allocate_buffer(size, resizable=True)\n"

@@ -1,0 +1,48 @@
+# Numbers, lengths and text as they stand on the wire. Included by _avro.pyx.
+
+cdef struct Wire:
+    const uint8_t *place
+    const uint8_t *end
+
+
+cdef int read_long(Wire *wire, int64_t *value) except -1:
+    """A zigzag number of at most 64 bits."""
+    cdef uint64_t found = 0, byte
+    cdef int shift = 0
+    while wire.place < wire.end:
+        byte = wire.place[0]
+        wire.place += 1
+        if shift == 63 and byte > 1:
+            raise ValueError("a number has more than 64 bits")
+        found |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            value[0] = <int64_t>(found >> 1) ^ -<int64_t>(found & 1)
+            return 0
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number has more than 64 bits")
+    raise ValueError("the value ends inside a number")
+
+
+cdef int read_size(Wire *wire, int64_t *size) except -1:
+    """The length of bytes that follow."""
+    read_long(wire, size)
+    if size[0] < 0 or size[0] > wire.end - wire.place:
+        raise ValueError(f"{size[0]} bytes should follow, where {wire.end - wire.place} are left")
+    return 0
+
+
+cdef int check_text(const uint8_t *text, int64_t size) except -1:
+    """UTF-8; most text is ASCII."""
+    cdef int64_t i = 0
+    cdef uint64_t word
+    while i + 8 <= size:
+        memcpy(&word, text + i, 8)
+        if word & <uint64_t>0x8080808080808080:
+            break
+        i += 8
+    while i < size and text[i] < 0x80:
+        i += 1
+    if i < size:
+        PyUnicode_DecodeUTF8(<const char *>text + i, size - i, NULL)
+    return 0
