@@ -645,6 +645,22 @@ ACCELERATOR = [
         twin="cython",
     ),
     Mutant(
+        "Avro: what a bad value has left in the columns stays",
+        "managedconsumer/spark/decoding/_avro.pyx",
+        "            column.cut(row)\n            column.append_null()\n",
+        "            column.append_null()\n",
+        ("tests/spark/test_avro_columns.py", "tests/spark/test_typed.py"),
+        twin="cython",
+    ),
+    Mutant(
+        "Avro: text is not checked",
+        "managedconsumer/spark/decoding/_avro_flat.pxi",
+        "        if self.text:\n            check_text(wire.place, size)\n",
+        "",
+        ("tests/spark/test_avro_columns.py",),
+        twin="cython",
+    ),
+    Mutant(
         "Arrow's buffers are used again for the next batch",
         "managedconsumer/wire/records/_room.pxi",
         "        self.buffer = pa.allocate_buffer(size, resizable=True)\n",
