@@ -114,6 +114,7 @@ def test_partitions_of_a_member_that_left_are_asked_for_at_once(broker: WatchedB
         message = one.consume()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"fetch_min_bytes": 2}, {"fetch_wait_max_ms": 70_000}])
 def test_a_wait_that_means_something_stays_as_it_was_asked_for(
     broker: WatchedBroker, opened: Open, options: dict[str, Any]

@@ -204,6 +204,7 @@ class TestHealth:
         health = consumer.health()
         assert (health["live"], health["ready"], health["reasons"]) == (False, False, ["the consumer does not run"])
 
+    @pytest.mark.slow
     def test_a_member_that_joins_is_not_ready(self) -> None:
         with MemoryBroker({"orders": 1}, rebalance_delay_ms=1000) as broker:
             consumer = ManagedBalancedConsumer("orders", broker.bootstrap, "g", auto_start=False)

@@ -196,6 +196,7 @@ def test_without_on_dead_the_run_ends_and_what_is_done_is_not_done_again(
     assert committed(broker) == 5
 
 
+@pytest.mark.slow
 def test_a_stop_waits_for_what_runs_and_no_longer_than_its_grace(
     broker: MemoryBroker, member: Callable[..., Any]
 ) -> None:
@@ -362,6 +363,7 @@ def test_a_batch_is_given_when_it_is_full_or_old(broker: MemoryBroker, member: C
     going.stop()
 
 
+@pytest.mark.slow
 def test_a_stuck_partition_leaves_room_to_the_others(broker: MemoryBroker, member: Callable[..., Any]) -> None:
     fill(broker, ["same"] * 200, 0)
     release, other = threading.Event(), []  # type: ignore[var-annotated]

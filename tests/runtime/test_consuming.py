@@ -12,6 +12,7 @@ from managedconsumer.runtime.engine import fetch_pool
 from managedconsumer.testing import MemoryBroker
 
 
+@pytest.mark.slow
 def test_resuming_wakes_the_fetchers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else does: the worker would sleep on for as long as it likes."""
     monkeypatch.setattr(fetch_pool, "_LONGEST_NAP", 600.0)

@@ -103,6 +103,7 @@ def test_what_is_skipped_does_not_come(opened: Callable[..., SimpleConsumer], ta
     assert [message.value for _ in want if (message := take(consumer)) is not None] == want
 
 
+@pytest.mark.slow
 def test_the_one_of_several_threads_that_meets_an_error_brings_its_message_back() -> None:
     bad = Bad(b"500", b"1200")
     with MemoryBroker({"orders": 1}) as broker:

@@ -26,6 +26,7 @@ def _check(seeds: range) -> dict[str, int]:
     return sums
 
 
+@pytest.mark.slow
 def test_everything_holds_in_a_few_schedules() -> None:
     """What the fast half of the tests looks at; the others follow in the ordinary run."""
     _check(range(1, FEW + 1))

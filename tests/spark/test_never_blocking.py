@@ -252,6 +252,7 @@ def test_a_commit_names_the_query_and_its_batch(broker: MemoryBroker, make: Make
     assert found == {Author(query.start["query"], 1).text()}
 
 
+@pytest.mark.slow
 def test_a_group_of_range_members_is_joined_as_one_of_them(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     old = make(USERS, kafka__partition__assignment__strategy="range")
     old.batch()
