@@ -13,6 +13,7 @@ from typing import Mapping, NamedTuple
 
 from managedconsumer.spark.ranges import OffsetRange
 from managedconsumer.structs import TopicPartition
+from managedconsumer.values import each
 
 #: Ranges of fewer offsets and fewer bytes than this share a task.
 SMALL, SMALL_BYTES = 100_000, 16 * 1024 * 1024
@@ -37,9 +38,9 @@ def split(ranges: Mapping[TopicPartition, OffsetRange], min_partitions: int | No
 
     (The rule of Spark's own source: pieces in proportion to the size.)
     """
-    wanted = sorted([(*tp, *entry) for tp, entry in ranges.items() if entry[0] < entry[1]])
+    wanted = sorted([tp + entry for tp, entry in ranges.items() if entry[0] < entry[1]])
     if min_partitions is None or min_partitions <= len(wanted):
-        return [Slice(*part) for part in wanted]
+        return [*each(Slice, wanted)]
     total = sum(stop - start for _, _, start, stop in wanted)
     slices = []
     for topic, partition, start, stop in wanted:
@@ -70,5 +71,5 @@ def share_out(
     # Forwards and backwards in turn, the largest first: so no task gets all the larger ones.
     for place in range(turn):
         shared = small[place :: 2 * turn] + small[2 * turn - 1 - place :: 2 * turn]
-        tasks.append([slices[number] for number in sorted(shared)])
+        tasks.append([*map(slices.__getitem__, sorted(shared))])
     return tasks
