@@ -126,6 +126,7 @@ class TopicView:
         known = self._logs.ends
         if tps and (fresh or self.look_again_in() == 0.0 or not (alike(known, tps) or known.keys() >= set(tps))):
             self._look(tps)
+            known = self._logs.ends
         return dict(known) if alike(known, tps) else {tp: known[tp] for tp in tps if tp in known}
 
     def _look(self, tps: Collection[TopicPartition]) -> None:

@@ -35,6 +35,7 @@ class Client:
         self.silent: set[int] = set()
         self.encoded: list[bytes] = []
         self.backwards = False
+        self.epochs = dict.fromkeys(self.ends, 3)
 
     def ends_once(self, node: int, encode: Callable[[int], bytes], _timeout_ms: float) -> Any:
         if node in self.silent:
@@ -65,7 +66,7 @@ class Client:
             "error_code": code,
             "timestamp": -1,
             "offset": offset,
-            "leader_epoch": 3,
+            "leader_epoch": self.epochs[tp],
         }
 
 
@@ -100,16 +101,19 @@ def test_topics_without_news_are_not_read_again(client: Client, logs: LogEnds, m
 
 
 def test_ends_are_shown_in_order_whatever_the_order_of_the_answer(client: Client, logs: LogEnds) -> None:
-    client.backwards = True
     seen = snapshot(1, 1, 1)
-    for end in (11, 15):
+    client.epochs = {A0: 3, A1: 5, B0: 3}
+    for end in (11, 15, 17):
+        client.backwards = not client.backwards
+        client.epochs[A0], client.epochs[A1] = client.epochs[A1], client.epochs[A0]
         client.ends[A1] = end
         logs.look([A0, A1, B0], seen, 5.0)
         assert logs.ends == {A0: 10, A1: end, B0: 20}
+        assert logs.epochs == client.epochs
         assert json.dumps(logs.shown()["a"]) == f'{{"0": 10, "1": {end}}}'
     logs.note(TopicPartition("a", 10), 7, 3)
     logs.note(TopicPartition("a", 2), 8, 3)
-    assert json.dumps(logs.shown()["a"]) == '{"0": 10, "1": 15, "2": 8, "10": 7}'
+    assert json.dumps(logs.shown()["a"]) == '{"0": 10, "1": 17, "2": 8, "10": 7}'
 
 
 def test_a_leader_that_was_silent_is_read_again(client: Client, logs: LogEnds) -> None:

@@ -25,6 +25,7 @@ class _Topic:
     def __init__(self) -> None:
         self.asked: dict[int, TopicPartition] = {}
         self.said: bytes | None = None
+        self.epochs: tuple[int, ...] = ()
         # In the order in which the broker tells them: the same each time.
         self.numbers: tuple[int, ...] = ()
         self.tps: list[TopicPartition] = []
@@ -32,8 +33,9 @@ class _Topic:
 
     def tells(self, numbers: tuple[int, ...]) -> bool:
         """True if an answer with these partitions has all that were asked for, and no other."""
-        if numbers != self.numbers and numbers and set(numbers) == self.asked.keys():
+        if numbers != self.numbers and set(numbers) == self.asked.keys():
             self.numbers, self.tps, self.names = numbers, [self.asked[n] for n in numbers], list(map(str, numbers))
+            self.said = None
         return numbers == self.numbers
 
 
@@ -114,10 +116,13 @@ class LogEnds:
             for node, leader in self._leaders.items():
                 asking.start(ask, node, leader.encode)
             asking.wait(timeout, lambda: False)
-        left = list(self._homeless)
+        left, known = list(self._homeless), len(self.ends)
         answers = {node: (version, topics) for node, version, topics in found}
         for node, leader in self._leaders.items():
             left += self._take(leader, *answers[node]) if node in answers else leader.left()
+        if len(self.ends) != known:
+            # In the order in which they are asked for, so that it is soon seen whether all are known.
+            self.ends = {tp: self.ends[tp] for tp in self._wanted if tp in self.ends} | self.ends
         return left
 
     def shown(self) -> dict[str, dict[str, int]]:
@@ -130,18 +135,11 @@ class LogEnds:
 
     def note(self, tp: TopicPartition, end: int, epoch: int) -> None:
         """What was asked for in the ordinary way."""
-        self._note([tp], tp.topic, [str(tp.partition)], (end,), (epoch,))
+        self._note([tp], tp.topic, [str(tp.partition)], [end])
+        self.epochs[tp] = epoch
 
-    def _note(
-        self,
-        tps: Collection[TopicPartition],
-        topic: str,
-        names: Collection[str],
-        ends: Collection[int],
-        epochs: Collection[int],
-    ) -> None:
+    def _note(self, tps: Collection[TopicPartition], topic: str, names: Collection[str], ends: Collection[int]) -> None:
         self.ends.update(zip(tps, ends, strict=True))
-        self.epochs.update(zip(tps, epochs, strict=True))
         shown = self._shown.setdefault(topic, {})
         known = len(shown)
         shown.update(zip(names, ends, strict=True))
@@ -165,8 +163,10 @@ class LogEnds:
                 continue
             numbers, codes, ends, epochs = plainoffsets.columns(version, block)
             if topic.tells(numbers) and not any(codes):
-                self._note(topic.tps, name, topic.names, ends, epochs)
-                topic.said = block
+                self._note(topic.tps, name, topic.names, ends)
+                if topic.said is None or epochs != topic.epochs:
+                    self.epochs.update(zip(topic.tps, epochs, strict=True))
+                topic.said, topic.epochs = block, epochs
                 continue
             topic.said = None
             missing = dict(topic.asked)
