@@ -204,14 +204,16 @@ def plan(
     ``known``: the ranges of the batch before; the empty ones that still hold are in the result as they are.
     """
     granted = available if max_rows is None else share(available, max_rows)
-    if alike(known, positions):
+    planned: Ranges = {}
+    empty: list[TopicPartition] = []
+    if len(granted) < len(positions) and alike(known, positions):
         planned = dict(known)
         empty = [tp for tp, (start, stop) in known.items() if not start == stop == positions[tp] and tp not in granted]
-    else:
-        planned, empty = {}, list(positions)  # in this order
+    elif len(granted) < len(positions):
+        empty = list(positions)  # in this order
     at = list(map(positions.__getitem__, empty))
     planned.update(zip(empty, each(OffsetRange, zip(at, at, strict=True)), strict=True))
-    starts = list(map(positions.__getitem__, granted))
+    starts = [*positions.values()] if [*granted] == [*positions] else [*map(positions.__getitem__, granted)]
     stops = map(add, starts, granted.values())
     planned.update(zip(granted, each(OffsetRange, zip(starts, stops, strict=True)), strict=True))
     return planned

@@ -6,6 +6,7 @@ for each. So what is read in less than a tenth of a second or two is not worth a
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import pairwise
 from math import ceil
 from types import MappingProxyType
@@ -61,11 +62,11 @@ def share_out(
     by_topic = {name: max(1.0 / SMALL, size / SMALL_BYTES) for name, size in record_bytes.items()}
     least = 1.0 / SMALL
     works = [(stop - start) * by_topic.get(topic, least) for topic, _, start, stop in slices]
-    tasks = [[part] for part, work in zip(slices, works, strict=True) if work >= 1.0]
-    small = [number for number, work in enumerate(works) if work < 1.0]
+    largest = sorted(range(len(works)), key=works.__getitem__, reverse=True)
+    big = bisect_right(largest, -1.0, key=lambda number: -works[number])
+    tasks, small = [[slices[number]] for number in sorted(largest[:big])], largest[big:]
     if not small:
         return tasks
-    small.sort(key=works.__getitem__, reverse=True)
     wanted = max(slots - len(tasks), ceil(sum(map(works.__getitem__, small))), 1)
     turn = min(wanted, len(small))
     # Forwards and backwards in turn, the largest first: so no task gets all the larger ones.

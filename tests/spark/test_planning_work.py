@@ -137,4 +137,7 @@ def test_ranges_that_follow_others_are_what_they_would_be_without(
     for positions in ({tp: entry.stop for tp, entry in known.items()}, {P0: 1, P1: 7}, {P0: 1, P1: 7, P2: 5}):
         ends = {tp: positions[tp] + size for tp, size in news.items() if tp in positions}
         available = ranges.behind(positions, ends)
-        assert ranges.plan(positions, available, limit, known) == ranges.plan(positions, available, limit)
+        planned = ranges.plan(positions, available, limit, known)
+        assert planned == ranges.plan(positions, available, limit)
+        granted = available if limit is None else ranges.share(available, limit)
+        assert planned == {tp: (at, at + granted.get(tp, 0)) for tp, at in positions.items()}
