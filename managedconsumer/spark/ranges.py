@@ -167,10 +167,10 @@ class OffsetMemory:
                 return offset
         return self._keep(value, self._parse(value))
 
-    def write(self, offset: StreamOffset, before: StreamOffset) -> dict[str, Any]:
-        """``offset`` as JSON; ``before`` is what :meth:`read` has given last."""
+    def write(self, offset: StreamOffset, before: StreamOffset | None = None) -> dict[str, Any]:
+        """``offset`` as JSON; ``before`` is what :meth:`read` has given last, if it was asked."""
         told = next((told for told, known in self._known if known is before), None)
-        made = offset.to_json() if told is None else offset.to_json_after(before, told)
+        made = offset.to_json() if before is None or told is None else offset.to_json_after(before, told)
         self._keep(made, offset)
         return made
 

@@ -116,7 +116,7 @@ class LogWatch:
         """A new leader may have fewer records than were read, and others in their place by now."""
         now, known = self._view.epochs, self._epochs
         asked = {}
-        if known != now:
+        if known and known != now:
             asked = {
                 tp: epoch
                 for tp, offset in positions.items()

@@ -77,6 +77,18 @@ def test_partitions_with_news_cost_no_calls_either() -> None:
     assert not grown, "called for each partition that has news"
 
 
+def test_offsets_that_this_process_has_written_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StreamOffset, "_read", lambda _value: pytest.fail("parsed"))
+    with MemoryBroker({"t": 3}) as broker:
+        broker.produce("t", [b"v"])
+        query = Query(broker.bootstrap, "t")
+        try:
+            wait_for(query.plan)
+            assert len(query.reader.partitions(query.start, query.planned)) == 1
+        finally:
+            query.stop()
+
+
 def test_no_collection_runs_while_a_batch_is_planned() -> None:
     with MemoryBroker({"t": 2000}) as broker:
         query = Query(broker.bootstrap, "t")
