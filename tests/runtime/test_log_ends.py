@@ -110,6 +110,7 @@ def test_ends_are_shown_in_order_whatever_the_order_of_the_answer(client: Client
         logs.look([A0, A1, B0], seen, 5.0)
         assert logs.ends == {A0: 10, A1: end, B0: 20}
         assert logs.epochs == client.epochs
+        assert [*logs.ends] == [A0, A1, B0]
         assert json.dumps(logs.shown()["a"]) == f'{{"0": 10, "1": {end}}}'
     logs.note(TopicPartition("a", 10), 7, 3)
     logs.note(TopicPartition("a", 2), 8, 3)
