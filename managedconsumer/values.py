@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import sys
 from collections import _tuplegetter  # type: ignore[attr-defined]  # what namedtuple() gives its fields
+from itertools import repeat
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Iterable, Iterator, Mapping, TypeVar
+
+_T = TypeVar("_T", bound=tuple[Any, ...])
 
 _make = tuple.__new__
 #: What ``_replace`` of the standard library raises for an unknown name; it changed in Python 3.13.
@@ -105,3 +108,8 @@ else:
         def __repr__(self) -> str:
             shown = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True))
             return f"{type(self).__name__}({shown})"
+
+
+def each(kind: type[_T], rows: Iterable[tuple[Any, ...]]) -> Iterator[_T]:
+    """Every row as a ``kind`` of ``NamedTuple``, without a call in Python for each. A row has all fields."""
+    return map(_make, repeat(kind), rows)

@@ -115,3 +115,10 @@ def test_as_many_fields_as_there_may_be() -> None:
 
     assert Ten(*range(9)) == tuple(range(10))
     assert Ten(*range(9)).j == 9
+
+
+@BOTH
+def test_thousands_are_made_without_a_call_for_each(kind: Any) -> None:
+    made = [*values.each(kind, zip("ab", (1, 2), ("x", "y"), strict=True))]
+    assert made == [kind("a", 1, "x"), kind("b", 2, "y")]
+    assert {type(one) for one in made} == {kind}

@@ -35,12 +35,14 @@ def by_leader(
     """Group ``{partition: timestamp or -1/-2}`` by leading broker; the second value lists those without a leader."""
     grouped: dict[int, dict[TopicPartition, int]] = {}
     homeless = []
-    for tp, timestamp in wanted.items():
-        leader = cluster.leader_for(tp)
-        if leader is None:
+    topics, brokers = cluster.topics, cluster.brokers
+    for tp, timestamp in wanted.items():  # there may be thousands: no calls for each
+        info = topics.get(tp[0])
+        part = None if info is None else info.partitions.get(tp[1])
+        if part is None or part.leader not in brokers:
             homeless.append(tp)
         else:
-            grouped.setdefault(leader.node_id, {})[tp] = timestamp
+            grouped.setdefault(part.leader, {})[tp] = timestamp
     return grouped, homeless
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from operator import itemgetter
 from typing import Any, Collection, Mapping
 
 from managedconsumer import errors as err
@@ -291,12 +292,12 @@ class StreamDriver:
 
     def _plan(self, positions: Offsets, max_rows: int | None) -> StreamOffset | None:
         ends = ranges.cap(self.view.ends(positions), self._limit)
-        available = sum([end - positions[tp] for tp, end in ends.items() if end > positions[tp]])
-        if not available or (self._limit is None and not self._pace.wants(available, self.view.handler.now())):
+        available = ranges.behind(positions, ends)
+        offsets = sum(available.values())
+        if not offsets or (self._limit is None and not self._pace.wants(offsets, self.view.handler.now())):
             return None
-        planned = ranges.plan(positions, ends, max_rows, self._start.ranges)
-        topics = {tp.topic for tp in planned}
-        epochs = self.view.epochs
+        planned = ranges.plan(positions, available, max_rows, self._start.ranges)
+        topics = set(map(itemgetter(0), planned))
         now = self.member.generation if self.member is not None else None
         return StreamOffset(
             planned,
@@ -304,9 +305,16 @@ class StreamDriver:
             query=self._query,
             batch=self._start.batch + 1,
             ids={topic: known for topic, known in self.watch.ids.items() if topic in topics},
-            epochs={tp: epoch for tp in planned if (epoch := epochs.get(tp, -1)) >= 0},
+            epochs=self._epochs_of(planned),
             data=f"{self._start.batch + 1:06d}-{self.view.handler.new_id().replace('-', '')[:12]}",
         )
+
+    def _epochs_of(self, planned: ranges.Ranges) -> Mapping[TopicPartition, int]:
+        """The leaders' epochs, which are nearly always those of the batch before."""
+        before, epochs = self._start, self.view.epochs
+        if before.epochs == epochs and ranges.alike(before.ranges, planned):
+            return before.epochs
+        return {tp: epoch for tp in planned if (epoch := epochs.get(tp, -1)) >= 0}
 
     def _nap(self) -> None:
         """Nothing new: do not ask the brokers again at once."""

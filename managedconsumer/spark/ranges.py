@@ -12,10 +12,12 @@ topic that was made anew are noticed. ``query`` is a name that the query has giv
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, Mapping, NamedTuple
+from operator import add
+from typing import Any, Callable, Collection, Iterable, Mapping, NamedTuple
 
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.structs import TopicPartition
+from managedconsumer.values import each
 
 VERSION = 2
 _READABLE = (1, 2)
@@ -71,29 +73,30 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, Any]:
         """As Spark stores it."""
-        return self._around(self._nested(sorted(self.ranges)))
+        return self._around(self._nested(sorted(self.ranges), {}))
 
     def to_json_after(self, before: StreamOffset, told: Mapping[str, Any]) -> dict[str, Any]:
         """The same; ``told`` is what ``before`` was as JSON, of which most is still right in a topic of thousands."""
-        if before.ranges.keys() != self.ranges.keys() or told.get("version") != VERSION:
+        if not alike(before.ranges, self.ranges) or told.get("version") != VERSION:
             return self.to_json()
         known, epochs, old = before.ranges, self.epochs, before.epochs
         changed = [tp for tp, entry in self.ranges.items() if entry is not known[tp]]
-        if epochs != old:
+        if epochs is not old and epochs != old:
             changed = [tp for tp, entry in self.ranges.items() if entry != known[tp] or epochs.get(tp) != old.get(tp)]
-        nested = {topic: dict(parts) for topic, parts in told["ranges"].items()}
-        for topic, parts in self._nested(changed).items():
-            nested[topic].update(parts)
-        return self._around(nested)
+        return self._around(self._nested(changed, {topic: dict(parts) for topic, parts in told["ranges"].items()}))
 
-    def _nested(self, tps: Iterable[TopicPartition]) -> dict[str, dict[str, list[int]]]:
-        nested: dict[str, dict[str, list[int]]] = {}
+    def _nested(
+        self, tps: Iterable[TopicPartition], nested: dict[str, dict[str, list[int]]]
+    ) -> dict[str, dict[str, list[int]]]:
+        """``nested`` with what is to be said of ``tps``."""
         ranges, epochs = self.ranges, self.epochs
+        last, parts = "", {}
         for tp in tps:
             topic, partition = tp
-            epoch = epochs.get(tp)
-            entry = [*ranges[tp]] if epoch is None else [*ranges[tp], epoch]
-            nested.setdefault(topic, {})[str(partition)] = entry
+            if topic != last:  # they come topic by topic
+                last, parts = topic, nested.setdefault(topic, {})
+            start, stop = ranges[tp]
+            parts[str(partition)] = [start, stop, epochs[tp]] if tp in epochs else [start, stop]
         return nested
 
     def _around(self, nested: dict[str, dict[str, list[int]]]) -> dict[str, Any]:
@@ -164,10 +167,10 @@ class OffsetMemory:
                 return offset
         return self._keep(value, self._parse(value))
 
-    def write(self, offset: StreamOffset, before: StreamOffset) -> dict[str, Any]:
-        """``offset`` as JSON; ``before`` is what :meth:`read` has given last."""
+    def write(self, offset: StreamOffset, before: StreamOffset | None = None) -> dict[str, Any]:
+        """``offset`` as JSON; ``before`` is what :meth:`read` has given last, if it was asked."""
         told = next((told for told, known in self._known if known is before), None)
-        made = offset.to_json() if told is None else offset.to_json_after(before, told)
+        made = offset.to_json() if before is None or told is None else offset.to_json_after(before, told)
         self._keep(made, offset)
         return made
 
@@ -179,26 +182,40 @@ class OffsetMemory:
 _NOTHING: Ranges = {}
 
 
+def alike(one: Collection[TopicPartition], other: Collection[TopicPartition]) -> bool:
+    """True if both name the same partitions. Nearly always they do so in the same order, which is soon seen."""
+    return len(one) == len(other) and (list(one) == list(other) or set(one) == set(other))
+
+
+def behind(positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """How many offsets there are from each position to the log's end, of the partitions that have any."""
+    return {tp: end - start for tp, start in positions.items() if (end := ends.get(tp, start)) > start}
+
+
 def plan(
     positions: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
+    available: dict[TopicPartition, int],
     max_rows: int | None = None,
     known: Ranges = _NOTHING,
 ) -> Ranges:
-    """The next batch: from each position to the log's end, at most ``max_rows`` offsets in all.
+    """The next batch: from each position what is ``available`` (see :func:`behind`), ``max_rows`` offsets at most.
 
     A partition without news, or whose end is not known, gets an empty range: it stays in the record of who read what.
     ``known``: the ranges of the batch before; the empty ones that still hold are in the result as they are.
     """
-    available = {tp: end - start for tp, start in positions.items() if (end := ends.get(tp, start)) > start}
     granted = available if max_rows is None else share(available, max_rows)
-    if known.keys() != positions.keys():
-        return {tp: OffsetRange(start, start + granted.get(tp, 0)) for tp, start in positions.items()}
-    planned = dict(known)
-    for tp, (start, stop) in known.items():
-        if start != stop or positions[tp] != stop:
-            planned[tp] = OffsetRange(positions[tp], positions[tp])
-    planned.update({tp: OffsetRange(positions[tp], positions[tp] + size) for tp, size in granted.items()})
+    planned: Ranges = {}
+    empty: list[TopicPartition] = []
+    if len(granted) < len(positions) and alike(known, positions):
+        planned = dict(known)
+        empty = [tp for tp, (start, stop) in known.items() if not start == stop == positions[tp] and tp not in granted]
+    elif len(granted) < len(positions):
+        empty = list(positions)  # in this order
+    at = list(map(positions.__getitem__, empty))
+    planned.update(zip(empty, each(OffsetRange, zip(at, at, strict=True)), strict=True))
+    starts = [*positions.values()] if [*granted] == [*positions] else [*map(positions.__getitem__, granted)]
+    stops = map(add, starts, granted.values())
+    planned.update(zip(granted, each(OffsetRange, zip(starts, stops, strict=True)), strict=True))
     return planned
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Generator, Mapping, cast
+from typing import Generator, Iterable, cast
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
-from managedconsumer.spark.ranges import OffsetRange
+from managedconsumer.spark.tasks import Slice
 from managedconsumer.spark.topics import TopicView
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import RecordChunk
@@ -27,13 +27,13 @@ class RecordSizes:
         self._pool = ConnectionPool(view.cluster)
         self._known: dict[str, tuple[float, float]] = {}
 
-    def of(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, float]:
-        """The topics of ``ranges``; those that cannot be told are left out."""
+    def of(self, slices: Iterable[Slice]) -> dict[str, float]:
+        """The topics of ``slices``; those that cannot be told are left out."""
         now = self._view.handler.now()
-        samples = {tp.topic: (tp, entry.start) for tp, entry in ranges.items() if entry[0] < entry[1]}
-        for topic, (tp, start) in samples.items():
+        samples = {part[0]: part for part in slices}
+        for topic, part in samples.items():
             if topic not in self._known or self._known[topic][0] <= now:
-                found = self._look(tp, start)
+                found = self._look(TopicPartition(topic, part.partition), part.start)
                 self._known[topic] = (
                     now + _COUNTS_FOR,
                     self._known.get(topic, (0.0, 0.0))[1] if found is None else found,

@@ -13,9 +13,12 @@ offset calls all run in one process per query, on its main thread; ``read`` runs
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
+from contextlib import contextmanager
+from operator import itemgetter
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 
@@ -202,7 +205,8 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query starts."""
-        return self.driver.initial().to_json()
+        with _no_collection():
+            return self._memory.write(self.driver.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """``maxOffsetsPerTrigger``."""
@@ -210,9 +214,11 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The next batch; proof that ``start`` is done: here offsets are committed, and rebalances happen."""
-        before = self._memory.read(start)
-        planned = self._driver_of(before.query).next(before, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        return start if planned is before else self._memory.write(planned, before)
+        with _no_collection():
+            before = self._memory.read(start)
+            rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+            planned = self._driver_of(before.query).next(before, rows)
+            return start if planned is before else self._memory.write(planned, before)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The logs' ends, so that a progress report shows the lag."""
@@ -226,9 +232,10 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """Slices of the ranges that ``end`` names: the same after a crash, whatever the group looks like by then."""
         if start == end:
             return []
-        offset = batch_between(start, end, self._memory.read)
-        driver = self._driver_of(offset.query)
-        return _tasks(self.options, driver.to_read(offset), driver.sizes, offset.ids, driver.member_of(offset), offset)
+        with _no_collection():
+            offset = batch_between(start, end, self._memory.read)
+            driver, ids = self._driver_of(offset.query), offset.ids
+            return _tasks(self.options, driver.to_read(offset), driver.sizes, ids, driver.member_of(offset), offset)
 
     def read(self, partition: Any) -> Iterator[Any]:
         """On an executor: what the task reads, as Arrow batches."""
@@ -256,7 +263,7 @@ def _tasks(
     slots = options.min_partitions or os.cpu_count() or 1
     slices = split(wanted, options.min_partitions)
     # Only where ranges may share a task their size matters.
-    record_bytes = sizes.of(wanted) if len(slices) > slots else {}
+    record_bytes = sizes.of(slices) if len(slices) > slots else {}
     known = ids or {}
     tasks = []
     if options.max_records is not None:
@@ -264,13 +271,25 @@ def _tasks(
     else:
         shares = share_out(slices, slots, record_bytes)
     for parts in shares:
-        topics = {part.topic for part in parts}
+        topics = set(map(itemgetter(0), parts))
         task = Task(tuple(parts), {name: known[name] for name in topics if name in known}, member)
         if batch is not None and RANGE in options.columns:
             tps = {TopicPartition(part.topic, part.partition) for part in parts}
             task = task._replace(data=batch.data, ranges={tp: batch.ranges[tp] for tp in tps})
         tasks.append(KafkaTask(task))
     return tasks
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """What planning makes lives until the next batch: collections would look at all of it several times, in vain."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _on_sigterm_stop() -> None:

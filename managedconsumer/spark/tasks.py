@@ -6,6 +6,7 @@ for each. So what is read in less than a tenth of a second or two is not worth a
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import pairwise
 from math import ceil
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from typing import Mapping, NamedTuple
 
 from managedconsumer.spark.ranges import OffsetRange
 from managedconsumer.structs import TopicPartition
+from managedconsumer.values import each
 
 #: Ranges of fewer offsets and fewer bytes than this share a task.
 SMALL, SMALL_BYTES = 100_000, 16 * 1024 * 1024
@@ -37,9 +39,9 @@ def split(ranges: Mapping[TopicPartition, OffsetRange], min_partitions: int | No
 
     (The rule of Spark's own source: pieces in proportion to the size.)
     """
-    wanted = sorted([(*tp, *entry) for tp, entry in ranges.items() if entry[0] < entry[1]])
+    wanted = sorted([tp + entry for tp, entry in ranges.items() if entry[0] < entry[1]])
     if min_partitions is None or min_partitions <= len(wanted):
-        return [Slice(*part) for part in wanted]
+        return [*each(Slice, wanted)]
     total = sum(stop - start for _, _, start, stop in wanted)
     slices = []
     for topic, partition, start, stop in wanted:
@@ -60,15 +62,15 @@ def share_out(
     by_topic = {name: max(1.0 / SMALL, size / SMALL_BYTES) for name, size in record_bytes.items()}
     least = 1.0 / SMALL
     works = [(stop - start) * by_topic.get(topic, least) for topic, _, start, stop in slices]
-    tasks = [[part] for part, work in zip(slices, works, strict=True) if work >= 1.0]
-    small = [number for number, work in enumerate(works) if work < 1.0]
+    largest = sorted(range(len(works)), key=works.__getitem__, reverse=True)
+    big = bisect_right(largest, -1.0, key=lambda number: -works[number])
+    tasks, small = [[slices[number]] for number in sorted(largest[:big])], largest[big:]
     if not small:
         return tasks
-    small.sort(key=works.__getitem__, reverse=True)
     wanted = max(slots - len(tasks), ceil(sum(map(works.__getitem__, small))), 1)
     turn = min(wanted, len(small))
     # Forwards and backwards in turn, the largest first: so no task gets all the larger ones.
     for place in range(turn):
         shared = small[place :: 2 * turn] + small[2 * turn - 1 - place :: 2 * turn]
-        tasks.append([slices[number] for number in sorted(shared)])
+        tasks.append([*map(slices.__getitem__, sorted(shared))])
     return tasks

@@ -14,6 +14,7 @@ from managedconsumer.runtime.cluster.log_ends import LogEnds
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.waiting.handlers import Handler, ThreadingHandler
 from managedconsumer.spark.options import SourceOptions
+from managedconsumer.spark.ranges import alike
 from managedconsumer.spark.where import EARLIEST, LATEST, Where
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
@@ -39,7 +40,7 @@ class TopicView:
         self.offsets = OffsetClient(self.cluster, self.link, options.group_id, options.isolation_level)
         self._max_age = int(options.kafka.get("metadata.max.age.ms", _METADATA_AGE_MS)) / 1000.0
         self._logs = LogEnds(self.offsets, self.handler, options.isolation_level)
-        self._shown: dict[str, dict[str, int]] = {}
+        self._begins = LogEnds(self.offsets, self.handler, options.isolation_level, EARLIEST)
         #: How often the leaders were asked where their logs end.
         self.looks = 0
         self._looked_at = float("-inf")
@@ -123,10 +124,10 @@ class TopicView:
         Brokers that cannot be reached are not an error: then these are the ends as last seen.
         """
         known = self._logs.ends
-        missing = not known.keys() >= (tps.keys() if isinstance(tps, dict) else set(tps))
-        if tps and (fresh or missing or self.look_again_in() == 0.0):
+        if tps and (fresh or self.look_again_in() == 0.0 or not (alike(known, tps) or known.keys() >= set(tps))):
             self._look(tps)
-        return {tp: known[tp] for tp in tps if tp in known}
+            known = self._logs.ends
+        return dict(known) if alike(known, tps) else {tp: known[tp] for tp in tps if tp in known}
 
     def _look(self, tps: Collection[TopicPartition]) -> None:
         began = self.handler.now()
@@ -154,13 +155,16 @@ class TopicView:
 
     def shown_ends(self) -> dict[str, dict[str, int]]:
         """The ends as last seen, without asking, as Spark's own source shows offsets: ``{"topic": {"0": 23}}``."""
-        for tp in sorted(self._logs.take_changed()):
-            self._shown.setdefault(tp.topic, {})[str(tp.partition)] = self._logs.ends[tp]
-        return self._shown
+        return self._logs.shown()
 
     def starts(self, tps: Collection[TopicPartition]) -> Offsets:
         """Where the logs begin."""
-        return self._lookup(dict.fromkeys(tps, EARLIEST))
+        if not tps:
+            return {}
+        began, begins = self.handler.now(), self._begins
+        left = dict.fromkeys(begins.look(tps, self.cluster.snapshot, self.options.patience), EARLIEST)
+        found = self._lookup(left, max(0.0, began + self.options.patience - self.handler.now()))
+        return {tp: begins.ends[tp] for tp in tps if tp not in left} | found
 
     def commits(self, tps: Collection[TopicPartition], patience: float) -> dict[TopicPartition, OffsetAndMetadata]:
         """The group's commits; partitions without are not in it. Raises when the group does not answer."""
@@ -218,10 +222,10 @@ class TopicView:
                 )
             )
 
-    def _lookup(self, wanted: Mapping[TopicPartition, int]) -> Offsets:
+    def _lookup(self, wanted: Mapping[TopicPartition, int], patience: float | None = None) -> Offsets:
         if not wanted:
             return {}
-        found = self.offsets.list_offsets(wanted, self.options.patience)
+        found = self.offsets.list_offsets(wanted, self.options.patience if patience is None else patience)
         for answer in found.values():
             if answer.error is not None:
                 raise answer.error

@@ -8,6 +8,7 @@ records which were read are not there any more (KIP-320).
 from __future__ import annotations
 
 import logging
+from operator import itemgetter
 from typing import Collection, Mapping
 
 from managedconsumer import errors as err
@@ -53,7 +54,7 @@ class LogWatch:
         self._seen = seen
         moved = self._made_anew(positions)
         moved.update(self._beyond(_without(positions, moved), ends))
-        moved.update(self._truncated(_without(positions, moved), ends))
+        moved.update(self._truncated(_without(positions, moved), _without(ends, moved)))
         return moved
 
     def inside(self, positions: Mapping[TopicPartition, int]) -> Offsets:
@@ -81,7 +82,7 @@ class LogWatch:
     def _made_anew(self, positions: Mapping[TopicPartition, int]) -> Offsets:
         topics = self._view.cluster.snapshot.topics
         moved: Offsets = {}
-        for name in {tp.topic for tp in positions}:
+        for name in set(map(itemgetter(0), positions)):
             info = topics.get(name)
             if info is None or not info.topic_id:
                 continue
@@ -111,11 +112,11 @@ class LogWatch:
         self._forget(beyond)
         return self._view.starts(list(beyond))
 
-    def _truncated(self, positions: Mapping[TopicPartition, int], ends: Offsets) -> Offsets:
+    def _truncated(self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Offsets:
         """A new leader may have fewer records than were read, and others in their place by now."""
         now, known = self._view.epochs, self._epochs
         asked = {}
-        if known != now:
+        if known and known != now:
             asked = {
                 tp: epoch
                 for tp, offset in positions.items()
@@ -130,12 +131,11 @@ class LogWatch:
                     f"{positions[tp] - 1} were read already and are other records now"
                 )
                 moved[tp] = answer.end_offset
-        seen = [tp for tp in positions if tp in ends and tp in now]
         again = {tp: self._ends[tp] for tp in asked}  # what was not answered is asked again
-        self._ends.update({tp: ends[tp] for tp in seen})
+        self._ends.update(ends)
         self._ends.update(again)
         if known != now:
-            known.update({tp: now[tp] for tp in seen if tp not in asked})
+            known.update({tp: now[tp] for tp in ends if tp not in asked})
         return {**moved, **self.inside(moved)}
 
     def _forget(self, tps: Collection[TopicPartition]) -> None:
@@ -144,5 +144,5 @@ class LogWatch:
             self._ends.pop(tp, None)
 
 
-def _without(positions: Mapping[TopicPartition, int], moved: Offsets) -> Mapping[TopicPartition, int]:
-    return {tp: offset for tp, offset in positions.items() if tp not in moved} if moved else positions
+def _without(offsets: Mapping[TopicPartition, int], moved: Offsets) -> Mapping[TopicPartition, int]:
+    return {tp: offset for tp, offset in offsets.items() if tp not in moved} if moved else offsets

@@ -626,6 +626,13 @@ SPARK = [
         ("tests/spark/test_never_blocking.py",),
     ),
     Mutant(
+        "leader epochs go with other partitions when a broker answers in another order",
+        "managedconsumer/runtime/cluster/log_ends.py",
+        "            self.said = None\n        return numbers == self.numbers\n",
+        "        return numbers == self.numbers\n",
+        ("tests/runtime/test_log_ends.py",),
+    ),
+    Mutant(
         "small partitions are forgotten beside a large one",
         "managedconsumer/spark/ranges.py",
         "granted.update({tp: 1 + (available[tp] - 1) * spare // rest for tp in waiting})",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any, Callable
 
@@ -33,6 +34,8 @@ class Client:
         self.codes: dict[TopicPartition, int] = {}
         self.silent: set[int] = set()
         self.encoded: list[bytes] = []
+        self.backwards = False
+        self.epochs = dict.fromkeys(self.ends, 3)
 
     def ends_once(self, node: int, encode: Callable[[int], bytes], _timeout_ms: float) -> Any:
         if node in self.silent:
@@ -47,6 +50,9 @@ class Client:
             }
             for topic in schemas.LIST_OFFSETS.decode_request(VERSION, memoryview(self.encoded[-1]))["topics"]
         ]
+        if self.backwards:
+            for topic in topics:
+                topic["partitions"].reverse()
         answer = schemas.LIST_OFFSETS.encode_response(VERSION, {"throttle_time_ms": 0, "topics": topics})
         plain = plainoffsets.read(VERSION, memoryview(answer))
         assert plain is not None
@@ -60,7 +66,7 @@ class Client:
             "error_code": code,
             "timestamp": -1,
             "offset": offset,
-            "leader_epoch": 3,
+            "leader_epoch": self.epochs[tp],
         }
 
 
@@ -81,14 +87,46 @@ def test_all_leaders_are_asked(client: Client, logs: LogEnds, leaders: tuple[int
     assert logs.epochs == dict.fromkeys(client.ends, 3)
 
 
-def test_only_what_has_changed_is_news(client: Client, logs: LogEnds) -> None:
-    seen = snapshot(1, 1, 1)
+def test_topics_without_news_are_not_read_again(client: Client, logs: LogEnds, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, read = snapshot(1, 1, 1), []
+    columns = plainoffsets.columns
+    monkeypatch.setattr(plainoffsets, "columns", lambda version, block: read.append(block) or columns(version, block))
     logs.look([A0, A1, B0], seen, 5.0)
-    assert logs.take_changed() == {A0, A1, B0}
+    assert len(read) == 2
     client.ends[A1] = 15
     logs.look([A0, A1, B0], seen, 5.0)
-    assert logs.take_changed() == {A1}
+    assert len(read) == 3
+    assert logs.ends == {A0: 10, A1: 15, B0: 20}
     assert client.encoded[0] is client.encoded[1], "the request is encoded once"
+
+
+def test_ends_are_shown_in_order_whatever_the_order_of_the_answer(client: Client, logs: LogEnds) -> None:
+    seen = snapshot(1, 1, 1)
+    client.epochs = {A0: 3, A1: 5, B0: 3}
+    for end in (11, 15, 17):
+        client.backwards = not client.backwards
+        client.epochs[A0], client.epochs[A1] = client.epochs[A1], client.epochs[A0]
+        client.ends[A1] = end
+        logs.look([A0, A1, B0], seen, 5.0)
+        assert logs.ends == {A0: 10, A1: end, B0: 20}
+        assert logs.epochs == client.epochs
+        assert [*logs.ends] == [A0, A1, B0]
+        assert json.dumps(logs.shown()["a"]) == f'{{"0": 10, "1": {end}}}'
+    logs.note(TopicPartition("a", 10), 7, 3)
+    logs.note(TopicPartition("a", 2), 8, 3)
+    assert json.dumps(logs.shown()["a"]) == '{"0": 10, "1": 17, "2": 8, "10": 7}'
+
+
+def test_a_leader_that_was_silent_is_read_again(client: Client, logs: LogEnds) -> None:
+    seen = snapshot(1, 1, 1)
+    logs.look([A0, A1, B0], seen, 5.0)
+    client.silent = {1}
+    assert sorted(logs.look([A0, A1, B0], seen, 5.0)) == [A0, A1, B0]
+    logs.note(A0, 99, 4)
+    client.silent.clear()
+    assert logs.look([A0, A1, B0], seen, 5.0) == []
+    assert logs.ends == {A0: 10, A1: 11, B0: 20}
+    assert logs.epochs == dict.fromkeys([A0, A1, B0], 3)
 
 
 def test_what_a_broker_does_not_know_is_left_over_until_it_does(client: Client, logs: LogEnds) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
+import traceback
 from collections import Counter
-from typing import Any
+from typing import Any, Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark import ranges
 from managedconsumer.spark.ranges import OffsetMemory, OffsetRange, StreamOffset
 from managedconsumer.structs import TopicPartition
@@ -21,8 +24,8 @@ from tests.spark.queries import Query
 FEW, MANY = 20, 600
 
 
-def calls_of_a_trigger(partitions: int, **options: str) -> Counter[str]:
-    """Python functions that are called for planning one batch with news of three partitions, by name."""
+def calls_of_a_trigger(partitions: int, news: Iterable[int], **options: str) -> Counter[str]:
+    """Python functions that are called for planning one batch with news of these partitions, by name."""
     with MemoryBroker({"t": partitions}) as broker:
         for partition in range(partitions):
             broker.produce("t", [b"v"], partition=partition)
@@ -33,7 +36,7 @@ def calls_of_a_trigger(partitions: int, **options: str) -> Counter[str]:
             broker.produce("t", [b"v"], partition=0)
             wait_for(query.plan)
             query.start = query.planned
-            for partition in (1, 3, 5):
+            for partition in news:
                 broker.produce("t", [b"v"], partition=partition)
             calls: Counter[str] = Counter()
 
@@ -55,7 +58,7 @@ def calls_of_a_trigger(partitions: int, **options: str) -> Counter[str]:
                 tasks = query.reader.partitions(query.start, query.planned)
             finally:
                 sys.setprofile(None)
-            assert sum(len(task.value.parts) for task in tasks) == 3
+            assert sum(len(task.value.parts) for task in tasks) == len([*news])
             return calls
         finally:
             query.stop()
@@ -63,9 +66,51 @@ def calls_of_a_trigger(partitions: int, **options: str) -> Counter[str]:
 
 @pytest.mark.parametrize("options", [{}, {"group__id": "g"}], ids=["alone", "member"])
 def test_partitions_without_news_cost_no_calls(options: dict[str, str]) -> None:
-    few, many = (calls_of_a_trigger(count, **options) for count in (FEW, MANY))
+    few, many = (calls_of_a_trigger(count, (1, 3, 5), **options) for count in (FEW, MANY))
     grown = {name: (few[name], count) for name, count in many.items() if count - few[name] > FEW}
     assert not grown, "called more often because there are more partitions"
+
+
+def test_partitions_with_news_cost_no_calls_either() -> None:
+    few, many = (calls_of_a_trigger(count, range(count)) for count in (FEW, MANY))
+    grown = {name: (few[name], count) for name, count in many.items() if count - few[name] > FEW}
+    assert not grown, "called for each partition that has news"
+
+
+def test_offsets_that_this_process_has_written_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StreamOffset, "_read", lambda _value: pytest.fail("parsed"))
+    with MemoryBroker({"t": 3}) as broker:
+        broker.produce("t", [b"v"])
+        query = Query(broker.bootstrap, "t")
+        try:
+            wait_for(query.plan)
+            assert len(query.reader.partitions(query.start, query.planned)) == 1
+        finally:
+            query.stop()
+
+
+def test_no_collection_runs_while_a_batch_is_planned() -> None:
+    with MemoryBroker({"t": 2000}) as broker:
+        query = Query(broker.bootstrap, "t")
+        ran: list[str] = []
+
+        def note(phase: str, _info: Any) -> None:
+            ran.extend(frame.f_code.co_name for frame, _ in traceback.walk_stack(sys._getframe()) if phase == "start")
+
+        for partition in range(2000):
+            broker.produce("t", [b"v"], partition=partition)
+        query.plan()
+        gc.callbacks.append(note)
+        try:
+            wait_for(query.plan)
+            query.reader.partitions(query.start, query.planned)
+            assert not {"next", "to_read", "_tasks", "read", "write"} & set(ran)
+            with pytest.raises(ConfigurationError):
+                query.reader.latestOffset({"version": 7}, query.reader.getDefaultReadLimit())
+            assert gc.isenabled()
+        finally:
+            gc.callbacks.remove(note)
+            query.stop()
 
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
@@ -103,4 +148,8 @@ def test_ranges_that_follow_others_are_what_they_would_be_without(
 ) -> None:
     for positions in ({tp: entry.stop for tp, entry in known.items()}, {P0: 1, P1: 7}, {P0: 1, P1: 7, P2: 5}):
         ends = {tp: positions[tp] + size for tp, size in news.items() if tp in positions}
-        assert ranges.plan(positions, ends, limit, known) == ranges.plan(positions, ends, limit)
+        available = ranges.behind(positions, ends)
+        planned = ranges.plan(positions, available, limit, known)
+        assert planned == ranges.plan(positions, available, limit)
+        granted = available if limit is None else ranges.share(available, limit)
+        assert planned == {tp: (at, at + granted.get(tp, 0)) for tp, at in positions.items()}

@@ -45,12 +45,14 @@ def test_offsets_of_another_source_are_named_as_such(value: object, said: str) -
 
 
 def test_a_batch_goes_from_the_positions_to_the_ends() -> None:
-    planned = ranges.plan({P0: 5, P1: 7, P2: 1}, {P0: 9, P1: 7})
-    assert planned == {P0: (5, 9), P1: (7, 7), P2: (1, 1)}
+    positions = {P0: 5, P1: 7, P2: 1}
+    available = ranges.behind(positions, {P0: 9, P1: 7})
+    assert available == {P0: 4}
+    assert ranges.plan(positions, available) == {P0: (5, 9), P1: (7, 7), P2: (1, 1)}
 
 
 def test_a_log_that_ends_before_the_position_gives_an_empty_range() -> None:
-    assert ranges.plan({P0: 50}, {P0: 10}) == {P0: (50, 50)}
+    assert ranges.plan({P0: 50}, ranges.behind({P0: 50}, {P0: 10})) == {P0: (50, 50)}
 
 
 @given(PARTITIONS, st.integers(1, 10**6))

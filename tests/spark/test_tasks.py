@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from managedconsumer.spark.ranges import OffsetRange
+from managedconsumer.spark.read import Task
 from managedconsumer.spark.tasks import SMALL, SMALL_BYTES, Slice, share_out, split
 from managedconsumer.structs import TopicPartition
 
@@ -60,3 +63,14 @@ def test_each_range_is_in_one_task(given_sizes: list[int], slots: int) -> None:
     assert all(task for task in tasks)
     shared = [task for task in tasks if len(task) > 1]
     assert all(sum(part.size for part in task) < 3 * SMALL for task in shared)
+
+
+def test_a_task_of_thousands_of_ranges_is_small_on_its_way_to_the_executor() -> None:
+    tp = TopicPartition("t", 0)
+    for parts in ((), (Slice("t", 0, 5, 9),), tuple(slices(*[200] * 10_000))):
+        task = Task(parts, {"t": "aa"}, "m", "data", {tp: OffsetRange(5, 9)})
+        made = pickle.dumps(task)
+        again = pickle.loads(made)
+        assert again == task
+        assert (type(again), {type(part) for part in again.parts}) == (Task, {type(part) for part in parts})
+    assert len(made) < 15 * len(parts)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from managedconsumer.wire.protocol import plainoffsets
 from managedconsumer.wire.protocol.schemas import LIST_OFFSETS
 
-FIELDS = ("partition_index", "error_code", "timestamp", "offset", "leader_epoch")
+FIELDS = ("partition_index", "error_code", "offset", "leader_epoch")
 PART = st.fixed_dictionaries(
     {
         "partition_index": st.integers(0, 2**31 - 1),
@@ -35,8 +35,27 @@ def test_it_is_what_the_table_reads(version: int, topics: dict[str, list[dict[st
     found = plainoffsets.read(version, memoryview(encoded(version, topics, throttle)))
     assert found is not None
     assert found[0] == throttle
-    told = {name: [tuple(part) for part in plainoffsets.partitions(version, block)] for name, block in found[1].items()}
+    told = {name: [*zip(*plainoffsets.columns(version, block), strict=True)] for name, block in found[1].items()}
     assert told == {name: [tuple(map(part.get, FIELDS)) for part in parts] for name, parts in topics.items()}
+
+
+@given(
+    VERSIONS,
+    st.dictionaries(st.sampled_from(["", "t", "orders-é", "x" * 200]), st.lists(st.integers(0, 2**31 - 1), max_size=3)),
+    st.sampled_from([-2, -1, 2**60]),
+    st.integers(0, 1),
+    st.integers(0, 2**31 - 1),
+)
+def test_a_request_is_what_the_table_writes(
+    version: int, topics: dict[str, list[int]], timestamp: int, isolation: int, timeout: int
+) -> None:
+    named = [
+        {"name": name, "partitions": [{"partition_index": n, "timestamp": timestamp} for n in numbers]}
+        for name, numbers in topics.items()
+    ]
+    body = {"isolation_level": isolation, "topics": named, "timeout_ms": timeout}
+    made = plainoffsets.request(version, topics, timestamp, isolation, timeout)
+    assert made == LIST_OFFSETS.encode(version, body)
 
 
 @given(VERSIONS, TOPICS, st.data())

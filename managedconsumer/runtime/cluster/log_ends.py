@@ -1,4 +1,4 @@
-"""Where the logs of many partitions end, looked at again and again: only what has changed costs anything."""
+"""Where the logs of many partitions end or begin, looked at again and again: only topics with news cost anything."""
 
 from __future__ import annotations
 
@@ -12,50 +12,82 @@ from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.runtime.waiting.together import Together
 from managedconsumer.structs import ClusterSnapshot, OffsetType, TopicPartition
-from managedconsumer.wire.protocol import plainoffsets, schemas
+from managedconsumer.wire.protocol import plainoffsets
 
 log = logging.getLogger(__name__)
 
 _TIMEOUT_MS = 30_000
 
 
-class _Leader:
-    """What one broker is asked for, and what it said last."""
+class _Topic:
+    """The partitions of a topic that one broker leads, by number, and what it said of them last."""
 
-    def __init__(self, wanted: dict[TopicPartition, int], isolation: int) -> None:
-        self.topics: dict[str, dict[int, TopicPartition]] = {}
+    def __init__(self) -> None:
+        self.asked: dict[int, TopicPartition] = {}
+        self.said: bytes | None = None
+        self.epochs: tuple[int, ...] = ()
+        # In the order in which the broker tells them: the same each time.
+        self.numbers: tuple[int, ...] = ()
+        self.tps: list[TopicPartition] = []
+        self.names: list[str] = []
+
+    def tells(self, numbers: tuple[int, ...]) -> bool:
+        """True if an answer with these partitions has all that were asked for, and no other."""
+        if numbers != self.numbers and set(numbers) == self.asked.keys():
+            self.numbers, self.tps, self.names = numbers, [self.asked[n] for n in numbers], list(map(str, numbers))
+            self.said = None
+        return numbers == self.numbers
+
+
+class _Leader:
+    """What one broker is asked for."""
+
+    def __init__(self, wanted: Collection[TopicPartition], timestamp: int, isolation: int) -> None:
+        self.topics: dict[str, _Topic] = {}
         for tp in wanted:
-            self.topics.setdefault(tp.topic, {})[tp.partition] = tp
-        self._body = resets.list_offsets_body(wanted, isolation, _TIMEOUT_MS)
+            name, number = tp
+            if name not in self.topics:
+                self.topics[name] = _Topic()
+            self.topics[name].asked[number] = tp
+        self._timestamp, self._isolation = timestamp, isolation
         self._encoded: dict[int, bytes] = {}
-        self.said: dict[str, bytes] = {}
 
     def encode(self, version: int) -> bytes:
         """The request, which is always the same."""
         if version not in self._encoded:
-            self._encoded[version] = schemas.LIST_OFFSETS.encode(version, self._body)
+            numbers = {name: topic.asked for name, topic in self.topics.items()}
+            made = plainoffsets.request(version, numbers, self._timestamp, self._isolation, _TIMEOUT_MS)
+            self._encoded[version] = made
         return self._encoded[version]
 
     def left(self) -> list[TopicPartition]:
-        """All its partitions."""
-        return [tp for numbers in self.topics.values() for tp in numbers.values()]
+        """All its partitions: it has not said anything that counts any more."""
+        for topic in self.topics.values():
+            topic.said = None
+        return [tp for topic in self.topics.values() for tp in topic.asked.values()]
 
 
 class LogEnds:
     """The ends as last seen, and the leaders' epochs then. Used by one thread."""
 
-    def __init__(self, client: OffsetClient, handler: Handler, isolation: int) -> None:
+    def __init__(
+        self, client: OffsetClient, handler: Handler, isolation: int, timestamp: int = OffsetType.LATEST
+    ) -> None:
+        """``timestamp``: EARLIEST for where the logs begin instead."""
         self._client = client
         self._handler = handler
         self._isolation = isolation
+        self._timestamp = timestamp
         self._snapshot: ClusterSnapshot | None = None
-        self._wanted: dict[TopicPartition, int] = {}
+        self._wanted: list[TopicPartition] = []
         self._homeless: list[TopicPartition] = []
         self._leaders: dict[int, _Leader] = {}
         #: By partition.
         self.ends: dict[TopicPartition, int] = {}
         self.epochs: dict[TopicPartition, int] = {}
-        self._changed: set[TopicPartition] = set()
+        self._shown: dict[str, dict[str, int]] = {}
+        # The topics of ``_shown`` with partitions that are not in order yet.
+        self._grown: set[str] = set()
 
     def look(self, tps: Collection[TopicPartition], snapshot: ClusterSnapshot, timeout: float) -> list[TopicPartition]:
         """Ask all leaders once; the partitions that are not known now: ask for them in the ordinary way.
@@ -84,51 +116,62 @@ class LogEnds:
             for node, leader in self._leaders.items():
                 asking.start(ask, node, leader.encode)
             asking.wait(timeout, lambda: False)
-        left = list(self._homeless)
+        left, known = list(self._homeless), len(self.ends)
         answers = {node: (version, topics) for node, version, topics in found}
         for node, leader in self._leaders.items():
             left += self._take(leader, *answers[node]) if node in answers else leader.left()
+        if len(self.ends) != known:
+            # In the order in which they are asked for, so that it is soon seen whether all are known.
+            self.ends = {tp: self.ends[tp] for tp in self._wanted if tp in self.ends} | self.ends
         return left
+
+    def shown(self) -> dict[str, dict[str, int]]:
+        """The ends by topic and number, as Spark shows offsets: ``{"topic": {"0": 23}}``."""
+        for topic in self._grown:
+            ends = self._shown[topic]
+            self._shown[topic] = {number: ends[number] for number in sorted(ends, key=int)}
+        self._grown.clear()
+        return self._shown
 
     def note(self, tp: TopicPartition, end: int, epoch: int) -> None:
         """What was asked for in the ordinary way."""
-        if self.ends.get(tp) != end or self.epochs.get(tp) != epoch:
-            self.ends[tp], self.epochs[tp] = end, epoch
-            self._changed.add(tp)
+        self._note([tp], tp.topic, [str(tp.partition)], [end])
+        self.epochs[tp] = epoch
 
-    def take_changed(self) -> Collection[TopicPartition]:
-        """What has changed since the last call."""
-        changed, self._changed = self._changed, set()
-        return changed
+    def _note(self, tps: Collection[TopicPartition], topic: str, names: Collection[str], ends: Collection[int]) -> None:
+        self.ends.update(zip(tps, ends, strict=True))
+        shown = self._shown.setdefault(topic, {})
+        known = len(shown)
+        shown.update(zip(names, ends, strict=True))
+        if len(shown) != known:
+            self._grown.add(topic)
 
     def _group(self, tps: Collection[TopicPartition], snapshot: ClusterSnapshot) -> None:
-        wanted = dict.fromkeys(tps, OffsetType.LATEST)
-        if snapshot is self._snapshot and wanted.keys() == self._wanted.keys():
+        wanted = list(tps)
+        if snapshot is self._snapshot and wanted == self._wanted:
             return
-        grouped, self._homeless = resets.by_leader(wanted, snapshot)
+        grouped, self._homeless = resets.by_leader(dict.fromkeys(wanted, self._timestamp), snapshot)
         self._snapshot, self._wanted = snapshot, wanted
-        self._leaders = {node: _Leader(part, self._isolation) for node, part in grouped.items()}
+        self._leaders = {node: _Leader(part, self._timestamp, self._isolation) for node, part in grouped.items()}
 
     def _take(self, leader: _Leader, version: int, topics: dict[str, bytes]) -> list[TopicPartition]:
         """Note what one leader has said; what it has not said is returned."""
         left: list[TopicPartition] = []
-        ends, epochs = self.ends, self.epochs
-        for topic, numbers in leader.topics.items():
-            block = topics.get(topic, b"")
-            if block == leader.said.get(topic):
+        for name, topic in leader.topics.items():
+            block = topics.get(name, b"")
+            if block == topic.said:
                 continue
-            missing = dict(numbers)
-            for number, code, _, offset, epoch in plainoffsets.partitions(version, block):
-                tp = missing.get(number)
-                if tp is None or code:
-                    continue
-                del missing[number]
-                if ends.get(tp) != offset or epochs.get(tp) != epoch:
-                    ends[tp], epochs[tp] = offset, epoch
-                    self._changed.add(tp)
-            if missing:
-                left += missing.values()
-                leader.said.pop(topic, None)
-            else:
-                leader.said[topic] = block
+            numbers, codes, ends, epochs = plainoffsets.columns(version, block)
+            if topic.tells(numbers) and not any(codes):
+                self._note(topic.tps, name, topic.names, ends)
+                if topic.said is None or epochs != topic.epochs:
+                    self.epochs.update(zip(topic.tps, epochs, strict=True))
+                topic.said, topic.epochs = block, epochs
+                continue
+            topic.said = None
+            missing = dict(topic.asked)
+            for number, code, end, epoch in zip(numbers, codes, ends, epochs, strict=True):
+                if not code and number in missing:
+                    self.note(missing.pop(number), end, epoch)
+            left += missing.values()
         return left

@@ -177,9 +177,11 @@ class OffsetClient:
         """
         with self._borrowed(node, timeout_ms) as (connection, left_ms):
             version = connection.version(schemas.LIST_OFFSETS)
+            if version not in plainoffsets.VERSIONS:
+                return None
             sent = connection.send(schemas.LIST_OFFSETS, encode(version), version)
             frame = connection.receive_frame(sent, left_ms())
-            plain = plainoffsets.read(version, frame) if version in plainoffsets.VERSIONS else None
+            plain = plainoffsets.read(version, frame)
             if plain is None:
                 return None
             if plain[0]:

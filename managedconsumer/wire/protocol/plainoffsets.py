@@ -1,4 +1,4 @@
-"""The answer to ListOffsets in a few steps, for thousands of partitions that are asked about again and again.
+"""ListOffsets in a few steps, for thousands of partitions that are asked about again and again.
 
 From version 4 to 11 there are two layouts, but for tagged fields, which no broker sends. A topic's partitions stay the
 bytes that came: so it costs nothing to see that none of them has changed. What is not plain gives None, and the table's
@@ -7,28 +7,60 @@ own reader does it.
 
 from __future__ import annotations
 
-from struct import Struct
+from itertools import chain, repeat
+from struct import Struct, calcsize, pack, unpack
 from struct import error as struct_error
-from typing import Final, Iterator
+from typing import Collection, Final, Mapping
 
-from managedconsumer.wire.protocol.primitives import Malformed, read_compact_length, read_length16, read_length32
+from managedconsumer.wire.protocol.primitives import (
+    Malformed,
+    read_compact_length,
+    read_length16,
+    read_length32,
+    write_compact_length,
+    write_length16,
+    write_length32,
+)
 
-#: The versions that are understood here, and the first that is flexible.
+#: The versions that are understood here, and the first that is flexible; the first that says how long it may take.
 VERSIONS: Final = range(4, 12)
 _FLEXIBLE: Final = 6
+_TIMED: Final = 10
 
-# Partition, error, timestamp, offset, leader epoch; in flexible versions the number of tagged fields.
-_CLASSIC: Final = Struct(">ihqqi")
-_COMPACT: Final = Struct(">ihqqix")
+# A partition of an answer: number, error, timestamp (passed over), offset, leader epoch; flexible: the tagged fields.
+_CLASSIC: Final = "ih8xqi"
+_COMPACT: Final = "ih8xqix"
+# A partition of a request: number, the leader epoch that is known (none), timestamp.
+_ASKED: Final = "iiq"
 _THROTTLE: Final = Struct(">i").unpack_from
 
-Parts = Iterator[tuple[int, int, int, int, int]]
+Column = tuple[int, ...]
+
+
+def request(version: int, topics: Mapping[str, Collection[int]], timestamp: int, isolation: int, timeout: int) -> bytes:
+    """ListOffsets for these partitions of each topic, all at one ``timestamp`` (ms, or -1 and -2: end and start).
+
+    ``timeout``: how long (ms) the broker may take.
+    """
+    flexible = version >= _FLEXIBLE
+    name_length = write_compact_length if flexible else write_length16
+    length = write_compact_length if flexible else write_length32
+    tags = b"\0" if flexible else b""
+    parts = [pack(">ib", -1, isolation), length(len(topics))]
+    for topic, numbers in topics.items():
+        letters = topic.encode()
+        layout = ">" + (_ASKED + "x" * flexible) * len(numbers)
+        asked = pack(layout, *chain.from_iterable(zip(numbers, repeat(-1), repeat(timestamp))))
+        parts += [name_length(len(letters)), letters, length(len(numbers)), asked, tags]
+    if version >= _TIMED:
+        parts.append(pack(">i", timeout))
+    return b"".join([*parts, tags])
 
 
 def read(version: int, data: memoryview) -> tuple[int, dict[str, bytes]] | None:
-    """How long the broker throttles (ms), and the partitions of each topic, see :func:`partitions`; None: not plain."""
+    """How long the broker throttles (ms), and the partitions of each topic, see :func:`columns`; None: not plain."""
     flexible = version >= _FLEXIBLE
-    size = (_COMPACT if flexible else _CLASSIC).size
+    size = calcsize(">" + _layout(version))
     name_length = read_compact_length if flexible else read_length16
     length = read_compact_length if flexible else read_length32
     topics: dict[str, bytes] = {}
@@ -55,6 +87,12 @@ def read(version: int, data: memoryview) -> tuple[int, dict[str, bytes]] | None:
     return (throttle, topics) if count >= 0 and pos == len(data) else None
 
 
-def partitions(version: int, block: bytes) -> Parts:
-    """Partition, error code, timestamp, offset and leader epoch of all partitions of a topic."""
-    return (_COMPACT if version >= _FLEXIBLE else _CLASSIC).iter_unpack(block)
+def columns(version: int, block: bytes) -> tuple[Column, Column, Column, Column]:
+    """Numbers, error codes, offsets and leader epochs of all partitions of a topic."""
+    layout = _layout(version)
+    told = unpack(">" + layout * (len(block) // calcsize(">" + layout)), block)
+    return told[0::4], told[1::4], told[2::4], told[3::4]
+
+
+def _layout(version: int) -> str:
+    return _COMPACT if version >= _FLEXIBLE else _CLASSIC
