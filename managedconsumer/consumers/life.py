@@ -30,6 +30,9 @@ _DESCRIBE_MS = 2000
 # How long (seconds) the membership worker goes without looking at the watchdog, at its session's end while nobody
 # answers, and whether its consumer was forgotten.
 _TICK = 0.5
+# The part of a stop's time in which a rebalance may come to its end. Others may keep a join waiting for long, and while
+# it waits commits are taken; a share comes soon.
+_FOR_A_ROUND = {MemberState.PREPARING_REBALANCE: 0.02, MemberState.COMPLETING_REBALANCE: 0.2}
 
 
 class GroupLife:
@@ -82,7 +85,7 @@ class GroupLife:
     def tick(self) -> bool:
         """One round of the membership worker; False when it should end."""
         engine, member = self.engine, self.member
-        if engine.closing or engine.stopping or member.leaving:
+        if engine.closing or (engine.stopping and not self.owner.finishing) or member.leaving:
             return False
         if self._watchdog.check(member):
             # The lost partitions are dropped and the user is told; the next join waits for the user.
@@ -99,8 +102,20 @@ class GroupLife:
         # Only the heartbeat's: it may be the answer to another request.
         return unsupported and self.protocol == CONSUMER and self.machine.error is error
 
+    def _finish_round(self, timeout: float) -> None:
+        """Let a rebalance end that is about to, in a part of the stop's ``timeout`` seconds.
+
+        Between join and sync the coordinator refuses every commit (REBALANCE_IN_PROGRESS), and a stop has only one.
+        """
+        handler, member = self.engine.handler, self.member
+        began = handler.now()
+        while handler.now() - began < timeout * _FOR_A_ROUND.get(member.state, 0.0):
+            handler.sleep(0.01)
+        self.owner.finishing = False
+
     def give_up(self, timeout: float) -> None:
         """End the worker and what this member has: commit, tell the listener. ``timeout`` in seconds."""
+        self._finish_round(timeout)
         self.member.interrupt()
         if self._worker is not None:
             self._worker.join(timeout)
@@ -215,8 +230,10 @@ class GroupLives:
         """Give everything up, leave the group for ``reason`` and close. ``timeout``: seconds for each step."""
         session, engine = self._session, self._session.engine
         with engine.lock:
-            engine.begin_stop(timeout)  # from here on no other life takes the place of this one
             life = self.current
+            if life is not None:
+                life.owner.finishing = True
+            engine.begin_stop(timeout)  # from here on no other life takes the place of this one
         if life is not None:
             life.give_up(timeout)
             life.leave(reason, timeout)

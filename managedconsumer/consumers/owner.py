@@ -73,6 +73,8 @@ class GroupOwner:
         #: What was held before a hand-over, for the post_rebalance_callback: offsets last consumed.
         self._old: dict[Any, int] = {}
         self.assignments = 0
+        #: True while a stop lets a rebalance end.
+        self.finishing = False
         self.member = GroupMember(
             machine, link, self._engine.handler, self, on_death=self._engine.fail, before_exit=self._before_exit
         )
@@ -133,7 +135,8 @@ class GroupOwner:
 
     def current(self, generation: Generation) -> bool:
         """False when ``generation`` is over, or the consumer stops."""
-        return not self._engine.closing and not self._engine.stopping and self.member.current(generation)
+        stopping = self._engine.stopping and not self.finishing
+        return not self._engine.closing and not stopping and self.member.current(generation)
 
     def joined(self) -> bool:
         """True while the group counts us as a member."""
