@@ -146,6 +146,11 @@ class Dialect:
         return "IntegrityError" in _kinds(error)
 
 
+# PostgreSQL's "create table if not exists" meets these when another session makes the table at the same moment: the
+# table, the type of its rows, or their entries in the catalog are there.
+_MADE_MEANWHILE = ("42P07", "42710", "23505")
+
+
 class PostgreSQL(Dialect):
     """psycopg 3; psycopg2 has the same interface as far as it is used here."""
 
@@ -166,7 +171,7 @@ class PostgreSQL(Dialect):
             super().create(connection)
         except Exception as error:
             # Two processes that make it at the same moment: "if not exists" does not keep them apart.
-            if getattr(error, "sqlstate", None) not in ("23505", "42P07"):
+            if getattr(error, "sqlstate", None) not in _MADE_MEANWHILE:
                 raise
 
     def begin(self, connection: Any) -> None:
