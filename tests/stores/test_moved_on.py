@@ -73,6 +73,17 @@ def _run(consumer: Any, handler: Callable[[Any], Any], tasks: bool, **options: A
     return Going(consumer, handle, order="partition", on="asyncio", **options)
 
 
+def goes_on(going: Going, heir: Heir, broker: MemoryBroker, database: Path) -> None:
+    """The heir stores what is there and leaves; the run stores what comes after that. Each message counts once."""
+    until(lambda: going.error or len(values(database)) >= COUNT, 60)
+    heir.leave()
+    broker.produce("orders", [b"%d" % n for n in range(COUNT, 2 * COUNT)])
+    until(lambda: going.error or len(values(database)) >= 2 * COUNT, 60)
+    going.stop()
+    assert going.error is None
+    assert values(database) == list(range(2 * COUNT))
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("tasks", [False, True], ids=["threads", "tasks"])
 def test_a_zombie_s_run_goes_on(
@@ -94,13 +105,7 @@ def test_a_zombie_s_run_goes_on(
 
     dead: list[Message] = []
     going = _run(consumer, handle, tasks, batch=(3, 5), workers=1, on_dead=lambda message, _error: dead.append(message))
-    until(lambda: going.error or len(values(database)) >= COUNT, 60)
-    heir.leave()
-    broker.produce("orders", [b"%d" % n for n in range(COUNT, 2 * COUNT)])
-    until(lambda: going.error or len(values(database)) >= 2 * COUNT, 60)
-    going.stop()
-    assert going.error is None
-    assert values(database) == list(range(2 * COUNT))
+    goes_on(going, heir, broker, database)
     assert dead == []
 
 
@@ -123,13 +128,7 @@ def test_a_claim_that_comes_too_late_ends_no_run(
     consumer = consumer_of(broker, auto_start=False, heartbeat_interval_ms=50)
     store.attach(consumer)
     going = _starting(consumer, lambda batch: store.save(batch, insert), tasks)
-    until(lambda: going.error or len(values(database)) >= COUNT, 60)
-    heir.leave()
-    broker.produce("orders", [b"%d" % n for n in range(COUNT, 2 * COUNT)])
-    until(lambda: going.error or len(values(database)) >= 2 * COUNT, 60)
-    going.stop()
-    assert going.error is None
-    assert values(database) == list(range(2 * COUNT))
+    goes_on(going, heir, broker, database)
 
 
 def _starting(consumer: Any, handler: Callable[[Any], Any], tasks: bool) -> Going:
