@@ -19,6 +19,8 @@ cdef extern from *:
     ctypedef long long mc_int128
     ctypedef unsigned long long mc_uint128
 
+from managedconsumer.spark.decoding.formats import told
+
 INTERFACE = 1
 
 include "../../wire/records/_room.pxi"
@@ -75,7 +77,7 @@ def decode(Column column not None, raw, written_so=None):
         except ValueError as error:
             column.cut(row)
             column.append_null()
-            bad[row] = error
+            bad[row] = told(error)
     return column.done(), bad
 
 

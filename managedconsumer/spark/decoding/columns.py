@@ -7,9 +7,6 @@ from typing import Any
 
 from managedconsumer.spark.decoding.formats import Decoder
 
-# The text of an error is cut to so many characters.
-_TEXT = 500
-
 
 @lru_cache(maxsize=1)
 def errors_type() -> Any:
@@ -26,9 +23,5 @@ def decode(decoder: Decoder, raw: Any) -> tuple[Any, Any]:
     column, bad = decoder.decode(raw)
     if not bad:
         return column, pa.nulls(len(raw), errors_type())
-    rows = [_told(bad[row], raw[row].as_py()) if row in bad else None for row in range(len(raw))]
+    rows = [{"error": bad[row], "value": raw[row].as_py()} if row in bad else None for row in range(len(raw))]
     return column, pa.array(rows, errors_type())
-
-
-def _told(error: Exception, value: bytes) -> dict[str, Any]:
-    return {"error": f"{type(error).__name__}: {error}"[:_TEXT], "value": value}

@@ -8,7 +8,14 @@ from typing import Any, Callable, Mapping, Protocol, Tuple
 from managedconsumer.errors import MissingPackageError
 
 #: A column, and for each row that is bad its number and why. What the column has there is null.
-Decoded = Tuple[Any, Mapping[int, Exception]]
+Decoded = Tuple[Any, Mapping[int, str]]
+# The text of an error is cut to so many characters.
+_TEXT = 500
+
+
+def told(error: Exception) -> str:
+    """Why a row is bad. (The error itself would keep its traceback, and a batch may have many of them.)"""
+    return f"{type(error).__name__}: {error}"[:_TEXT]
 
 
 class Decoder(Protocol):
@@ -51,7 +58,7 @@ def by_halves(array: Callable[[list[bytes | None]], Any], kind: Any, raw: Any) -
     """
     import pyarrow as pa
 
-    bad: dict[int, Exception] = {}
+    bad: dict[int, str] = {}
 
     def halves(values: list[bytes | None], first: int) -> list[Any]:
         if not values:
@@ -62,7 +69,7 @@ def by_halves(array: Callable[[list[bytes | None]], Any], kind: Any, raw: Any) -
             raise  # the registry does not answer: that is not the record's fault
         except Exception as error:  # noqa: BLE001 (decoders of others, and data of anybody)
             if len(values) == 1:
-                bad[first] = error
+                bad[first] = told(error)
                 return [pa.nulls(1, kind)]
         middle = len(values) // 2
         return halves(values[:middle], first) + halves(values[middle:], first + middle)
