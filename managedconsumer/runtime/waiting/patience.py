@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Callable, TypeVar
 
-from managedconsumer.runtime.waiting.greenlets import in_hub_pool
+from managedconsumer.runtime.waiting.greenlets import TURN_S, in_hub_pool, let_others_run
 from managedconsumer.runtime.waiting.handlers import Handler
 
 T = TypeVar("T")
-
-# How long (seconds) a greenlet consumes before the others get a turn.
-_TURN = 0.01
 
 
 class Patience:
@@ -26,7 +23,7 @@ class Patience:
         self._may_wait: set[int] = set()
 
     def _due(self) -> bool:
-        return self._handler.now() - self._last_turn > _TURN
+        return self._handler.now() - self._last_turn > TURN_S
 
     def between(self, leave: Callable[[], None], fn: Callable[..., T]) -> Callable[..., T]:
         """``fn``, which may take its time, with a call of ``leave`` before it when others have waited for a while.
@@ -44,13 +41,7 @@ class Patience:
     def give_turn(self) -> None:
         """Let others run, if they have not for a while. Call it without a lock."""
         if self._due():
-            from gevent import get_hub
-
-            # Not gevent.sleep(0), which gives way to what is ready but, fifty times over, not to timers and sockets.
-            hub = get_hub()
-            # The loop's time is from before this turn: by it, what became due meanwhile would come after this timer.
-            hub.loop.update_now()
-            hub.wait(hub.loop.timer(0))
+            let_others_run()
             self._last_turn = self._handler.now()
 
     def call(self, fn: Callable[[int], T], who: int) -> T:
