@@ -102,7 +102,8 @@ class StreamDriver:
             if deadline.expired(self.view.handler.now()):
                 raise err.RequestTimedOut(self._why_not_settled())
             positions, settled = self._look(start, False, deadline.remaining(self.view.handler.now()) or 0.0)
-        self._nap()
+        if self._limit is None:  # otherwise the query ends with this answer
+            self._nap()
         return start
 
     def freeze_ends(self) -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Mapping
 
-from managedconsumer.spark.workers import export_package, use_this_python
+from managedconsumer.spark.workers import export_package, talk_by_unix_sockets, use_this_python
 
 _LOG4J = """\
 rootLogger.level = warn
@@ -37,7 +37,8 @@ def make_session(
 
     What it sets, and why: workers use this very Python (``PYSPARK_PYTHON``; else they take ``python3`` of PATH, which
     has no pyarrow), with the PySpark that is installed there instead of ``pyspark.zip``, which each process compiles
-    anew, and find this package; few shuffle partitions (Spark's 200 are for clusters; here each costs time in every
+    anew, and find this package; the JVM talks to them over Unix domain sockets, as each task waits 40 ms over TCP
+    (``spark.python.unix.domain.socket.enabled``); few shuffle partitions (Spark's 200 are for clusters; here each costs time in every
     micro-batch); UTC; no console progress bar; logs in ``log_file`` if given. ``quick_start`` is for jobs of a
     minute: the JVM compiles in a hurry, which halves the CPU that start and first batches take and costs speed later.
     ``conf`` outranks all of these.
@@ -49,6 +50,7 @@ def make_session(
         _log_to(Path(log_file).absolute(), settings)
     use_this_python()
     export_package(settings)
+    talk_by_unix_sockets(settings, master)
     from pyspark.sql import SparkSession
 
     if log_file is not None:

@@ -109,6 +109,28 @@ def test_available_now_ends_at_what_was_there(
     assert sorted(q.rows) == everything(400)
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_available_now_ends_without_a_pause(
+    kafka43: DevBroker,
+    topic: MakeTopic,
+    query: MakeQuery,
+    unique: Callable[[str], str],
+    grouped: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A query that goes on waits before it asks the brokers again; this one has nothing more to ask."""
+    name = topic(kafka43, 4)
+    produce(kafka43, name, 400)
+    q = query(kafka43, name, **({"group__id": unique("group")} if grouped else {}))
+    q.reader.prepareForTriggerAvailableNow()
+    monkeypatch.setattr(q.reader.driver.view, "look_again_in", lambda: 60.0)
+    began = time.monotonic()
+    while q.batch():
+        pass
+    assert time.monotonic() - began < 30
+    assert sorted(q.rows) == everything(400)
+
+
 def test_an_idle_query_asks_the_brokers_ten_times_a_second_at_most(
     kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,6 +171,14 @@ def test_page_views_are_counted_exactly_through_stops_and_restarts(
     assert all((row.end - row.start).total_seconds() == 300 for row in rows)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="Unix domain sockets")
+def test_workers_are_spoken_to_over_unix_sockets(spark: Any) -> None:
+    """Over TCP each task would wait 40 ms for its input."""
+    found = spark.sparkContext.parallelize([0], 1).map(lambda _: os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED")).collect()
+    assert str(found[0]).lower() == "true"
+    assert list(Path(spark.conf.get("spark.python.unix.domain.socket.dir")).glob(".*.sock"))
+
+
 def test_two_executors_in_processes_of_their_own(kafka43: DevBroker, topic: MakeTopic, tmp_path: Path) -> None:
     name = topic(kafka43, 4)
     produce(kafka43, name, 20_000)
@@ -188,6 +196,7 @@ def test_two_executors_in_processes_of_their_own(kafka43: DevBroker, topic: Make
         "query.awaitTermination(240)\n"
         "frame = spark.read.parquet(sys.argv[4] + '/out')\n"
         "print('RESULT', frame.count(), frame.distinct().count())\n"
+        "print('SOCKETS', spark.conf.get('spark.python.unix.domain.socket.dir', ''))\n"
         "spark.stop()\n"
     )
     log = tmp_path / "spark.log"
@@ -201,3 +210,5 @@ def test_two_executors_in_processes_of_their_own(kafka43: DevBroker, topic: Make
         check=False,
     )
     assert "RESULT 20000 20000" in done.stdout, done.stdout + done.stderr + log.read_text()[-3000:]
+    sockets = done.stdout.rpartition("SOCKETS")[2].strip()
+    assert not sockets or not Path(sockets).exists(), "what Spark leaves behind is removed"

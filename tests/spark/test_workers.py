@@ -39,10 +39,39 @@ def test_workers_do_without_the_zip_where_pyspark_is_installed(monkeypatch: pyte
     monkeypatch.setattr(os, "environ", without("PYSPARK_PYTHON", "SPARK_HOME"))
     workers.use_this_python()
     lib = f"{Path(pyspark.__file__).parent}/python/lib"
-    path = f"{lib}/pyspark.zip:{lib}/py4j-0.10.9.9-src.zip:{HERE}:/opt/a b"
+    jar = f"{Path(pyspark.__file__).parent}/jars/spark-core_2.13-4.3.0.jar"
+    path = f"{lib}/pyspark.zip:{lib}/py4j-0.10.9.9-src.zip:{jar}:{HERE}:/opt/a b"
     code = "import os, sys, pyspark; print(pyspark.__file__, os.environ['PYTHONPATH'], sys.argv[1:], sep='\\n')"
     found = run(os.environ["PYSPARK_PYTHON"], code, "one argument", "", PYTHONPATH=path).splitlines()
     assert found == [pyspark.__file__, f"{HERE}:/opt/a b", "['one argument', '']"]
+
+
+ENABLED, SOCKETS = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Unix domain sockets")
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_on_this_machine_the_jvm_talks_to_its_workers_over_unix_sockets(master: str) -> None:
+    settings: dict[str, str] = {}
+    workers.talk_by_unix_sockets(settings, master)
+    assert settings[ENABLED] == "true"
+    assert Path(settings[SOCKETS]).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("master", "settings"),
+    [
+        ("spark://host:7077", {}),
+        ("local[2]", {ENABLED: "false"}),
+        ("local[2]", {"spark.python.udf.pipelined.enabled": "true"}),
+        ("local[2]", {SOCKETS: "/" + 70 * "x"}),
+    ],
+    ids=["a cluster", "the user's word", "Spark cannot do both", "a path that is too long"],
+)
+def test_sockets_are_left_alone(master: str, settings: dict[str, str]) -> None:
+    found = dict(settings)
+    workers.talk_by_unix_sockets(found, master)
+    assert found == settings
 
 
 @pytest.mark.parametrize(
