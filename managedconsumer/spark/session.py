@@ -37,10 +37,11 @@ def make_session(
 
     What it sets, and why: workers use this very Python (``PYSPARK_PYTHON``; else they take ``python3`` of PATH, which
     has no pyarrow), with the PySpark that is installed there instead of ``pyspark.zip``, which each process compiles
-    anew, and find this package; the JVM talks to them over Unix domain sockets, as each task waits 40 ms over TCP
-    (``spark.python.unix.domain.socket.enabled``); few shuffle partitions (Spark's 200 are for clusters; here each costs time in every
-    micro-batch); UTC; no console progress bar; logs in ``log_file`` if given. ``quick_start`` is for jobs of a
-    minute: the JVM compiles in a hurry, which halves the CPU that start and first batches take and costs speed later.
+    anew, and find this package; the JVM talks to them over Unix domain sockets
+    (``spark.python.unix.domain.socket.enabled``), as each task waits 40 ms over TCP; few shuffle partitions (Spark's
+    200 are for clusters; here each costs time in every micro-batch); UTC; no console progress bar; logs in ``log_file``
+    if given. ``quick_start`` is for jobs of a minute: the JVM compiles in a hurry, which halves the CPU that start and
+    first batches take and costs speed later.
     ``conf`` outranks all of these.
     """
     from managedconsumer.spark.source import ManagedKafkaSource

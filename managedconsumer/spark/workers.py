@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 # Spark puts its pyspark.zip in front of everything else, and Python compiles what it finds in a zip anew in each
-# process: 0.9 s of CPU for the reader of a query, as much for the first worker. Its jar on the same path holds no Python,
-# but each process reads the names of its 5,000 entries twice: 0.05 s.
+# process: 0.9 s of CPU for the reader of a query, as much for the first worker. Its jar on the same path holds no
+# Python, but each process reads the names of its 5,000 entries twice: 0.05 s.
 _SCRIPT = """\
 #!/bin/sh
 # Python without Spark's own archives: the same PySpark is installed, and compiled.
