@@ -13,22 +13,40 @@ from managedconsumer.errors import ConfigurationError
 
 _TIMEOUT = 10.0
 _ATTEMPTS = 4
-_PREFIX = 5  # a zero, and the id in four bytes
+#: How many bytes are in front of a value: a zero, and the id in four bytes.
+PREFIX = 5
+# For so long (seconds) a schema that the registry does not have is not asked for again: each bad row would ask.
+_ABSENT_FOR, _MOST_ABSENT = 10.0, 1024
+_absent: dict[tuple[str, int], float] = {}
 
 
 def take_id(value: bytes) -> tuple[int, bytes]:
     """The schema's id and the rest of a value; ValueError if it does not begin with one."""
-    if len(value) < _PREFIX or value[0] != 0:
+    number = number_in(value)
+    if number is None:
         raise ValueError("the value does not begin with a schema's id")
-    return int.from_bytes(value[1:_PREFIX], "big"), value[_PREFIX:]
+    return number, value[PREFIX:]
+
+
+def number_in(value: bytes | None) -> int | None:
+    """The schema's id that the value begins with, if it does."""
+    if value is None or len(value) < PREFIX or value[0] != 0:
+        return None
+    return int.from_bytes(value[1:PREFIX], "big")
 
 
 @lru_cache(maxsize=1024)
 def schema_of(registry: str, number: int) -> str:
     """The schema with an id, which never changes. ValueError: there is none. OSError: the registry does not answer."""
+    absent = ValueError(f"the registry has no schema {number}")
+    if time.monotonic() < _absent.get((registry, number), 0.0):
+        raise absent
     answer = _get(registry, f"schemas/ids/{number}")
     if answer is None:
-        raise ValueError(f"the registry has no schema {number}")
+        if len(_absent) >= _MOST_ABSENT:
+            _absent.clear()
+        _absent[registry, number] = time.monotonic() + _ABSENT_FOR
+        raise absent
     return _text(answer)
 
 

@@ -1,0 +1,157 @@
+"""Avro values that were written with another schema than the one asked for: the writer's columns, made ours. Pure.
+
+This does what users change in a schema: fields that are added with a default, dropped, moved or allowed to be null, and
+``int`` that becomes ``long``. What else the specification allows (aliases, text that becomes bytes) is fastavro's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Callable, NamedTuple
+
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.spark.decoding.avro_shapes import Shape, shape_of
+
+Step = Callable[[Any], Any]
+"""Makes of a column by the writer's schema the one by the reader's."""
+# The Python types of defaults, by shape.
+_DEFAULTS: dict[str, tuple[type, ...]] = {
+    "Boolean": (bool,),
+    "Int": (int,),
+    "Long": (int,),
+    "Real": (int, float),
+    "Bytes": (str,),
+}
+
+
+class Evolution(NamedTuple):
+    """``shape``: how to decode what the writer has written. ``step``: what to do with that column."""
+
+    shape: Shape
+    step: Step
+
+
+def evolution(writer: Any, reader: Any, canonical: Callable[[Any], str]) -> Evolution | None:
+    """From the one schema to the other, both by ``fastavro.parse_schema``; None: this module cannot.
+
+    ``canonical``: ``fastavro.schema.to_parsing_canonical_form``.
+    """
+    try:
+        shape = shape_of(writer)
+    except ConfigurationError:  # the reader may drop what is no column
+        return None
+    step = _Steps(writer, reader, canonical).of(writer, reader, shape, shape_of(reader))
+    return None if step is None else Evolution(shape, step)
+
+
+class _Steps:
+    def __init__(self, writer: Any, reader: Any, canonical: Callable[[Any], str]) -> None:
+        import pyarrow as pa
+
+        self._pa = pa
+        self._canonical = canonical
+        self._written: dict[str, Any] = {}
+        self._read: dict[str, Any] = {}
+        _find_named(writer, self._written)
+        _find_named(reader, self._read)
+
+    def of(self, writer: Any, reader: Any, was: Shape, wanted: Shape) -> Step | None:
+        if was.null_at >= 0 > wanted.null_at:
+            return None  # a null would be an error of its row
+        writer, reader = _bare(writer, self._written), _bare(reader, self._read)
+        if _alone(was) == _alone(wanted) and self._canonical(writer) == self._canonical(reader):
+            return lambda column: column
+        if was.name == wanted.name == "Record":
+            return self._record(writer, reader, was, wanted)
+        return self._promoted(was, wanted)
+
+    def _record(self, writer: Any, reader: Any, was: Shape, wanted: Shape) -> Step | None:
+        if writer["name"] != reader["name"] or not wanted.fields:
+            return None
+        places = {field["name"]: at for at, field in enumerate(writer["fields"])}
+        steps: list[Step] = []
+        for field, shape in zip(reader["fields"], wanted.fields, strict=True):
+            at = places.get(field["name"])
+            if at is None:
+                step = self._default(field, shape)
+            else:
+                step = _of_field(at, self.of(writer["fields"][at]["type"], field["type"], was.fields[at], shape))
+            if step is None:
+                return None
+            steps.append(step)
+        pa, fields = self._pa, list(wanted.type)
+
+        def rearranged(column: Any) -> Any:
+            nulls = column.is_null() if column.null_count else None
+            return pa.StructArray.from_arrays([step(column) for step in steps], fields=fields, mask=nulls)
+
+        return rearranged
+
+    def _default(self, field: Any, shape: Shape) -> Step | None:
+        """For a field that the writer did not know."""
+        if "default" not in field or "aliases" in field:
+            return None
+        pa, value = self._pa, field["default"]
+        if shape.name == "Blocks" and value in ([], {}):
+            value = []
+        elif not (shape.null_at >= 0 if value is None else _says_what_json_says(shape, value)):
+            return None
+        try:
+            scalar = pa.array([value], shape.type)[0]
+        except (pa.ArrowException, OverflowError):
+            return None
+        return lambda column: pa.repeat(scalar, len(column))
+
+    def _promoted(self, was: Shape, wanted: Shape) -> Step | None:
+        names = (was.name, wanted.name)
+        plain = set(was.options) | set(wanted.options) <= {"width"}
+        if not plain or (names not in (("Int", "Long"), ("Int", "Real"), ("Real", "Real"))):
+            return None
+        if names[1] == "Real" and wanted.options["width"] != 8:  # else an int may not fit
+            return None
+        return lambda column: column.cast(wanted.type)
+
+
+def _of_field(at: int, step: Step | None) -> Step | None:
+    return None if step is None else lambda column: step(column.field(at))
+
+
+def _says_what_json_says(shape: Shape, value: Any) -> bool:
+    """Whether a default in JSON is the column's value: not for dates, decimals, and bytes that are written as text."""
+    if type(value) not in _DEFAULTS.get(shape.name, ()):
+        return False
+    return bool(shape.options.get("text")) if shape.name == "Bytes" else set(shape.options) <= {"width"}
+
+
+def _alone(shape: Shape) -> Shape:
+    """Without the union around it."""
+    return replace(shape, branches=0, null_at=-1)
+
+
+def _bare(schema: Any, named: dict[str, Any]) -> Any:
+    """Without the union with null, the name and the nesting that stand for it. (``shape_of`` has taken it.)"""
+    while True:
+        if isinstance(schema, list):
+            (schema,) = [each for each in schema if each != "null"]
+        elif isinstance(schema, str):
+            if schema not in named:
+                return schema
+            schema = named[schema]
+        elif isinstance(schema["type"], (dict, list)):
+            schema = schema["type"]
+        else:
+            return schema
+
+
+def _find_named(schema: Any, found: dict[str, Any]) -> None:
+    if isinstance(schema, list):
+        for each in schema:
+            _find_named(each, found)
+    elif isinstance(schema, dict):
+        if "name" in schema:
+            found[schema["name"]] = schema
+        for field in schema.get("fields", ()):
+            _find_named(field["type"], found)
+        for inner in ("type", "items", "values"):
+            if isinstance(schema.get(inner), (dict, list)):
+                _find_named(schema[inner], found)
