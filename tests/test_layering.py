@@ -88,6 +88,7 @@ TYPES_ONLY = {
     ("runtime.rdkafka.pool", "wire.records"): "a cast only",
     ("runtime.running.maps", "runtime.engine.engine"): "a run is given its engine",
     ("runtime.running.run", "runtime.engine.engine"): "a run is given its engine",
+    ("spark.options", "spark.decoding.formats"): "most queries have no typed values",
     ("testing.simulation.checks", "testing.simulation.brokers"): "the checks are given what they look at",
     ("testing.simulation.checks", "testing.simulation.program"): "the checks are given what they look at",
     ("testing.simulation.checks", "testing.simulation.plan"): "the checks are given what they look at",

@@ -6,11 +6,10 @@ become a default; Kafka settings (``kafka.*``) that have no meaning here are rep
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from dataclasses import dataclass, field, replace
-from typing import Mapping
+from typing import TYPE_CHECKING, Mapping
 
 from managedconsumer.config import ISOLATION_LEVELS
 from managedconsumer.coordinator.requests import MembershipConfig
@@ -18,17 +17,17 @@ from managedconsumer.errors import ConfigurationError, MissingPackageError
 from managedconsumer.runtime.cluster.cluster import parse_bootstrap
 from managedconsumer.runtime.fetch_range import RangeLimits
 from managedconsumer.runtime.net.settings import ConnectionSettings
-from managedconsumer.spark.claims.objects import objects_at
-from managedconsumer.spark.claims.places import log_at
 from managedconsumer.spark.columns import ERRORS, check_names
-from managedconsumer.spark.decoding.decoders import parse_format
-from managedconsumer.spark.decoding.formats import ValueFormat
 from managedconsumer.spark.pace import LONGEST_DELAY, seconds
 from managedconsumer.spark.positions import AUTO, CONFLICTS
 from managedconsumer.spark.security import security_from
 from managedconsumer.spark.where import Where, ending, flag, json_object, number, starting
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS, DEFAULT_COLUMNS
+
+# What most queries have no use for is imported where it is used: each reader and each worker imports this file.
+if TYPE_CHECKING:
+    from managedconsumer.spark.decoding.formats import ValueFormat
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +134,7 @@ class SourceOptions:
             columns=_columns(own),
             store=own.get("store") or None,
             claims=own.get("claims") or None,
-            value=parse_format(own, topics.names),
+            value=_value_format(own, topics.names),
             min_offsets=number(own, "minOffsetsPerTrigger", 1),
             max_delay=seconds("maxTriggerDelay", own.get("maxtriggerdelay") or "15m"),
             max_records=number(own, "maxRecordsPerPartition", 1),
@@ -188,6 +187,9 @@ class SourceOptions:
         place = self.claims or self.store
         if place is None:
             return
+        from managedconsumer.spark.claims.objects import objects_at
+        from managedconsumer.spark.claims.places import log_at
+
         try:
             # Opens nothing, but knows what it needs.
             if self.store is not None:
@@ -285,12 +287,22 @@ def _java_name(short: str) -> str:
     return short.replace("Assignor", "PartitionAssignor") if short in known else short
 
 
+def _value_format(own: Mapping[str, str], topics: tuple[str, ...]) -> ValueFormat | None:
+    if not any(name.startswith("value.") for name in own):
+        return None
+    from managedconsumer.spark.decoding.decoders import parse_format
+
+    return parse_format(own, topics)
+
+
 def _refuse_unknown(own: Mapping[str, str], kafka: Mapping[str, str]) -> None:
     known = {name.lower(): name for name in _OWN}
     for name in own:
         if name in _NOT_HERE:
             raise ConfigurationError(f"the option {name} is not supported by this source: {_NOT_HERE[name]}")
         if name not in known:
+            import difflib
+
             near = difflib.get_close_matches(name, [*known, *(f"kafka.{n}" for n in _KAFKA)], 1)
             hint = f"did you mean {known.get(near[0], near[0])}?" if near else f"known are {', '.join(_OWN)}, kafka.*"
             raise ConfigurationError(f"the option {name!r} is not known: {hint}")

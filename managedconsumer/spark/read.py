@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-from typing import TYPE_CHECKING, Any, Collection, Iterator, Mapping, NamedTuple
+from typing import TYPE_CHECKING, Any, Collection, Iterator, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool, shared_pool
 from managedconsumer.runtime.fetch_ranges import Range, fetch_ranges
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
+from managedconsumer.spark.collection import freeze_modules
 from managedconsumer.spark.columns import ERRORS, RANGE, of_kafka, range_column
-from managedconsumer.spark.decoding.columns import decode
-from managedconsumer.spark.decoding.decoders import decoder_of
 from managedconsumer.spark.options import SourceOptions
-from managedconsumer.spark.ranges import OffsetRange
-from managedconsumer.spark.tasks import Slice
+from managedconsumer.spark.tasks import Task
 from managedconsumer.structs import TopicPartition
-from managedconsumer.values import each
 from managedconsumer.wire.protocol.schemas import Api
 from managedconsumer.wire.records.arrow import chunk_to_columns
 
@@ -34,31 +30,8 @@ _DESCRIBE_MS = 5000
 # Batches of several ranges are put together up to about so many rows.
 _MERGED_ROWS = 10_000
 _DESCRIBE = "describe"
-_frozen = False
 # The ways to the coordinators, for the tasks of this process; a fork has pools of its own.
 _links: dict[tuple[ConnectionPool, str], CoordinatorLink] = {}
-
-
-class Task(NamedTuple):
-    """What one task reads.
-
-    ``ids``: the topics' ids (hex) when the batch was planned. ``member``: the query's id in its group, which must be in
-    the group when the task ends; None: that does not matter. ``data`` and ``ranges``: what the column ``range`` says.
-    """
-
-    parts: tuple[Slice, ...]
-    ids: Mapping[str, str] = {}
-    member: str | None = None
-    data: str = ""
-    ranges: Mapping[TopicPartition, OffsetRange] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A task may have thousands of parts: as columns they are pickled in a fifth of the time.
-        return _unpickled, (tuple(zip(*self.parts, strict=True)), *self[1:])
-
-
-def _unpickled(columns: tuple[tuple[Any, ...], ...], *others: Any) -> Task:
-    return Task(tuple(each(Slice, zip(*columns, strict=True))), *others)
 
 
 def read_task(options: SourceOptions, task: Task) -> Iterator[Any]:
@@ -94,6 +67,9 @@ def _whole(options: SourceOptions, task: Task, part: Range, batch: Any) -> Any:
         entry = task.ranges.get(TopicPartition(part.topic, part.partition))
         made[RANGE] = range_column(task.data, entry, batch.num_rows)
     if options.value is not None and "value" in made:
+        from managedconsumer.spark.decoding.columns import decode
+        from managedconsumer.spark.decoding.decoders import decoder_of
+
         made["value"], made[ERRORS] = decode(decoder_of(options.value), made["value"])
     return pa.record_batch([made[name] for name in options.columns], names=list(options.columns))
 
@@ -174,11 +150,3 @@ class _Lost:
             self._part.topic,
             self._part.partition,
         )
-
-
-def freeze_modules() -> None:
-    """Once in a process: a collection, which Spark makes after every task, would look at all modules for 25 ms."""
-    global _frozen
-    if not _frozen:
-        _frozen = True
-        gc.freeze()

@@ -13,11 +13,9 @@ offset calls all run in one process per query, on its main thread; ``read`` runs
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
-from contextlib import contextmanager
 from operator import itemgetter
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
@@ -41,19 +39,18 @@ except ImportError as error:
         "(what the extra 'managedconsumer[spark]' brings)"
     ) from error
 
+from managedconsumer.spark.collection import freeze_modules, no_collection
 from managedconsumer.spark.columns import ERRORS, RANGE
-from managedconsumer.spark.decoding.decoders import decoder_of
 from managedconsumer.spark.migration import batch_between
 from managedconsumer.spark.migration import read as read_offset
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.pace import at_most
 from managedconsumer.spark.ranges import OffsetMemory, OffsetRange, Ranges, StreamOffset
-from managedconsumer.spark.read import Task, freeze_modules, read_task
-from managedconsumer.spark.tasks import share_out, split
+from managedconsumer.spark.tasks import Task, share_out, split
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS
 
-# What only the driver needs is imported there: the executors' workers import this file, too.
+# What only the driver, or only the tasks need is imported there: all processes import this file.
 if TYPE_CHECKING:
     from managedconsumer.spark.driver import StreamDriver
     from managedconsumer.spark.sizes import RecordSizes
@@ -65,7 +62,7 @@ def _types(options: SourceOptions) -> dict[str, T.DataType]:
     errors = T.StructType([T.StructField("error", T.StringType()), T.StructField("value", T.BinaryType())])
     return {
         "key": T.BinaryType(),
-        "value": T.BinaryType() if options.value is None else from_arrow_type(decoder_of(options.value).type()),
+        "value": _value_type(options),
         ERRORS: errors,
         "topic": T.StringType(),
         "partition": T.IntegerType(),
@@ -81,6 +78,14 @@ def _types(options: SourceOptions) -> dict[str, T.DataType]:
             ]
         ),
     }
+
+
+def _value_type(options: SourceOptions) -> T.DataType:
+    if options.value is None:
+        return T.BinaryType()
+    from managedconsumer.spark.decoding.decoders import decoder_of
+
+    return from_arrow_type(decoder_of(options.value).type())
 
 
 class KafkaTask(InputPartition):
@@ -173,7 +178,7 @@ class ManagedKafkaReader(DataSourceReader):
 
     def read(self, partition: Any) -> Iterator[Any]:
         """On an executor: what the task reads, as Arrow batches."""
-        return iter(()) if partition.value is None else read_task(self.options, partition.value)
+        return iter(()) if partition.value is None else _read(self.options, partition.value)
 
 
 class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -205,7 +210,7 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query starts."""
-        with _no_collection():
+        with no_collection():
             return self._memory.write(self.driver.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -214,7 +219,7 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The next batch; proof that ``start`` is done: here offsets are committed, and rebalances happen."""
-        with _no_collection():
+        with no_collection():
             before = self._memory.read(start)
             rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             planned = self._driver_of(before.query).next(before, rows)
@@ -232,14 +237,14 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """Slices of the ranges that ``end`` names: the same after a crash, whatever the group looks like by then."""
         if start == end:
             return []
-        with _no_collection():
+        with no_collection():
             offset = batch_between(start, end, self._memory.read)
             driver, ids = self._driver_of(offset.query), offset.ids
             return _tasks(self.options, driver.to_read(offset), driver.sizes, ids, driver.member_of(offset), offset)
 
     def read(self, partition: Any) -> Iterator[Any]:
         """On an executor: what the task reads, as Arrow batches."""
-        return read_task(self.options, partition.value)
+        return _read(self.options, partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: Spark calls this one batch late, and never for the last (see ``latestOffset``)."""
@@ -249,6 +254,12 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         driver, self._driver = self._driver, None
         if driver is not None:
             driver.stop()
+
+
+def _read(options: SourceOptions, task: Task) -> Iterator[Any]:
+    from managedconsumer.spark.read import read_task
+
+    return read_task(options, task)
 
 
 def _tasks(
@@ -278,18 +289,6 @@ def _tasks(
             task = task._replace(data=batch.data, ranges={tp: batch.ranges[tp] for tp in tps})
         tasks.append(KafkaTask(task))
     return tasks
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """What planning makes lives until the next batch: collections would look at all of it several times, in vain."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _on_sigterm_stop() -> None:

@@ -40,7 +40,11 @@ def framed(number: int, schema: Any, value: Any) -> bytes:
 
 
 def record(*fields: Any, name: str = "V") -> dict[str, Any]:
-    return {"type": "record", "name": name, "fields": [dict(zip(("name", "type", "default"), f, strict=False)) for f in fields]}
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [dict(zip(("name", "type", "default"), f, strict=False)) for f in fields],
+    }
 
 
 def without_fastavro(decoder: AvroDecoder, monkeypatch: pytest.MonkeyPatch) -> None:

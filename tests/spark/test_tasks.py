@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from managedconsumer.spark.ranges import OffsetRange
-from managedconsumer.spark.read import Task
-from managedconsumer.spark.tasks import SMALL, SMALL_BYTES, Slice, share_out, split
+from managedconsumer.spark.tasks import SMALL, SMALL_BYTES, Slice, Task, share_out, split
 from managedconsumer.structs import TopicPartition
 
 

@@ -88,11 +88,27 @@ def test_the_environment_decides_and_another_spark_keeps_its_zip(
 
 def test_a_task_imports_nothing_that_it_does_not_use() -> None:
     """Each worker process pays for its imports: no membership, no assignors, no consumers, nothing of the driver."""
-    code = "import sys, managedconsumer.spark.source; print(*sys.modules)"
+    code = (
+        "import sys, managedconsumer.spark.source, managedconsumer.spark.options as o, managedconsumer.spark.read; "
+        "o.SourceOptions.parse({'kafka.bootstrap.servers': 'x:1', 'subscribe': 'x'}, streaming=True); "
+        "print(*sys.modules)"
+    )
     found = set(run(sys.executable, code, PYTHONPATH=HERE).split())
-    assert "managedconsumer.spark.read" in found
     rooms = ("coordinator.assignors", "coordinator.handover", "runtime.engine", "runtime.member", "consumers", "admin")
     heavy = {name for name in found if name.startswith(tuple(f"managedconsumer.{room}" for room in rooms))}
     assert not heavy
     assert found.isdisjoint(f"managedconsumer.spark.{name}" for name in ("driver", "member", "topics", "sizes"))
+    # Only typed values, claims, and a name that is not known need these.
+    assert not {
+        name for name in found if name.startswith(("managedconsumer.spark.decoding", "managedconsumer.spark.cl"))
+    }
+    assert found.isdisjoint(("sqlite3", "difflib"))
     assert found.isdisjoint(("urllib.request", "http.client", "email.parser"))  # only a schema registry needs them
+
+
+def test_the_reader_imports_nothing_that_only_tasks_use() -> None:
+    found = set(
+        run(sys.executable, "import sys, managedconsumer.spark.source; print(*sys.modules)", PYTHONPATH=HERE).split()
+    )
+    assert "managedconsumer.spark.tasks" in found
+    assert found.isdisjoint(("managedconsumer.spark.read", "managedconsumer.runtime.fetch_ranges"))
