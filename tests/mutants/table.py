@@ -639,6 +639,29 @@ SPARK = [
         "granted.update({tp: available[tp] * limit // total for tp in waiting})",
         ("tests/spark/test_ranges.py",),
     ),
+    Mutant(
+        "Avro: a null of the writer's goes into a field that has none",
+        "managedconsumer/spark/decoding/avro_evolution.py",
+        "        if was.null_at >= 0 > wanted.null_at:\n",
+        "        if False:\n",
+        ("tests/spark/test_avro_evolution.py",),
+        twin="cython",
+    ),
+    Mutant(
+        "Avro: the values of several schemas stay in the order of their schemas",
+        "managedconsumer/spark/decoding/avro_values.py",
+        "        return pa.concat_arrays(columns).take(where), bad\n",
+        "        return pa.concat_arrays(columns), bad\n",
+        ("tests/spark/test_avro_evolution.py",),
+        twin="cython",
+    ),
+    Mutant(
+        "a greenlet receives a large answer without giving a turn",
+        "managedconsumer/runtime/net/transport.py",
+        "            let_others_run()\n            self._turn_began",
+        "            self._turn_began",
+        ("tests/runtime/test_patience.py",),
+    ),
 ]
 
 ACCELERATOR = [

@@ -100,6 +100,15 @@ def test_what_users_change_needs_no_fastavro(name: str, known: dict[int, Any], m
     assert expected is None or want[0] == expected
 
 
+def test_a_null_where_none_may_be_is_its_row_alone(known: dict[int, Any]) -> None:
+    old, new = record(("x", ["null", "long"])), record(("x", "long"))
+    known.update({1: old, 2: new})
+    raw = pa.array([framed(1, old, {"x": 1}), framed(1, old, {"x": None}), framed(2, new, {"x": 3})], pa.binary())
+    column, bad = decoder_of(new, REGISTRY).decode(raw)
+    assert column.to_pylist() == [{"x": 1}, None, {"x": 3}]
+    assert set(bad) == {1}
+
+
 def test_batches_of_many_schemas_keep_their_order(known: dict[int, Any]) -> None:
     """With bad rows of all kinds in between, each with its reason."""
     chance = random.Random(5)
