@@ -36,7 +36,7 @@ class Shape:
     def column(self, compiled: Any, pa: Any) -> Any:
         """An empty column, by the compiled module."""
         options = dict(self.options)
-        if self.fields:
+        if self.fields or self.name == "Record":  # which may be empty
             options["fields"] = [each.column(compiled, pa) for each in self.fields]
         return getattr(compiled, self.name)(pa, self.type, self.branches, self.null_at, **options)
 
