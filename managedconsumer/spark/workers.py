@@ -6,8 +6,10 @@ import atexit
 import functools
 import os
 import shutil
+import socket
 import sys
 import tempfile
+import uuid
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,8 +34,7 @@ exec "{python}" "$@"
 
 
 _ENABLED, _SOCKETS = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
-# A socket's address has 107 bytes; Spark adds the name of a file, of 42.
-_LONGEST_DIRECTORY = 64
+_NAME = f".{uuid.UUID(int=0)}.sock"  # as long as Spark's
 
 
 def use_this_python() -> None:
@@ -73,16 +74,33 @@ def talk_by_unix_sockets(settings: dict[str, str], master: str) -> None:
         return
     # Spark leaves the sockets' files behind, so they get a directory that is removed.
     directory = settings.get(_SOCKETS) or str(_directory())
-    if len(os.fsencode(directory)) <= _LONGEST_DIRECTORY:
+    if _holds_sockets(directory):
         settings.update({_ENABLED: "true", _SOCKETS: directory})
+
+
+def _holds_sockets(directory: str) -> bool:
+    """Not every file system does, and a path may be too long (107 bytes)."""
+    path = os.path.join(directory, _NAME)
+    try:
+        with socket.socket(socket.AF_UNIX) as found:
+            found.bind(path)
+        os.unlink(path)
+    except OSError:
+        return False
+    return True
 
 
 @functools.cache
 def _directory() -> Path:
     """For what this process and its workers need on the disk; removed when this process ends."""
-    directory = tempfile.mkdtemp(prefix="managedconsumer-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return Path(directory)
+    directory = Path(tempfile.mkdtemp(prefix="managedconsumer-"))
+    atexit.register(_remove, directory, os.getpid())
+    return directory
+
+
+def _remove(directory: Path, owner: int) -> None:
+    if os.getpid() == owner:  # and not in its forks
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def export_package(settings: dict[str, str]) -> None:
