@@ -68,9 +68,7 @@ def talk_by_unix_sockets(settings: dict[str, str], master: str) -> None:
     Over TCP, which is Spark's default, each task's input waits 40 ms: the JVM sends it in two pieces with Nagle's
     algorithm on, and the worker's kernel delays the acknowledgement of the first.
     """
-    # Spark 4.3 cannot pipeline the input of Python functions over them (SPARK-57948).
-    pipelined = settings.get("spark.python.udf.pipelined.enabled", "").lower() == "true"
-    if os.name != "posix" or not master.startswith("local") or pipelined or _ENABLED in settings:
+    if os.name != "posix" or not master.startswith("local") or _ENABLED in settings:
         return
     # Spark leaves the sockets' files behind, so they get a directory that is removed.
     directory = settings.get(_SOCKETS) or str(_directory())

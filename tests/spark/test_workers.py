@@ -63,11 +63,10 @@ def test_on_this_machine_the_jvm_talks_to_its_workers_over_unix_sockets(master: 
     [
         ("spark://host:7077", {}),
         ("local[2]", {ENABLED: "false"}),
-        ("local[2]", {"spark.python.udf.pipelined.enabled": "true"}),
         ("local[2]", {SOCKETS: "/no/such/directory"}),
         ("local[2]", {SOCKETS: "/tmp" + 40 * "/."}),
     ],
-    ids=["a cluster", "the user's word", "Spark cannot do both", "no place for sockets", "a path that is too long"],
+    ids=["a cluster", "the user's word", "no place for sockets", "a path that is too long"],
 )
 def test_sockets_are_left_alone(master: str, settings: dict[str, str]) -> None:
     found = dict(settings)
