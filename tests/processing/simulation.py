@@ -205,7 +205,8 @@ class World:
         batch = None if chance.random() < 0.6 else (chance.randint(1, 4), chance.choice((0.0, 0.2)))
         most = chance.choice((1, 5, 20, 60)) if batch is None else 20
         self.plan = Plan(order, most, batch, self.retry)
-        self.map_room = chance.choice((8, 14, 400))
+        # The shortest map has 15 characters (a version, a kind, and a head of 10 bytes).
+        self.map_room = chance.choice((15, 17, 20, 400))
         self.fails = chance.choice((0.0, 0.1, 0.4))
         keys: list[bytes | None] = [b"%d" % n for n in range(chance.choice((1, 3, 30)))]
         keys += [None] * chance.choice((0, 3))

@@ -157,9 +157,16 @@ class Run:
         elif victim == "driver":
             process.kill()
         else:
-            found = self.until(lambda: self.processes(name, victim), f"query {name} has a {victim}")
+            found = self.until(lambda: self.processes_at_work(name, victim), f"query {name} has a {victim}")
             send(chance.choice(found), signal.SIGKILL)
         self.done[victim] += 1
+
+    def processes_at_work(self, name: str, victim: str) -> list[int]:
+        """A query that has come late has no worker before it finds rows that the other one has not read."""
+        found = self.processes(name, victim)
+        if not found and total(self.log) == self.written:
+            self.write()
+        return found
 
     def processes(self, name: str, victim: str) -> list[int]:
         """The processes of that kind. The one that forks workers is none."""
