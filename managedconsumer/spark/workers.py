@@ -9,7 +9,6 @@ import shutil
 import socket
 import sys
 import tempfile
-import uuid
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,7 +33,7 @@ exec "{python}" "$@"
 
 
 _ENABLED, _SOCKETS = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
-_NAME = f".{uuid.UUID(int=0)}.sock"  # as long as Spark's
+_NAME = f".{36 * '0'}.sock"  # as long as Spark's, which are UUIDs
 
 
 def use_this_python() -> None:
