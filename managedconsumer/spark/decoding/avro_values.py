@@ -21,7 +21,7 @@ from managedconsumer.spark.decoding.formats import Decoded, ValueFormat, by_halv
 from managedconsumer.spark.decoding.registry import PREFIX, number_in, schema_of, take_id
 from managedconsumer.wire.records import ENVIRONMENT_VARIABLE
 
-# The values of one batch that have been written with so many schemas or more are damaged, or nobody's concern.
+# A batch with values of so many schemas or more goes through fastavro: most of its ids must be damaged.
 _MOST_SCHEMAS = 64
 _INTERFACE = 1  # as in _avro.pyx: a stale build is not mistaken for a new one
 
