@@ -658,8 +658,8 @@ SPARK = [
     Mutant(
         "a greenlet receives a large answer without giving a turn",
         "managedconsumer/runtime/net/transport.py",
-        "            let_others_run()\n            self._turn_began",
-        "            self._turn_began",
+        "        self._turn.give()\n",
+        "",
         ("tests/runtime/test_patience.py",),
     ),
 ]

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Final
 
 from managedconsumer.runtime.net import sockets as net
-from managedconsumer.runtime.waiting.greenlets import TURN_S, let_others_run
+from managedconsumer.runtime.waiting.greenlets import Turn
 from managedconsumer.runtime.waiting.handlers import Handler
 
 if TYPE_CHECKING:
@@ -262,8 +262,7 @@ class _GreenTransport(Transport):
         from gevent import Timeout
 
         self._timeout: Any = Timeout
-        # Since when (the handler's clock) the hub may have been waiting for this greenlet.
-        self._turn_began = 0.0
+        self._turn = Turn(handler.now)
         sock.settimeout(None)
 
     def send(self, data: bytes, deadline: float) -> None:
@@ -273,7 +272,7 @@ class _GreenTransport(Transport):
                 view = view[self._sock.send(view) :]
 
     def receive_frame(self, frame_size: FrameSize, deadline: float) -> memoryview:
-        self._turn_began = self._now()
+        self._turn.begin()
         with self._timer(deadline):
             return super().receive_frame(frame_size, deadline)
 
@@ -283,12 +282,9 @@ class _GreenTransport(Transport):
 
     def _receive_some(self, view: memoryview, deadline: float) -> int:
         # A peer that sends without a pause never makes this greenlet wait: neither the timer nor others would run.
-        now = self._now()
-        if deadline <= now:
+        if deadline <= self._now():
             raise TimeoutError
-        if now - self._turn_began > TURN_S:
-            let_others_run()
-            self._turn_began = self._now()
+        self._turn.give()
         return int(self._sock.recv_into(view))
 
     def _timer(self, deadline: float) -> Any:

@@ -10,8 +10,8 @@ from typing import Any, Callable, Final, Protocol, TypeVar
 
 T = TypeVar("T")
 
-#: How long (seconds) a greenlet may go on before the others get a turn.
-TURN_S: Final = 0.01
+# How long (seconds) a greenlet may go on before the others get a turn.
+_TURN: Final = 0.01
 
 
 class _Runnable(Protocol):
@@ -125,15 +125,34 @@ def in_hub() -> bool:
     return gevent.getcurrent() is gevent.get_hub()
 
 
-def let_others_run() -> None:
-    """Let the hub's timers, sockets and other greenlets have a turn. Call it without a lock that they may want."""
-    from gevent import get_hub
+class Turn:
+    """How long greenlets have gone on without letting the others of their hub run. ``now``: a clock, in seconds."""
 
-    # Not gevent.sleep(0), which gives way to what is ready but, fifty times over, not to timers and sockets.
-    hub = get_hub()
-    # The loop's time is from before this turn: by it, what became due meanwhile would come after this timer.
-    hub.loop.update_now()
-    hub.wait(hub.loop.timer(0))
+    __slots__ = ("_began", "_now")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.begin()
+
+    def begin(self) -> None:
+        """The others have just had theirs."""
+        self._began = self._now()
+
+    def over(self) -> bool:
+        """Whether it is time for the others."""
+        return self._now() - self._began > _TURN
+
+    def give(self) -> None:
+        """Let the hub's timers, sockets and other greenlets run, if it is time. Without a lock that they may want."""
+        if self.over():
+            from gevent import get_hub
+
+            # Not gevent.sleep(0), which gives way to what is ready but, fifty times over, not to timers and sockets.
+            hub = get_hub()
+            # The loop's time is from before this turn: by it, what became due meanwhile would come after this timer.
+            hub.loop.update_now()
+            hub.wait(hub.loop.timer(0))
+            self.begin()
 
 
 def in_pool(pool: Any, fn: Callable[..., T], args: tuple[Any, ...]) -> T:

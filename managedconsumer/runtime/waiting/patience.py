@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, TypeVar
 
-from managedconsumer.runtime.waiting.greenlets import TURN_S, in_hub_pool, let_others_run
+from managedconsumer.runtime.waiting.greenlets import Turn, in_hub_pool
 from managedconsumer.runtime.waiting.handlers import Handler
 
 T = TypeVar("T")
@@ -17,13 +17,9 @@ class Patience:
     """One consumer's; used by all of its consuming greenlets."""
 
     def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-        self._last_turn = handler.now()
+        self._turn = Turn(handler.now)
         # The greenlets that hold no lock but this consumer's, and so may wait in the middle of a decompression.
         self._may_wait: set[int] = set()
-
-    def _due(self) -> bool:
-        return self._handler.now() - self._last_turn > TURN_S
 
     def between(self, leave: Callable[[], None], fn: Callable[..., T]) -> Callable[..., T]:
         """``fn``, which may take its time, with a call of ``leave`` before it when others have waited for a while.
@@ -32,7 +28,7 @@ class Patience:
         """
 
         def call(*args: Any) -> T:
-            if self._due():
+            if self._turn.over():
                 leave()
             return fn(*args)
 
@@ -40,9 +36,7 @@ class Patience:
 
     def give_turn(self) -> None:
         """Let others run, if they have not for a while. Call it without a lock."""
-        if self._due():
-            let_others_run()
-            self._last_turn = self._handler.now()
+        self._turn.give()
 
     def call(self, fn: Callable[[int], T], who: int) -> T:
         """``fn(who)``; large batches are decompressed beside the hub, with the consumer's lock held on."""
