@@ -31,8 +31,8 @@ class Evolution(NamedTuple):
     step: Step
 
 
-def evolution(writer: Any, reader: Any, canonical: Callable[[Any], str]) -> Evolution | None:
-    """From the one schema to the other, both by ``fastavro.parse_schema``; None: this module cannot.
+def evolution(writer: Any, wanted: Shape, canonical: Callable[[Any], str]) -> Evolution | None:
+    """From a schema by ``fastavro.parse_schema`` to the columns that are ours; None: this module cannot.
 
     ``canonical``: ``fastavro.schema.to_parsing_canonical_form``.
     """
@@ -40,42 +40,34 @@ def evolution(writer: Any, reader: Any, canonical: Callable[[Any], str]) -> Evol
         shape = shape_of(writer)
     except ConfigurationError:  # the reader may drop what is no column
         return None
-    step = _Steps(writer, reader, canonical).of(writer, reader, shape, shape_of(reader))
+    step = _Steps(canonical).of(shape, wanted)
     return None if step is None else Evolution(shape, step)
 
 
 class _Steps:
-    def __init__(self, writer: Any, reader: Any, canonical: Callable[[Any], str]) -> None:
+    def __init__(self, canonical: Callable[[Any], str]) -> None:
         import pyarrow as pa
 
         self._pa = pa
         self._canonical = canonical
-        self._written: dict[str, Any] = {}
-        self._read: dict[str, Any] = {}
-        _find_named(writer, self._written)
-        _find_named(reader, self._read)
 
-    def of(self, writer: Any, reader: Any, was: Shape, wanted: Shape) -> Step | None:
+    def of(self, was: Shape, wanted: Shape) -> Step | None:
         if was.null_at >= 0 > wanted.null_at:
             return None  # a null would be an error of its row
-        writer, reader = _bare(writer, self._written), _bare(reader, self._read)
-        if _alone(was) == _alone(wanted) and self._canonical(writer) == self._canonical(reader):
+        if _alone(was) == _alone(wanted) and self._canonical(was.schema) == self._canonical(wanted.schema):
             return lambda column: column
         if was.name == wanted.name == "Record":
-            return self._record(writer, reader, was, wanted)
+            return self._record(was, wanted)
         return self._promoted(was, wanted)
 
-    def _record(self, writer: Any, reader: Any, was: Shape, wanted: Shape) -> Step | None:
-        if writer["name"] != reader["name"] or not wanted.fields:
+    def _record(self, was: Shape, wanted: Shape) -> Step | None:
+        if was.schema["name"] != wanted.schema["name"] or not wanted.fields:
             return None
-        places = {field["name"]: at for at, field in enumerate(writer["fields"])}
+        places = {field["name"]: at for at, field in enumerate(was.schema["fields"])}
         steps: list[Step] = []
-        for field, shape in zip(reader["fields"], wanted.fields, strict=True):
+        for field, shape in zip(wanted.schema["fields"], wanted.fields, strict=True):
             at = places.get(field["name"])
-            if at is None:
-                step = self._default(field, shape)
-            else:
-                step = _of_field(at, self.of(writer["fields"][at]["type"], field["type"], was.fields[at], shape))
+            step = self._default(field, shape) if at is None else _of_field(at, self.of(was.fields[at], shape))
             if step is None:
                 return None
             steps.append(step)
@@ -126,32 +118,3 @@ def _says_what_json_says(shape: Shape, value: Any) -> bool:
 def _alone(shape: Shape) -> Shape:
     """Without the union around it."""
     return replace(shape, branches=0, null_at=-1)
-
-
-def _bare(schema: Any, named: dict[str, Any]) -> Any:
-    """Without the union with null, the name and the nesting that stand for it. (``shape_of`` has taken it.)"""
-    while True:
-        if isinstance(schema, list):
-            (schema,) = [each for each in schema if each != "null"]
-        elif isinstance(schema, str):
-            if schema not in named:
-                return schema
-            schema = named[schema]
-        elif isinstance(schema["type"], (dict, list)):
-            schema = schema["type"]
-        else:
-            return schema
-
-
-def _find_named(schema: Any, found: dict[str, Any]) -> None:
-    if isinstance(schema, list):
-        for each in schema:
-            _find_named(each, found)
-    elif isinstance(schema, dict):
-        if "name" in schema:
-            found[schema["name"]] = schema
-        for field in schema.get("fields", ()):
-            _find_named(field["type"], found)
-        for inner in ("type", "items", "values"):
-            if isinstance(schema.get(inner), (dict, list)):
-                _find_named(schema[inner], found)

@@ -24,6 +24,7 @@ class Shape:
     """A column: its Arrow type, the name of its class in ``_avro.pyx`` with the options of it, and what is inside.
 
     ``branches``: how many the union around it has, 0 without a union. ``null_at``: which of them is null, or -1.
+    ``schema``: what it was made of, without that union and with names looked up. It does not count in a comparison.
     """
 
     type: Any
@@ -32,6 +33,7 @@ class Shape:
     fields: tuple[Shape, ...] = ()
     branches: int = 0
     null_at: int = -1
+    schema: Any = field(default=None, compare=False, repr=False)
 
     def column(self, compiled: Any, pa: Any) -> Any:
         """An empty column, by the compiled module."""
@@ -70,7 +72,9 @@ class _Shapes:
         if isinstance(schema, str):
             if schema in inside:
                 raise ConfigurationError(f"the Avro schema: {schema} holds itself, which no column can")
-            return self._simple[schema] if schema in self._simple else self.of(self._named[schema], inside)
+            if schema in self._simple:
+                return replace(self._simple[schema], schema=schema)
+            return self.of(self._named[schema], inside)
         kind = schema["type"]
         if isinstance(kind, (dict, list)):
             return self.of(kind, inside)
@@ -78,8 +82,8 @@ class _Shapes:
             self._named[schema["name"]] = schema
         logical = schema.get("logicalType")
         if logical is not None and kind in LOGICAL[logical]:
-            return self._logical(schema, logical)
-        return self._plain(schema, kind, inside)
+            return replace(self._logical(schema, logical), schema=schema)
+        return replace(self._plain(schema, kind, inside), schema=schema)
 
     def _union(self, schema: list[Any], inside: tuple[str, ...]) -> Shape:
         others = [each for each in schema if each != "null"]

@@ -92,7 +92,7 @@ class AvroDecoder:
             ours = number is None or self._same(number)
         except ValueError:  # no such schema, which is then said of each row
             ours = True
-        if number is None or ours:
+        if ours:
             return self._as_ours(raw)
         known = self._evolution(number)
         if known is not None:
@@ -102,7 +102,7 @@ class AvroDecoder:
         return by_halves(self._array, self.type(), raw)
 
     def _evolution_of(self, number: int) -> Evolution | None:
-        return evolution(self._writers(number), self._schema, self._fastavro.schema.to_parsing_canonical_form)
+        return evolution(self._writers(number), self._shape, self._fastavro.schema.to_parsing_canonical_form)
 
     def _array(self, values: list[bytes | None]) -> Any:
         return self._pa.array([None if value is None else self._read(value) for value in values], self.type())
