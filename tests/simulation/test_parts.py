@@ -115,6 +115,32 @@ def test_two_loops_with_tasks_and_threads_in_virtual_time() -> None:
     assert sorted(story) == [(2.0, "a1"), (2.0, "b1"), (3.0, "a2"), (3.0, "b2")]
 
 
+def test_a_task_of_one_loop_waits_while_those_of_another_run() -> None:
+    """It calls something that blocks its simulated thread; on Python 3.14 a thread knows one running task only."""
+    seen: list[tuple[float, str]] = []
+
+    def main(handler: VirtualHandler) -> None:
+        async def block(name: str, seconds: float) -> None:
+            task = asyncio.current_task()
+            handler.sleep(seconds)
+            assert asyncio.current_task() is task
+            seen.append((handler.now() - START, name))
+            await asyncio.sleep(seconds)
+
+        def loop(name: str, seconds: float) -> None:
+            assert VirtualLoop(handler).run([block(name, seconds) for _ in range(2)]) == []
+
+        workers = [handler.spawn(name, loop, name, seconds) for name, seconds in (("a", 2.0), ("b", 1.5))]
+        for worker in workers:
+            worker.join()
+            assert worker.exception is None
+        with pytest.raises(RuntimeError):
+            asyncio.current_task()
+
+    _run(main)
+    assert seen == [(1.5, "b"), (2.0, "a"), (3.0, "b"), (4.0, "a")]
+
+
 def test_what_a_task_raises_is_told() -> None:
     def main(handler: VirtualHandler) -> None:
         async def fail() -> None:

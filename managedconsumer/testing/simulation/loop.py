@@ -10,6 +10,9 @@ from typing import Any, Callable, Coroutine
 from managedconsumer.testing.simulation.handler import VirtualHandler
 from managedconsumer.testing.simulation.kernel import Killed, Task
 
+#: Python 3.12 and newer: which task runs. Since 3.14 the operating system's thread knows it, before that each loop did.
+_swap_current_task: Callable[[Any, Any], Any] | None = getattr(asyncio.tasks, "_swap_current_task", None)
+
 
 class VirtualLoop(asyncio.BaseEventLoop):
     """One simulated thread that runs coroutines. It is its own selector: there are no sockets to select."""
@@ -20,13 +23,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._wake = handler.Event()
         self._selector = self
         self._thread: Task | None = None
+        #: The task that has switched to another simulated thread.
+        self._left: asyncio.Task[Any] | None = None
 
     def run(self, coroutines: list[Coroutine[Any, Any, None]]) -> list[BaseException]:
         """Run all of them to their ends, in the calling simulated thread; what they have raised."""
         self._thread = task = self._handler.kernel.current
         if task is None:
             raise RuntimeError("an event loop needs a simulated thread to run in")
-        # All simulated threads are one thread, which would know one running loop only.
+        # All simulated threads are one thread, which would know one running loop only, and one running task.
         task.on_leave, task.on_return = self._leave, self._come_back
         self._come_back()
         try:
@@ -44,11 +49,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _leave(self) -> None:
         self._thread_id: int | None = None
+        if _swap_current_task is not None:
+            self._left = _swap_current_task(self, None)
         events._set_running_loop(None)  # noqa: SLF001 (there is no other way)
 
     def _come_back(self) -> None:
         self._thread_id = threading.get_ident()
         events._set_running_loop(self)  # noqa: SLF001
+        if _swap_current_task is not None:
+            _swap_current_task(self, self._left)
 
     def _end_with_process(self) -> None:
         if self._handler.process.dead:
