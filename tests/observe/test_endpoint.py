@@ -40,7 +40,8 @@ def get(endpoint: Endpoint, path: str, method: str = "GET") -> tuple[int, str]:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+        with error:
+            return error.code, error.read().decode()
 
 
 def asked(endpoint: Endpoint, path: str) -> tuple[int, Any]:

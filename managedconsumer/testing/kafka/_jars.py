@@ -269,7 +269,8 @@ def _is_missing(version: KafkaVersion) -> bool:
             return False
         urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10).close()  # noqa: S310 (checked)
     except HTTPError as error:
-        return error.code == 404
+        with error:  # it holds the connection
+            return error.code == 404
     except (OSError, ValueError):
         pass
     return False
