@@ -166,7 +166,10 @@ class WatchedLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    # What threading.Condition asks of a lock.
+    # What threading.Condition asks of a lock; the first since Python 3.14.
+
+    def locked(self) -> bool:
+        return bool(self._lock.locked())
 
     def _is_owned(self) -> bool:
         return self in self._watch.held()
