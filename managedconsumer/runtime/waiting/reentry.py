@@ -12,7 +12,11 @@ _PACKAGE = __name__.split(".")[0]
 # What these rooms call is called as by a user; they hold no lock of a consumer.
 _USERS = {"cli", "observe", "spark", "testing", "signals"}
 # A worker's function begins in the first two. The third is the fast path: it has no lock, and may be interrupted.
-_NO_LOCK = {f"{_PACKAGE}.runtime.handlers", f"{_PACKAGE}.runtime.greenlets", f"{_PACKAGE}.wire._lane_py"}
+_NO_LOCK = {
+    f"{_PACKAGE}.runtime.waiting.handlers",
+    f"{_PACKAGE}.runtime.waiting.greenlets",
+    f"{_PACKAGE}.wire.records._lane_py",
+}
 
 
 def _is_ours(frame: FrameType) -> bool:
