@@ -15,6 +15,7 @@ from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.coordinator.events import (
     Assigned,
+    CoordinatorBack,
     CoordinatorLost,
     Event,
     PrepareJoin,
@@ -321,6 +322,8 @@ class ConsumerGroupMembership(Machine):
             self._retry(error, now)
 
     def _on_good_answer(self, response: Mapping[str, Any], now: float) -> None:
+        if self._backoff.failures:
+            self._emit(CoordinatorBack())
         self._backoff.succeed()
         self.heartbeat.received_heartbeat(now)
         interval = response["heartbeat_interval_ms"] / 1000.0

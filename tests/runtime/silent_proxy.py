@@ -6,7 +6,8 @@ import contextlib
 import socket
 import struct
 import threading
-from typing import Callable
+import time
+from typing import Any, Callable
 
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.protocol import schemas
@@ -23,6 +24,8 @@ class Wire:
         #: The requests that have come over it, by name.
         self.carried: list[str] = []
         self.silent = False
+        #: The first bytes of each answer come at once, the rest so many seconds later.
+        self.trickle = 0.0
 
     def close(self) -> None:
         self.client.close()
@@ -30,32 +33,40 @@ class Wire:
 
 
 class SilentProxyBroker(MemoryBroker):
-    """Its clients reach it through the proxy only, as the proxy's port is what it announces.
+    """Its clients reach its nodes through the proxy only, as the proxy's ports are what it announces.
 
     ``choose(wire, request name)`` is asked for each request that comes from a client: True makes that connection
     silent from there on, both ways.
     """
 
-    def __init__(self, topics: dict[str, int]) -> None:
-        super().__init__(topics)
+    def __init__(self, topics: dict[str, int], brokers: int = 1) -> None:
+        super().__init__(topics, brokers=brokers)
         self.choose: Callable[[Wire, str], bool] = lambda _wire, _name: False
         self.wires: list[Wire] = []
         self._stopped = True
-        self._front = socket.create_server(("127.0.0.1", 0))
+        self._fronts = {node: socket.create_server(("127.0.0.1", 0)) for node in self._nodes.numbers}
+
+    def _front_of(self, node: int) -> int:
+        return int(self._fronts[node].getsockname()[1])
 
     @property
     def _port(self) -> int:
-        return int(self._front.getsockname()[1])
+        return self._front_of(1)
+
+    def _addresses(self) -> list[dict[str, Any]]:
+        return [{**each, "port": self._front_of(each["node_id"])} for each in super()._addresses()]
 
     def start(self) -> MemoryBroker:
         super().start()
         self._stopped = False
-        threading.Thread(target=self._accept, daemon=True).start()
+        for node in self._fronts:
+            threading.Thread(target=self._accept, args=(node,), daemon=True).start()
         return self
 
     def stop(self) -> None:
-        with contextlib.suppress(OSError):
-            self._front.shutdown(socket.SHUT_RDWR)
+        for front in self._fronts.values():
+            with contextlib.suppress(OSError):
+                front.shutdown(socket.SHUT_RDWR)
         self._stopped = True
         for wire in list(self.wires):
             wire.close()
@@ -64,22 +75,23 @@ class SilentProxyBroker(MemoryBroker):
     def close(self) -> None:
         """Stop for good."""
         self.stop()
-        self._front.close()
+        for front in self._fronts.values():
+            front.close()
 
     def silence_all(self) -> None:
         """Every connection that there is falls silent; new ones work."""
         for wire in list(self.wires):
             wire.silent = True
 
-    def _accept(self) -> None:
+    def _accept(self, node: int) -> None:
         names = {api.key: api.name for api in schemas.APIS.values()}
         while True:
             try:
-                client, _ = self._front.accept()
+                client, _ = self._fronts[node].accept()
             except OSError:
                 return
             try:
-                server = socket.create_connection(("127.0.0.1", self._server.port if self._server else 0))
+                server = socket.create_connection(("127.0.0.1", self._server.ports[node] if self._server else 0))
             except OSError:
                 client.close()
                 return
@@ -106,6 +118,10 @@ class SilentProxyBroker(MemoryBroker):
     def _down(self, wire: Wire) -> None:
         with contextlib.suppress(OSError):
             while data := wire.server.recv(65536):
+                if wire.trickle:
+                    wire.client.sendall(data[:6])
+                    data = data[6:]
+                    time.sleep(wire.trickle)
                 if not wire.silent:
                     wire.client.sendall(data)
         if not wire.silent:

@@ -21,8 +21,6 @@ from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 
-# How long (ms) the kept connection gets for an answer before a new connection is tried.
-_KEPT_CONNECTION_MS = 5000
 #: What goes wrong with connections and passes by itself.
 PASSING = (
     err.NoBrokersAvailableError,
@@ -153,11 +151,8 @@ class Cluster(ConnectingPart):
         """Ask any broker; tries each known one once. Raises the first fatal error, or NoBrokersAvailableError."""
         kept = self._take_kept()
         if kept is not None:
-            # Metadata and look-ups are answered at once. A connection that has died without a word would cost a whole
-            # time-out, while a leader or a coordinator is looked for; a new one is soon made.
-            longest = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
             try:
-                return self._ask(kept, api, body, min(longest, _KEPT_CONNECTION_MS))
+                return self._ask(kept, api, body, timeout_ms)
             except (err.SocketDisconnectedError, err.RequestTimedOut, err.ProtocolError) as error:
                 log.debug("kept connection to %s failed: %s", kept.address, error)
         return self._ask_anyone(api, body, timeout_ms)

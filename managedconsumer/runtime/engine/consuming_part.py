@@ -165,7 +165,7 @@ class ConsumingPart(AssignmentPart):
         finally:
             self.sitting -= 1
         self.server = who
-        until = loans[0].sent.until if len(loans) == 1 else min(loan.sent.until for loan in loans)
+        until = loans[0].sent.overdue_at if len(loans) == 1 else min(loan.sent.overdue_at for loan in loans)
         places = self.lookout.watch([loan.sent.connection for loan in loans], min(seconds, until - now))
         if not places:
             lending.expire(self.handler.now())

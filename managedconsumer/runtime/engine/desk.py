@@ -69,6 +69,8 @@ class Sent(NamedTuple):
     wait_ms: float
     #: The same as a moment of the handler's clock.
     until: float
+    #: When (handler's clock) it is overdue if nothing of it has come.
+    overdue_at: float
 
 
 class Loan:

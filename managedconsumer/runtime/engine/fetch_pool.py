@@ -271,7 +271,9 @@ class FetchPool(Taking):
         body = self._body(desk, plan, version)
         if desk.patient:
             wait_ms += QUIET_WAIT_MS
-        return Sent(connection, connection.send(schemas.FETCH, body, version), version, wait_ms, now + wait_ms / 1000)
+        until = now + wait_ms / 1000
+        sent = connection.send(schemas.FETCH, body, version)
+        return Sent(connection, sent, version, wait_ms, until, min(until, connection.overdue_at))
 
     def _body(self, desk: Desk, plan: fp.FetchPlan, version: int) -> dict[str, Any]:
         """The request, which says what has changed since the last one where that is known."""

@@ -37,7 +37,10 @@ class GroupLog:
             self.troubles.over(COORDINATOR)
         elif isinstance(event, ev.Retrying):
             self.history.add("retry", generation, reason=str(event.error))
-            self.troubles.note(GROUP, f"cannot join yet: {event.error}")
+            if generation.joined:  # KIP-848: the member has its place, and the next good answer is the end of it
+                self.troubles.note(COORDINATOR, f"a heartbeat failed and is repeated: {event.error}")
+            else:
+                self.troubles.note(GROUP, f"cannot join yet: {event.error}")
         elif isinstance(event, ev.Waiting):
             if event.over:
                 self.troubles.over(WAITING)

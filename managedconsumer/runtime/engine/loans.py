@@ -112,7 +112,7 @@ class Loans:
     def expire(self, now: float) -> None:
         """Workers get back what has waited too long for its answer. The lock is held."""
         for loan in self.loans:
-            if now >= loan.sent.until:
+            if now >= loan.sent.overdue_at:
                 self.call_back(loan.desk)
 
     def nobody_serves(self, who: int) -> None:
@@ -175,6 +175,7 @@ class Loans:
             return False
         connection, version, wait_ms = sent.connection, sent.version, sent.wait_ms
         request = connection.send_again(body, version, now)
-        loan.sent = Sent(connection, request, version, wait_ms, now + wait_ms / 1000)
+        until = now + wait_ms / 1000
+        loan.sent = Sent(connection, request, version, wait_ms, until, min(until, connection.overdue_at))
         loan.delivered = False
         return True

@@ -14,6 +14,7 @@ from typing import Any, Final, Mapping
 from managedconsumer import errors
 from managedconsumer.runtime.net import diagnose, opening
 from managedconsumer.runtime.net import sockets as net
+from managedconsumer.runtime.net.overdue import NEVER, overdue_after
 from managedconsumer.runtime.net.settings import ConnectionSettings
 from managedconsumer.runtime.net.stream import Pending, Stream
 from managedconsumer.runtime.net.transport import make_transport
@@ -24,6 +25,8 @@ __all__ = ["Connection", "ConnectionSettings"]
 
 log = logging.getLogger(__name__)
 
+# How long (seconds) an answer that is overdue is looked for: it may have come while this process stood still.
+_LAST_LOOK: Final = 0.1
 _REAUTHENTICATE_AT: Final = (0.85, 0.95)  # of the session's life; a fleet that started together spreads out
 
 
@@ -174,9 +177,10 @@ class Connection(Stream):
                 )
             if self.needs_login:
                 self._log_in_again()
-        now = self._handler.now()
-        deadline = max(now, self.throttled_until) + self.settings.request_timeout_ms / 1000
-        return self._transmit(api, version, body, deadline).correlation_id
+        begins = max(self._handler.now(), self.throttled_until)
+        overdue_at = begins + overdue_after(api, body, self._slowest)
+        deadline = begins + self.settings.request_timeout_ms / 1000
+        return self._transmit(api, version, body, deadline, overdue_at).correlation_id
 
     def receive(self, correlation_id: int, timeout_ms: float | None = None) -> dict[str, Any]:
         """The decoded answer; see :meth:`receive_frame`.  Notes the broker's throttling."""
@@ -212,7 +216,7 @@ class Connection(Stream):
                 answer = plainfetch.read_frame(found, correlation_id)
                 if answer is not None:
                     self._pending.popleft()
-                    self.heard_at = self._handler.now()
+                    self._heard(pending)
                     self._answers += 1
                     if answer["throttle_time_ms"]:
                         self.note_throttle(answer["throttle_time_ms"])
@@ -235,8 +239,10 @@ class Connection(Stream):
             self._check_process()
         encoded = plainfetch.write(version, body) if version in plainfetch.VERSIONS else None
         encoded = encoded or schemas.FETCH.encode(version, body)
-        deadline = max(now, self.throttled_until) + self.settings.request_timeout_ms / 1000
-        return self._transmit_at_once(schemas.FETCH, version, encoded, now, deadline)
+        begins = max(now, self.throttled_until)
+        overdue_at = begins + overdue_after(schemas.FETCH, body, self._slowest)
+        deadline = begins + self.settings.request_timeout_ms / 1000
+        return self._transmit_at_once(schemas.FETCH, version, encoded, now, deadline, overdue_at)
 
     # -- loans --------------------------------------------------------------------------------------------------
 
@@ -267,16 +273,28 @@ class Connection(Stream):
 
         ``timeout_ms`` counts from now; without it the request's own time-out holds, which began when it was sent.
 
-        :raises RequestTimedOut: it did not come in time; the connection is closed
+        :raises RequestTimedOut: it did not come in time, or had not begun to when it was overdue; the connection is
+            closed
         :raises SocketDisconnectedError: the broker, or close(), ended the connection
         :raises ProtocolError: what came is not the answer; the connection is closed
         """
         self._check_process()
-        pending = self._expected(correlation_id)
-        deadline = pending.deadline if timeout_ms is None else self._handler.now() + timeout_ms / 1000
-        frame = self._read(pending, deadline)
+        pending, now = self._expected(correlation_id), self._handler.now()
+        deadline = pending.deadline if timeout_ms is None else now + timeout_ms / 1000
+        # Answers come one after the other: the time that those before it took is not its own.
+        overdue_at = pending.overdue_at + max(0.0, self.heard_at - pending.sent_at)
+        frame = self._read(pending, deadline, max(overdue_at, now + _LAST_LOOK))
         self._answers += 1
         return frame
+
+    @property
+    def overdue_at(self) -> float:
+        """When (handler's clock) the answer to the last request is overdue, if it has not begun to come by then.
+
+        The broker answers such a request soon, and has answered over this connection before: silence means that the
+        connection is dead (see :func:`~managedconsumer.runtime.net.overdue.overdue_after`).
+        """
+        return self._pending[-1].overdue_at if self._pending else NEVER
 
     def note_throttle(self, throttle_time_ms: int) -> None:
         """The broker will not look at this connection for so long; later requests get that much more time."""

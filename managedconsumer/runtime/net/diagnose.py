@@ -182,6 +182,14 @@ def connecting_timed_out(address: str, what: str, seconds: float) -> errors.Kafk
     )
 
 
+def overdue(address: str, what: str, seconds: float) -> errors.KafkaException:
+    """No byte of an answer that comes soon, over a connection that has carried answers before."""
+    return errors.RequestTimedOut(
+        f"the broker at {address} has not begun to answer {what} within {seconds:.3g} s. The connection is closed: a "
+        "firewall or a proxy may have forgotten it, or the broker stands still. A new one is tried"
+    )
+
+
 def request_timed_out(address: str, what: str, seconds: float) -> errors.KafkaException:
     """No whole answer in time."""
     return errors.RequestTimedOut(

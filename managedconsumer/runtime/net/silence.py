@@ -11,8 +11,9 @@ from managedconsumer.runtime.waiting.handlers import Handler
 
 log = logging.getLogger(__name__)
 
-# A broker that has not answered for less (seconds) may just be slow: that says nothing about other connections.
-_TELLING_S = 2.0
+#: A broker that has not answered for less (seconds) may just be slow: that says nothing about other connections. One
+#: over which something has come within that time is alive.
+TELLING_S = 2.0
 
 
 class OpenConnections:
@@ -20,7 +21,7 @@ class OpenConnections:
 
     A firewall that has lost its table or a proxy that hangs kills every connection through it, without a word on any
     of them. The first request that times out is how we learn it. Connections to that broker over which something has
-    come since that request was sent are alive. The others are closed: a request that waits on one of them fails at
+    come since, in the last two seconds, are alive. The others are closed: a request that waits on one of them fails at
     once, and no new one is sent over an old one. To a broker that is only slow this costs a new connection each.
     """
 
@@ -51,12 +52,13 @@ class OpenConnections:
 
     def silent(self, address: str, since: float) -> None:
         """A request that was sent to ``address`` at ``since`` (handler's clock) has got no answer in time."""
-        waited = self._handler.now() - since
+        now = self._handler.now()
+        waited, lately = now - since, max(since, now - TELLING_S)
         if self.above is not None:
             self.above().silent(address, since)
         for connection in self._all():
-            if connection.address != address or connection.heard_at >= since or not connection.connected:
+            if connection.address != address or connection.heard_at >= lately or not connection.connected:
                 continue
-            if waited >= min(_TELLING_S, connection.settings.request_timeout_ms / 1000):
+            if waited >= min(TELLING_S, connection.settings.request_timeout_ms / 1000):
                 log.info("%s has not answered for %.3g s: an older connection to it is given up", address, waited)
                 connection.close()

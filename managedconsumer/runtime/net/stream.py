@@ -8,6 +8,7 @@ from typing import Any, Callable, Final, Mapping
 from managedconsumer import errors
 from managedconsumer.runtime.net import diagnose, opening
 from managedconsumer.runtime.net import sockets as net
+from managedconsumer.runtime.net.overdue import NEVER
 from managedconsumer.runtime.net.settings import ConnectionSettings
 from managedconsumer.runtime.net.too_large import beginning_of_answer
 from managedconsumer.runtime.net.transport import Transport
@@ -27,6 +28,8 @@ class Pending(NamedTuple):
     version: int
     sent_at: float
     deadline: float
+    #: When (handler's clock) the connection is given up if the answer has not begun to come.
+    overdue_at: float = NEVER
 
 
 class Stream:
@@ -54,16 +57,25 @@ class Stream:
         self._ready = False
         self._connect_limit_s = self.settings.connect_timeout_ms / 1000
         self._answers = 0
+        # How long (seconds) the slowest answer took; None: there was none yet.
+        self._slowest: float | None = None
 
     def close(self) -> None:
         """End the connection; never raises.  A blocked call wakes at once and raises SocketDisconnectedError."""
         self._hold.close()
 
-    def _transmit(self, api: schemas.Api, version: int, body: Mapping[str, Any] | bytes, deadline: float) -> Pending:
+    def _transmit(
+        self,
+        api: schemas.Api,
+        version: int,
+        body: Mapping[str, Any] | bytes,
+        deadline: float,
+        overdue_at: float = NEVER,
+    ) -> Pending:
         encoded = body if isinstance(body, bytes) else api.encode(version, body)
         self._last_id = 1 if self._last_id >= _MAX_CORRELATION_ID else self._last_id + 1
         frame = framing.encode_frame(api, version, self._last_id, self.settings.client_id, encoded)
-        pending = Pending(self._last_id, api, version, self._handler.now(), deadline)
+        pending = Pending(self._last_id, api, version, self._handler.now(), deadline, overdue_at)
         assert self._transport is not None  # noqa: S101 (callers have checked)
         try:
             self._hold.enter()
@@ -77,11 +89,13 @@ class Stream:
         self._pending.append(pending)
         return pending
 
-    def _transmit_at_once(self, api: schemas.Api, version: int, encoded: bytes, now: float, deadline: float) -> int:
+    def _transmit_at_once(
+        self, api: schemas.Api, version: int, encoded: bytes, now: float, deadline: float, overdue_at: float
+    ) -> int:
         """:meth:`_transmit` over a connection on loan, whose hold is entered as long as that lasts."""
         number = self._last_id = 1 if self._last_id >= _MAX_CORRELATION_ID else self._last_id + 1
         frame = framing.encode_frame(api, version, number, self.settings.client_id, encoded)
-        pending = Pending(number, api, version, now, deadline)
+        pending = Pending(number, api, version, now, deadline, overdue_at)
         assert self._transport is not None  # noqa: S101 (it is on loan)
         try:
             self._transport.send_at_once(frame, deadline)
@@ -91,13 +105,13 @@ class Stream:
         self._pending.append(pending)
         return number
 
-    def _read(self, pending: Pending, deadline: float) -> memoryview:
-        """The body of the answer to the oldest request."""
+    def _read(self, pending: Pending, deadline: float, begins_by: float = NEVER) -> memoryview:
+        """The body of the answer to the oldest request; it has to begin to come by ``begins_by``."""
         assert self._transport is not None  # noqa: S101 (callers have checked)
         try:
             self._hold.enter()
             try:
-                frame = self._transport.receive_frame(self._frame_size, deadline)
+                frame = self._transport.receive_frame(self._frame_size, deadline, begins_by)
             finally:
                 self._hold.leave()
             return self._body(pending, frame)
@@ -117,8 +131,15 @@ class Stream:
                 f"it sent answer {found} where {pending.correlation_id} ({pending.api.name}) was due"
             )
         self._pending.popleft()
-        self.heard_at = self._handler.now()
+        self._heard(pending)
         return body
+
+    def _heard(self, pending: Pending) -> None:
+        """The answer to ``pending`` is here."""
+        now = self.heard_at = self._handler.now()
+        took = now - pending.sent_at
+        if self._ready and (self._slowest is None or took > self._slowest):
+            self._slowest = took
 
     def _last_words(self, error: BaseException) -> BaseException:
         """A better reason, if a peer that hung up on our first requests has sent one: a TLS alert, most of all."""
@@ -175,7 +196,10 @@ class Stream:
         if isinstance(error, TimeoutError):
             if pending is None or not self._ready:
                 return diagnose.connecting_timed_out(self.address, "connecting", self._connect_limit_s)
-            waited = self._handler.now() - pending.sent_at
+            now = self._handler.now()
+            waited = now - pending.sent_at
+            if now >= pending.overdue_at and now < pending.deadline:
+                return diagnose.overdue(self.address, pending.api.name, waited)
             return diagnose.request_timed_out(self.address, pending.api.name, waited)
         if diagnose.is_end_of_stream(error):
             if self._login_wanted():

@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Final
 
 from managedconsumer.runtime.net import sockets as net
+from managedconsumer.runtime.net.overdue import NEVER
 from managedconsumer.runtime.waiting.greenlets import Turn
 from managedconsumer.runtime.waiting.handlers import Handler
 
@@ -89,14 +90,14 @@ class Transport:
                 raise PeerClosedError(partial=True)
             view = view[count:]
 
-    def receive_frame(self, frame_size: FrameSize, deadline: float) -> memoryview:
+    def receive_frame(self, frame_size: FrameSize, deadline: float, begins_by: float = NEVER) -> memoryview:
         """The next frame without its four size bytes, in its own buffer.
 
-        :raises TimeoutError: it was not complete by then
+        :raises TimeoutError: it was not complete by ``deadline``, or nothing of it had come by ``begins_by``
         :raises PeerClosedError: the stream ended
         """
-        while self._end - self._start < 4:
-            self._fill_inbox(deadline)
+        while (held := self._end - self._start) < 4:
+            self._fill_inbox(deadline if held else min(deadline, begins_by))
         size = frame_size(bytes(self._inbox[self._start : self._start + 4]))
         frame, early = self._begin(size)
         if early < size:
@@ -271,8 +272,11 @@ class _GreenTransport(Transport):
             while view:
                 view = view[self._sock.send(view) :]
 
-    def receive_frame(self, frame_size: FrameSize, deadline: float) -> memoryview:
+    def receive_frame(self, frame_size: FrameSize, deadline: float, begins_by: float = NEVER) -> memoryview:
         self._turn.begin()
+        if self._start == self._end and begins_by < deadline:
+            with self._timer(begins_by):
+                self._fill_inbox(begins_by)
         with self._timer(deadline):
             return super().receive_frame(frame_size, deadline)
 

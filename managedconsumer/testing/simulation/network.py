@@ -7,6 +7,7 @@ from typing import Any, Callable, Mapping
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
+from managedconsumer.runtime.net.overdue import NEVER, overdue_after
 from managedconsumer.testing.simulation.brokers import Brokers
 from managedconsumer.testing.simulation.handler import VirtualHandler
 from managedconsumer.testing.simulation.kernel import Kernel, Process, Task
@@ -106,13 +107,15 @@ class Network:
 class Call:
     """A request on its way."""
 
-    __slots__ = ("answer", "api", "body", "broken", "number", "task", "waiting")
+    __slots__ = ("answer", "api", "body", "broken", "number", "overdue_at", "sent_at", "task", "waiting")
 
     def __init__(self, api: schemas.Api, body: Mapping[str, Any], task: Task, number: int) -> None:
         self.api = api
         self.body = body
         self.task = task
         self.number = number
+        self.sent_at = task.process.kernel.now
+        self.overdue_at = NEVER
         #: Who waits for the answer.
         self.waiting: Task | None = None
         self.answer: dict[str, Any] | None = None
@@ -140,8 +143,10 @@ class SimulatedConnection:
         self.heard_at = process.kernel.now
         #: Nothing comes through any more, and neither side has been told.
         self.silent = False
+        self.on_silence: Callable[[str, float], object] = lambda _address, _since: None
         self._call: Call | None = None
         self._calls = 0
+        self._slowest: float | None = None
 
     def version(self, api: schemas.Api) -> int:
         """The newest that we speak."""
@@ -161,6 +166,7 @@ class SimulatedConnection:
             raise err.SocketDisconnectedError(f"{self.address}: the connection is closed")
         self._calls += 1
         self._call = Call(api, body, task, self._calls)
+        self._call.overdue_at = self._call.sent_at + overdue_after(api, body, self._slowest)
         self.network.send(self, self._call)
         return self._calls
 
@@ -169,10 +175,12 @@ class SimulatedConnection:
         call, task = self._under_way(request), self.process.kernel.current
         if call.answer is None and not call.broken and task is not None:  # it may have come meanwhile
             call.waiting = task
-            task.park(_DEFAULT_TIMEOUT if timeout_ms is None else max(0.0, timeout_ms / 1000.0))
+            longest = _DEFAULT_TIMEOUT if timeout_ms is None else timeout_ms / 1000.0
+            task.park(max(0.0, min(longest, call.overdue_at - self.process.kernel.now)))
         if call.answer is None and not call.broken:
             self._call = None
             self.close()
+            self.on_silence(self.address, call.sent_at)
             raise err.RequestTimedOut(f"{self.address} did not answer {call.api.name}")
         return self._answer_to(call)
 
@@ -195,6 +203,11 @@ class SimulatedConnection:
             return call.answer
         self.close()
         raise err.SocketDisconnectedError(f"{self.address}: the connection broke")
+
+    @property
+    def overdue_at(self) -> float:
+        """When the answer is overdue."""
+        return NEVER if self._call is None else self._call.overdue_at
 
     def send_again(self, body: Mapping[str, Any], version: int, now: float) -> int:
         """A Fetch directly after an answer."""
@@ -220,6 +233,7 @@ class SimulatedConnection:
         if self.connected and call is self._call and not self.silent:
             call.answer = answer
             self.heard_at = self.process.kernel.now
+            self._slowest = max(self._slowest or 0.0, self.heard_at - call.sent_at)
             if call.waiting is not None:
                 call.waiting.wake()
 
