@@ -140,7 +140,7 @@ class GroupMember:
         self._dispatch(events)
         if leave_request is not None:
             try:
-                self._link.request(MEMBERSHIP, leave_request.api, leave_request.body, int(leave_request.timeout * 1000))
+                self._link.request_within(MEMBERSHIP, leave_request.api, leave_request.body, leave_request.timeout)
             except err.KafkaException as problem:
                 log.info("leaving the group was not confirmed: %s", problem, extra=self.machine.log_fields())
 
@@ -355,7 +355,7 @@ class GroupMember:
         if request is not None:
             bounded = ev.Request(request.api, request.body, min(timeout, request.timeout), request.generation)
             # In a separate worker: the look-up of a coordinator that has just moved may take longer than that.
-            self._handler.run_beside("leave", timeout, self._leave_once, request, bounded)
+            self._handler.run_beside("leave", timeout, self._leave_within, request, bounded)
         self._link.interrupt(HEARTBEAT)
         if self._beat_worker is not None:
             self._beat_worker.join(deadline.remaining(self._handler.now()))
@@ -385,9 +385,9 @@ class GroupMember:
             self._link.interrupt(MEMBERSHIP)
             self._link.request(MEMBERSHIP, leave_request.api, leave_request.body, _EXIT_MS, connect_ms=_EXIT_MS)
 
-    def _leave_once(self, request: ev.Request, bounded: ev.Request) -> None:
+    def _leave_within(self, request: ev.Request, bounded: ev.Request) -> None:
         try:
-            answer = self._link.request(MEMBERSHIP, bounded.api, bounded.body, int(bounded.timeout * 1000))
+            answer = self._link.request_within(MEMBERSHIP, bounded.api, bounded.body, bounded.timeout)
             self._feed(lambda: self.machine.receive(request, answer, self._handler.now()))
         except err.KafkaException as error:
             # Leaving is a courtesy; the session time-out does it otherwise.

@@ -156,7 +156,7 @@ class TestTheLink:
 
     def _ask(self, link: CoordinatorLink, purpose: str, **more: Any) -> dict[str, Any]:
         body = {"group_id": "billing", "generation_id": 1, "member_id": "x", "group_instance_id": None}
-        return link.request(purpose, schemas.HEARTBEAT, body, TIMEOUT, **more)
+        return link.request(purpose, schemas.HEARTBEAT, body, **{"timeout_ms": TIMEOUT, **more})
 
     def test_no_connection_of_a_lost_coordinator_is_used_again(
         self, link: CoordinatorLink, broker: SilentProxyBroker
@@ -180,6 +180,30 @@ class TestTheLink:
         link.lost("another who asked before that", era)
         assert link.broker is not None
         assert link._idle["heartbeat"].connected
+
+    def test_a_request_with_little_time_says_nothing_about_the_coordinator(
+        self, link: CoordinatorLink, broker: SilentProxyBroker
+    ) -> None:
+        """An automatic commit has as long as its interval. On a busy broker it must not break off joins and leaves."""
+        for purpose in ("membership", "commit"):
+            self._ask(link, purpose)
+        carried = broker.wires[-1]
+        carried.silent = True
+        self._hurry(link)
+        assert link.broker is not None
+        self._ask(link, "commit")
+        made = len(broker.wires)
+        self._ask(link, "membership")
+        assert len(broker.wires) == made  # over the connection that it had
+        broker.choose = lambda _wire, _name: True
+        self._hurry(link)  # the first since that was answered
+        assert link.broker is not None
+        self._hurry(link)
+        assert link.broker is None
+
+    def _hurry(self, link: CoordinatorLink) -> None:
+        with pytest.raises(err.RequestTimedOut):
+            self._ask(link, "commit", timeout_ms=TIMEOUT // 6)
 
     def test_a_waiting_request_ends_when_the_coordinator_is_lost(
         self, link: CoordinatorLink, broker: SilentProxyBroker, handler: Handler

@@ -11,11 +11,14 @@ from __future__ import annotations
 import logging
 from typing import Any, Mapping
 
+from managedconsumer import codes
 from managedconsumer import errors as err
+from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.lending import PATIENCE
 from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.runtime.net.silence import TELLING_S
 from managedconsumer.structs import BrokerInfo
 from managedconsumer.wire.protocol.schemas import Api
 
@@ -48,6 +51,8 @@ class CoordinatorLink:
         self._lent: dict[str, list[Connection]] = {}
         #: By purpose: how often its requests were interrupted.
         self._interrupts: dict[str, int] = {}
+        #: The purposes whose last request was given too little time.
+        self._hurried: set[str] = set()
         self._closed = False
         #: Grows with every :meth:`lost`: what was asked in an earlier era says nothing about the present coordinator.
         self.era = 0
@@ -72,7 +77,8 @@ class CoordinatorLink:
         A connection over which nothing has come for ``idle_s`` seconds is replaced first: a firewall or a proxy may
         have forgotten it, which nobody notices before the time-out. ``connect_ms``: how long a new connection may take,
         where that is less than the client's setting. Raises what went wrong: a typed error of the coordinator look-up,
-        a connection error, RequestTimedOut. After a connection error the coordinator counts as unknown.
+        a connection error, RequestTimedOut. After a connection error the coordinator counts as unknown. One request
+        that was given too little time says nothing; the second in turn does.
         """
         era, interrupts, now = self.era, self._interrupts.get(purpose, 0), self._cluster.handler.now
         connection: Connection | None = None
@@ -85,7 +91,8 @@ class CoordinatorLink:
             interrupted = self._interrupts.get(purpose, 0) != interrupts
             if connection is not None:
                 interrupted = not self._give_back(purpose, connection)
-            if not interrupted:
+            hurried = connection is not None and self._had_no_time(purpose, error, timeout_ms)
+            if not interrupted and not hurried:
                 self.lost(str(error), era)
             raise
         except BaseException:  # an answer may be under way that nobody will read
@@ -94,7 +101,47 @@ class CoordinatorLink:
                 self._give_back(purpose, connection)
             raise
         self._give_back(purpose, connection)
+        self._hurried.discard(purpose)
         return answer
+
+    def _had_no_time(self, purpose: str, error: err.KafkaException, timeout_ms: int) -> bool:
+        """True for the first request in turn that was to end so soon that a busy coordinator may not be silent."""
+        telling = min(1000 * TELLING_S, self._cluster.settings.request_timeout_ms)
+        hurried = isinstance(error, err.RequestTimedOut) and purpose != HEARTBEAT and timeout_ms < telling
+        if not hurried or purpose in self._hurried:
+            self._hurried.discard(purpose)
+            return False
+        self._hurried.add(purpose)
+        return True
+
+    def request_within(self, purpose: str, api: Api, body: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """:meth:`request` until there is an answer of the group's present coordinator, for ``seconds`` at most.
+
+        For what has to arrive, though another request has just closed the connections as it had no answer. Raises what
+        the last attempt has failed of.
+        """
+        handler = self._cluster.handler
+        deadline, backoff = Deadline(handler.now(), seconds), Backoff(0.05, 0.5, handler.random)
+        while True:
+            problem: err.KafkaException
+            try:
+                answer = self.request(
+                    purpose, api, body, max(1, int(1000 * (deadline.remaining(handler.now()) or 0.0)))
+                )
+                if answer["error_code"] not in codes.COORDINATOR_CHANGES:
+                    return answer
+                problem = err.error_for_code(answer["error_code"])
+                self.lost(str(problem))
+            except CONNECTION_ERRORS as error:
+                problem = error
+            except err.ProtocolClientError as error:  # of the look-up
+                if error.code not in codes.COORDINATOR_CHANGES:
+                    raise
+                problem = error
+            pause = backoff.fail(handler.now())
+            if self._closed or pause >= (deadline.remaining(handler.now()) or 0.0):
+                raise problem
+            handler.sleep(pause)
 
     def supports(self, purpose: str, api: Api) -> bool:
         """True when the coordinator's broker offers ``api``; connects where needed."""

@@ -249,18 +249,19 @@ class OffsetClient:
                 if at is not None and at > began and wait(at - began) is False:
                     commit.give_up()
                 continue
+            era, met = 0 if self._link is None else self._link.era, False
             try:
                 answer = self._ask_coordinator(request.api, request.body, request.timeout)
-            except err.KafkaException as error:
-                events = commit.failed(request, error, self._now())
+            except err.KafkaException as error:  # the link has met it itself
+                events, met = commit.failed(request, error, self._now()), True
             else:
                 events = commit.receive(request, answer, self._now())
             measured(self._now() - began, not commit.result.left and not commit.result.refused)
             for event in events:
                 if isinstance(event, Expelled):
                     expelled(event.error, event.generation)
-                elif self._link is not None:
-                    self._link.lost(event.reason)
+                elif self._link is not None and not met:
+                    self._link.lost(event.reason, era)
         return commit.result
 
     def _ask_coordinator(
