@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
+from managedconsumer.fetch import resets
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.offsets import OffsetClient
+from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import BrokerInfo, OffsetType, TopicPartition
+from managedconsumer.wire.protocol import schemas
 from tests.runtime.silent_proxy import SilentProxyBroker
 
 TOPIC = "orders"
@@ -144,3 +147,25 @@ def test_stop_does_not_wait_for_a_frozen_leader(
         starting.join(5)
         assert not starting.is_alive()
         assert raised
+
+
+def test_an_interrupted_look_up_leaves_nothing_under_way_to_the_next(
+    make_broker: Callable[[], SilentProxyBroker], handler: Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Ctrl-C between a question and its answer: the next thread must not be handed that connection."""
+    broker = make_broker()
+    cluster = Cluster([("127.0.0.1", broker._port)], handler)
+    cluster.refresh()
+    client = OffsetClient(cluster, None, None, 0)
+    body = resets.list_offsets_body({TopicPartition(TOPIC, 0): OffsetType.LATEST}, 0, 1000)
+    receive = Connection.receive_frame
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        monkeypatch.setattr(Connection, "receive_frame", receive)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Connection, "receive_frame", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client._ask_leader(1, schemas.LIST_OFFSETS, body, 5000.0)
+    assert client._ask_leader(1, schemas.LIST_OFFSETS, body, 5000.0)["topics"]
+    cluster.close()

@@ -43,8 +43,10 @@ class ConnectionPool:
             connection.close()
 
     def give_back(self, connection: Connection) -> None:
-        """Take a connection back on which no answer is outstanding; one that broke is closed."""
+        """Take a connection back; one that broke, and one whose user was interrupted before the answer, are closed."""
         node_id = connection.node_id
+        if connection.awaits_answer:
+            connection.close()
         if self.cluster.put_away(connection):
             return
         with self._lock:

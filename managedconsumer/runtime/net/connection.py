@@ -288,6 +288,11 @@ class Connection(Stream):
         return frame
 
     @property
+    def awaits_answer(self) -> bool:
+        """True while an answer is outstanding: nobody else may use the connection."""
+        return bool(self._pending)
+
+    @property
     def overdue_at(self) -> float:
         """When (handler's clock) the answer to the last request is overdue, if it has not begun to come by then.
 

@@ -205,6 +205,11 @@ class SimulatedConnection:
         raise err.SocketDisconnectedError(f"{self.address}: the connection broke")
 
     @property
+    def awaits_answer(self) -> bool:
+        """True while an answer is outstanding."""
+        return self._call is not None
+
+    @property
     def overdue_at(self) -> float:
         """When the answer is overdue."""
         return NEVER if self._call is None else self._call.overdue_at
