@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 from managedconsumer import errors as err
 from managedconsumer.compat.membership import RangeProtocol
 from managedconsumer.compat.private import PykafkaMemberNames
-from managedconsumer.config import ConsumerOptions, GroupOptions, check_bool, check_group, check_names
+from managedconsumer.config import ConsumerOptions, GroupOptions, OffsetReset, check_bool, check_group, check_names
 from managedconsumer.consumers.insight import Health
 from managedconsumer.consumers.life import GroupLives
 from managedconsumer.consumers.machines import AssignorChoice, error_handlers
@@ -62,7 +62,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         fetch_wait_max_ms: int = 100,
         offsets_channel_backoff_ms: int = 1000,
         offsets_commit_max_retries: int = 5,
-        auto_offset_reset: Any = OffsetType.EARLIEST,
+        auto_offset_reset: OffsetReset = OffsetType.EARLIEST,
         consumer_timeout_ms: int = -1,
         rebalance_max_retries: int = 5,
         rebalance_backoff_ms: int = 2 * 1000,

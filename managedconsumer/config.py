@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import wraps
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any, Callable, ClassVar, Iterable, ParamSpec
+from typing import Any, Callable, ClassVar, Iterable, Literal, ParamSpec
 
 from managedconsumer.errors import ConfigurationError, UnicodeException
 from managedconsumer.structs import OffsetResetStrategy, OffsetType
@@ -21,6 +21,10 @@ _P = ParamSpec("_P")
 
 OnError = str | Callable[[BaseException, Any], str]
 Deserializer = Callable[[Any, Any], Any]
+#: ``int``: pykafka's :class:`~managedconsumer.OffsetType`, or kafka-python's OffsetResetStrategy.
+OffsetReset = int | Literal["earliest", "latest", "none"]
+Isolation = Literal["read_uncommitted", "read_committed"]
+GroupProtocol = Literal["classic", "consumer"]
 
 _RESETS = {
     OffsetType.EARLIEST: "earliest",

@@ -6,7 +6,7 @@ from typing import Any, Callable
 
 from managedconsumer.balancedconsumer import BalancedConsumer
 from managedconsumer.compat.membership import RangeProtocol
-from managedconsumer.config import ConsumerOptions, GroupOptions, names_checked
+from managedconsumer.config import ConsumerOptions, GroupOptions, GroupProtocol, Isolation, OffsetReset, names_checked
 from managedconsumer.structs import OffsetType
 
 
@@ -29,7 +29,7 @@ class ManagedBalancedConsumer(BalancedConsumer):
         fetch_wait_max_ms: int = 100,
         offsets_channel_backoff_ms: int = 1000,
         offsets_commit_max_retries: int = 5,
-        auto_offset_reset: Any = OffsetType.EARLIEST,
+        auto_offset_reset: OffsetReset = OffsetType.EARLIEST,
         consumer_timeout_ms: int = -1,
         rebalance_max_retries: int = 5,
         rebalance_backoff_ms: int = 2 * 1000,
@@ -44,13 +44,13 @@ class ManagedBalancedConsumer(BalancedConsumer):
         reset_offset_on_fetch: bool = True,
         *,
         listener: Any = None,
-        group_protocol: str = "classic",
+        group_protocol: GroupProtocol = "classic",
         group_instance_id: str | None = None,
         session_timeout_ms: int = 45000,
         rebalance_timeout_ms: int = 300000,
         max_processing_ms: int | None = None,
         revoke_drain_ms: int = 1000,
-        isolation_level: str = "read_uncommitted",
+        isolation_level: Isolation = "read_uncommitted",
         client_rack: str | None = None,
         queued_max_bytes: int = 64 * 1024 * 1024,
         on_error: Any = "raise",

@@ -9,7 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Iterable
 
 from managedconsumer import errors as err
-from managedconsumer.config import ConsumerOptions, check_bool, check_group, check_names, wrong_kind
+from managedconsumer.config import ConsumerOptions, OffsetReset, check_bool, check_group, check_names, wrong_kind
 from managedconsumer.consumers.offsets_api import ConsumerAPI
 from managedconsumer.consumers.session import Session
 from managedconsumer.consumers.stopping import LifeAPI
@@ -44,7 +44,7 @@ class SimpleConsumer(ConsumerAPI):
         fetch_wait_max_ms: int = 100,
         offsets_channel_backoff_ms: int = 1000,
         offsets_commit_max_retries: int = 5,
-        auto_offset_reset: Any = -2,
+        auto_offset_reset: OffsetReset = -2,
         consumer_timeout_ms: int = -1,
         auto_start: bool = True,
         reset_offset_on_start: bool = False,

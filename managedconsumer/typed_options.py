@@ -8,11 +8,13 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any, Callable, Iterable, Mapping, TypedDict
 
+from managedconsumer.config import GroupProtocol, Isolation, OffsetReset
+
 
 class NewReaderOptions(TypedDict, total=False):
     """What a consumer takes that pykafka's did not, as far as both kinds have it."""
 
-    isolation_level: str
+    isolation_level: Isolation
     client_rack: str | None
     queued_max_bytes: int
     on_error: Any
@@ -35,7 +37,7 @@ class _SharedOptions(NewReaderOptions, total=False):
     fetch_wait_max_ms: int
     offsets_channel_backoff_ms: int
     offsets_commit_max_retries: int
-    auto_offset_reset: Any
+    auto_offset_reset: OffsetReset
     consumer_timeout_ms: int
     auto_start: bool
     reset_offset_on_start: bool
@@ -56,7 +58,7 @@ class SimpleConsumerOptions(_SharedOptions, total=False):
 class _MemberOptions(TypedDict, total=False):
     heartbeat_interval_ms: int
     listener: Any
-    group_protocol: str
+    group_protocol: GroupProtocol
     group_instance_id: str | None
     session_timeout_ms: int
     rebalance_timeout_ms: int

@@ -10,7 +10,7 @@ from managedconsumer import errors as err
 from managedconsumer.admin import moments
 from managedconsumer.admin.admin import Admin
 from managedconsumer.compat.accept import accept_cluster, accept_topic
-from managedconsumer.config import ISOLATION_LEVELS, check_choice
+from managedconsumer.config import ISOLATION_LEVELS, Isolation, check_choice
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.fetch_range import RangeLimits
 from managedconsumer.structs import TopicPartition
@@ -27,7 +27,7 @@ def read(
     start: Place = "earliest",
     end: Place = "latest",
     partitions: Collection[int] | None = None,
-    isolation_level: str = "read_uncommitted",
+    isolation_level: Isolation = "read_uncommitted",
 ) -> Reading:
     """The messages of a topic from ``start`` up to ``end``, as an iterator; no group is joined, nothing is committed.
 
@@ -52,7 +52,7 @@ def read_arrow(
     end: Place = "latest",
     partitions: Collection[int] | None = None,
     columns: Sequence[str] | None = None,
-    isolation_level: str = "read_uncommitted",
+    isolation_level: Isolation = "read_uncommitted",
 ) -> ArrowReading:
     """:func:`read` as Arrow: an iterator of ``pyarrow.RecordBatch`` with ``schema`` and ``__arrow_c_stream__``.
 
@@ -144,7 +144,7 @@ class ArrowReading(_Open):
 
 
 def _find(
-    topic: Any, cluster: Any, start: Place, end: Place, partitions: Iterable[int] | None, isolation_level: str
+    topic: Any, cluster: Any, start: Place, end: Place, partitions: Iterable[int] | None, isolation_level: Isolation
 ) -> tuple[Admin, Cluster, dict[TopicPartition, tuple[int, int]], RangeLimits]:
     check_choice("isolation_level", isolation_level, ISOLATION_LEVELS)
     choice = accept_topic(topic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, NoReturn
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Literal, NoReturn
 
 from managedconsumer import errors as err
 from managedconsumer.config import check_bool, check_callable, check_choice, check_int, wrong_kind
@@ -65,9 +65,9 @@ class RunningAPI(ReadingAPI):
         handler: Callable[[Any], Any],
         *,
         workers: int = 8,
-        order: str = "key",
+        order: Literal["key", "partition", "none"] = "key",
         batch: tuple[int, int] | None = None,
-        on: str = "threads",
+        on: Literal["threads", "greenlets", "asyncio"] = "threads",
         retry: Retry | None = None,
         on_dead: Callable[[Message, BaseException], Any] | None = None,
         max_in_flight: int = 1000,
@@ -130,7 +130,7 @@ class RunningAPI(ReadingAPI):
         handler: Callable[[Any], Awaitable[Any]],
         *,
         workers: int = 8,
-        order: str = "key",
+        order: Literal["key", "partition", "none"] = "key",
         batch: tuple[int, int] | None = None,
         retry: Retry | None = None,
         on_dead: Callable[[Message, BaseException], Any] | None = None,

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from managedconsumer import BalancedConsumer, KafkaClient, ManagedBalancedConsumer, SimpleConsumer, read
+from pykafka.common import OffsetType as PykafkaOffsetType
+
+from managedconsumer import BalancedConsumer, KafkaClient, ManagedBalancedConsumer, OffsetType, SimpleConsumer, read
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -38,6 +40,9 @@ def right() -> None:
         for number, seen in kept.progress().items():
             print(number, seen.lag, seen.lag_seconds)
     BalancedConsumer("orders", "localhost:9092", "billing", session_timeout_ms=6000, queued_max_bytes=1 << 20).stop()
+    billing(auto_offset_reset=OffsetType.LATEST, isolation_level="read_committed").run(print, order="partition")
+    billing(auto_offset_reset=PykafkaOffsetType.EARLIEST).run(print, on="asyncio")
+    topic.get_simple_consumer("billing", auto_offset_reset="none").stop()
     SimpleConsumer("orders", "localhost:9092", client_rack="a", on_error="skip").stop()
     for message in read("orders", "localhost:9092", start="earliest", end="latest"):
         print(message.offset)
@@ -59,3 +64,8 @@ def wrong() -> None:
     BalancedConsumer("orders", "localhost:9092", "billing", session_timeout=6000)  # type: ignore[call-arg]
     ManagedBalancedConsumer("orders", "localhost:9092", "billing", rebalance_max_retries="5")  # type: ignore[arg-type]
     ManagedBalancedConsumer("orders", "localhost:9092", "billing", group_id="x")  # type: ignore[call-arg]
+    billing(auto_offset_reset="begining").run(print)  # type: ignore[arg-type]
+    SimpleConsumer("orders", "localhost:9092", auto_offset_reset="begining")  # type: ignore[arg-type]
+    billing(group_protocol="new", isolation_level="committed")  # type: ignore[arg-type]
+    billing().run(print, order="keys")  # type: ignore[arg-type]
+    billing().run(print, on="thread")  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Callable, Collection
 
+from managedconsumer.config import GroupProtocol, Isolation, OffsetReset
 from managedconsumer.testing.simulation.network import NO_FAULT, Fault
 from managedconsumer.wire.protocol import schemas
 
@@ -53,7 +54,7 @@ class Plan:
     members: int = 2
     topics: dict[str, int] = field(default_factory=dict)
     nodes: int = 2
-    protocol: str = "classic"
+    protocol: GroupProtocol = "classic"
     assignors: tuple[str, ...] = ("range",)
     static: bool = False
     pattern: bool = False
@@ -84,12 +85,12 @@ class Plan:
     tasks: bool = False
     #: How often a reader dies with what it has in hand.
     dying: float = 0.0
-    reset: str = "earliest"
+    reset: OffsetReset = "earliest"
     #: How much of what is produced is damaged, and what the user has decided about that.
     damage: float = 0.0
     on_error: str = "raise"
     transactions: float = 0.0
-    isolation: str = "read_uncommitted"
+    isolation: Isolation = "read_uncommitted"
     #: How often an exception comes up in the middle of a call that reads.
     interruptions: float = 0.0
     #: How often a signal's handler calls the consumer in the middle of a call of the user's.
