@@ -127,10 +127,10 @@ class SimpleConsumer(ConsumerAPI):
         late = session.positioning.find(
             new,
             reset=session.options.reset_offset_on_start,
-            interrupted=lambda: engine.stop_wanted,
+            interrupted=lambda: engine.stop_wanted or engine.ending,
             waiting=patience.outlasted,
         )
-        if engine.stop_wanted:
+        if engine.stop_wanted or engine.ending:
             raise stopped_while_starting()
         if late and session.options.auto_offset_reset == "latest" and not engine.closing:
             tp, answer = next(iter(late.items()))

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition, stop_on_signals
+from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer, TopicPartition, stop_on_signals
 from managedconsumer import errors as err
 from managedconsumer.testing import MemoryBroker
+from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent
 TOPIC = TopicPartition("orders", 0)
@@ -271,3 +272,49 @@ def test_the_shipped_loop_through_a_row_of_deployments() -> None:
             assert broker.members("g") == []
             assert broker.committed("g")[TOPIC] == len(seen) < 4000 * (life + 1)
         assert [int(line.split()[0].split(":")[1]) for line in seen] == list(range(len(seen)))
+
+
+# -- a signal while start() waits --------------------------------------------------------------------------------
+
+
+def _signal_soon(condition: Any) -> threading.Thread:
+    """SIGTERM for this process, from another thread, as soon as ``condition()`` is true."""
+
+    def send() -> None:
+        until(condition)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("greenlets", [False, pytest.param(True, marks=pytest.mark.gevent)])
+def test_a_signal_ends_a_start_that_waits_for_the_group(greenlets: bool) -> None:
+    """As after ``kill -9`` of the last process: the join is answered when that one's session is over."""
+    with MemoryBroker({"orders": 1}, rebalance_delay_ms=30_000) as broker:
+        consumer = ManagedBalancedConsumer("orders", broker.bootstrap, "g", auto_start=False, use_greenlets=greenlets)
+        began = time.monotonic()
+        with stop_on_signals(consumer):
+            sender = _signal_soon(lambda: broker.members("g"))
+            with consumer:
+                assert list(consumer) == []
+        sender.join()
+        assert time.monotonic() - began < 15.0
+        assert broker.members("g") == []  # it has left: the next process need not wait for it
+
+
+@pytest.mark.parametrize("kind", [ManagedBalancedConsumer, SimpleConsumer])
+def test_a_signal_ends_a_start_that_waits_for_brokers(kind: Any) -> None:
+    with MemoryBroker({"orders": 1}) as broker:
+        client = KafkaClient(broker.bootstrap)
+        topic = client.topics["orders"]
+    consumer = kind(topic, client.cluster, "g", auto_start=False)
+    began = time.monotonic()
+    with stop_on_signals(consumer):
+        sender = _signal_soon(lambda: consumer._session.starting)
+        with consumer:
+            assert list(consumer) == []
+    sender.join()
+    assert time.monotonic() - began < 15.0
+    client.close()

@@ -12,6 +12,7 @@ from managedconsumer.consumers.machines import CLASSIC, CONSUMER, AssignorChoice
 from managedconsumer.consumers.metrics import ConsumerMetrics
 from managedconsumer.consumers.owner import GroupOwner, PostRebalance
 from managedconsumer.consumers.session import Session
+from managedconsumer.coordinator.requests import NOTHING_YET
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.cluster.starting import StartPatience, pykafka_seconds
 from managedconsumer.runtime.engine.callbacks import ListenerCalls
@@ -33,6 +34,8 @@ _TICK = 0.5
 # The part of a stop's time in which a rebalance may come to its end. Others may keep a join waiting for long, and while
 # it waits commits are taken; a share comes soon.
 _FOR_A_ROUND = {MemberState.PREPARING_REBALANCE: 0.02, MemberState.COMPLETING_REBALANCE: 0.2}
+# After this long (seconds) without a partition a KIP-848 member says what it may wait for.
+_TELL_AFTER = 5.0
 
 
 class GroupLife:
@@ -76,6 +79,8 @@ class GroupLife:
         )
         self._watchdog = ProcessingWatchdog(engine, options.max_processing_ms)
         self._worker: Worker | None = None
+        # Since when (handler's clock) this member is in its group without a partition; None: it has had one.
+        self._idle_since: float | None = engine.handler.now() if protocol == CONSUMER else None
 
     def begin(self, lives: weakref.ref[GroupLives]) -> None:
         """Start the heartbeats and the membership worker, which holds ``lives`` only while it works."""
@@ -94,7 +99,18 @@ class GroupLife:
         else:
             member.poll(_TICK)
             member.wait(_TICK)
+        if self._idle_since is not None and member.state is MemberState.STABLE:
+            self._tell_why_idle(self._idle_since)
         return True
+
+    def _tell_why_idle(self, since: float) -> None:
+        """Once, if this member has had no partition since it came."""
+        engine = self.engine
+        if not engine.subscription.assignment:
+            if engine.handler.now() - since < _TELL_AFTER:
+                return
+            log.info("group %s: %s", engine.group_id, NOTHING_YET, extra=engine.log_fields())
+        self._idle_since = None
 
     def refused(self, error: BaseException) -> bool:
         """True if ``error`` says that the broker does not speak this protocol, but an older one."""
@@ -254,6 +270,8 @@ def wait_for_first_assignment(current: Callable[[], GroupLife | None], engine: E
         while (life := current()) is not None and not (life.owner.assignments or engine.tasks_waiting):
             if engine.error is not None:
                 raise engine.error
+            if engine.ending:  # a signal: whoever consumes gets nothing, and stops
+                return
             if engine.closing or engine.stopping or engine.stop_wanted:
                 raise err.ConsumerStoppedException("the consumer was stopped while it was starting")
             problem = life.machine.last_error if life.machine.failures else None

@@ -84,6 +84,8 @@ class Session:
             try:
                 begin()
             except BaseException as error:
+                if self.engine.ending and isinstance(error, (err.ConsumerStoppedException, *PASSING)):
+                    return  # a signal: whoever consumes gets nothing, and stops
                 wanted = self.engine.stop_timeout if self.engine.stop_wanted else None
                 undo(_STOP_TIMEOUT if wanted is None else wanted)
                 if self.engine.stop_wanted and isinstance(error, PASSING):
@@ -164,7 +166,7 @@ class Session:
         now, wanted = engine.handler.now, names if self.choice.pattern is None else None
         creation = Deadline(now(), _CREATION_PATIENCE)
         while True:
-            snapshot = patience.call(lambda: self.cluster.refresh(wanted), lambda: engine.stop_wanted)
+            snapshot = patience.call(lambda: self.cluster.refresh(wanted), self._end_is_wanted)
             missing = [name for name in names if snapshot.partitions_for_topic(name) is None]
             found = {snapshot.topics[name].error_code for name in missing if name in snapshot.topics}
             if found != {codes.LEADER_NOT_AVAILABLE} or creation.expired(now()):
@@ -179,6 +181,9 @@ class Session:
             raise err.UnknownTopicOrPartition(
                 f"topic {missing[0]!r} does not exist on {self.cluster.address}: create it, or correct its name"
             )
+
+    def _end_is_wanted(self) -> bool:
+        return self.engine.stop_wanted or self.engine.ending
 
     def subscribe(self) -> None:
         """Subscribe to what was chosen, for a group that shares it out."""

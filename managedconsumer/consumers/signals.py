@@ -37,6 +37,10 @@ def stop_on_signals(*consumers: Ending) -> Iterator[None]:
     iteration; one that waits for a message gets that at once. ``stop()``, here at the end of the outer ``with``, then
     commits what is finished, if commits are automatic. The consumer stays in its group until then.
 
+    A start may take long (after ``kill -9`` the group waits for the dead member's session). So that a signal ends that,
+    too, make the consumer with ``auto_start=False`` and start it inside: ``with stop_on_signals(consumer), consumer:``.
+    Then ``start()`` returns soon after a signal, and whoever consumes gets nothing.
+
     The second signal, and every signal after the block, does what it did before the block. Raises IllegalStateError
     outside of the main thread, the only one to which Python delivers signals.
     """

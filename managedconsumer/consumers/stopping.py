@@ -87,7 +87,8 @@ class LifeAPI:
         """No more messages: calls that consume finish what their thread has in hand, and give None or end.
 
         For signal handlers (:func:`managedconsumer.stop_on_signals` calls it): it takes no lock and does not wait. The
-        consumer stays in its group until :meth:`stop`; :meth:`start` after that makes it consume again.
+        consumer stays in its group until :meth:`stop`; :meth:`start` after that makes it consume again. A
+        :meth:`start` that goes on returns soon, with what it has by then.
         """
         engine = self._session.engine
         if engine.in_own_process() and not engine.ending:

@@ -100,10 +100,14 @@ class Retrying(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """The request ``api`` (its name) has had no answer for a while; ``over``: that has ended, well or not."""
+    """The request ``api`` (its name) has had no answer for a while; ``over``: that has ended, well or not.
+
+    ``session``: the member's own session (seconds).
+    """
 
     api: str
     over: bool
+    session: float = 0.0
 
 
 class MembershipFailed(NamedTuple):

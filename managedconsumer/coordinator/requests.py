@@ -65,14 +65,27 @@ def longest_join(config: MembershipConfig) -> float:
 
 _WHY_NO_ANSWER = {
     schemas.JOIN_GROUP.name: "the coordinator waits until the group's other members have joined again: for a slow one "
-    "up to rebalance_timeout_ms, for one that has gone without leaving until its session is over",
+    "up to rebalance_timeout_ms, for one that has gone without leaving (kill -9, a machine that was lost) until its "
+    "session is over, which takes up to {session:g} s where its session_timeout_ms is ours. A lower session_timeout_ms "
+    "makes that shorter. With a group_instance_id a process that is started again takes its own place at once",
     schemas.SYNC_GROUP.name: "the coordinator waits until the group's leader has shared the partitions out",
 }
+#: What a KIP-848 member without partitions may wait for.
+NOTHING_YET = (
+    "no partition is this member's yet: others have them all. Those of a member that has gone without leaving "
+    "(kill -9, a machine that was lost) are free when its session is over: 45 s, unless the broker's or the group's "
+    "consumer.session.timeout.ms says otherwise. With a group_instance_id a process that is started again takes its "
+    "own place at once"
+)
 
 
-def waiting_text(api: str) -> str:
-    """What a member waits for when the request ``api`` has had no answer for a while."""
-    return f"{api} has had no answer for some seconds: {_WHY_NO_ANSWER.get(api, 'the coordinator is silent')}"
+def waiting_text(api: str, session: float) -> str:
+    """What a member waits for when the request ``api`` has had no answer for a while.
+
+    ``session``: the member's own (seconds), which the others mostly have, too.
+    """
+    why = _WHY_NO_ANSWER.get(api, "the coordinator is silent").format(session=session)
+    return f"{api} has had no answer for some seconds: {why}"
 
 
 def join(

@@ -71,7 +71,7 @@ class GroupMember:
         self._pid = os.getpid()
         self._beat_worker: Worker | None = None
         self._members: dict[str, bytes] = {}
-        self._open = OpenRequests(owner.observe)
+        self._open = OpenRequests(owner.observe, machine.heartbeat.timeout)
         self._on_death = on_death
         self._before_exit = before_exit
         self._exiting = False

@@ -13,9 +13,13 @@ _TELL_AFTER = 5.0
 class OpenRequests:
     """At most one request for each purpose. Safe from any thread: one sends for a purpose, another may look."""
 
-    def __init__(self, tell: Callable[[ev.Event], None]) -> None:
-        """``tell`` gets a ``Waiting`` event when a request takes long, and another when it is over."""
+    def __init__(self, tell: Callable[[ev.Event], None], session: float) -> None:
+        """``tell`` gets a ``Waiting`` event when a request takes long, and another when it is over.
+
+        ``session``: that of the member (seconds).
+        """
         self._tell = tell
+        self._session = session
         # By purpose: the name of the request and when it was sent (seconds).
         self._sent: dict[str, tuple[str, float]] = {}
         # By purpose: the name of the request that was told to take long.
@@ -30,7 +34,7 @@ class OpenRequests:
         for purpose, (api, since) in list(self._sent.items()):
             if now - since >= _TELL_AFTER and purpose not in self._slow:
                 self._slow[purpose] = api
-                self._tell(ev.Waiting(api, over=False))
+                self._tell(ev.Waiting(api, over=False, session=self._session))
 
     def answered(self, purpose: str) -> None:
         """The request for ``purpose`` has its answer, or has failed."""

@@ -137,7 +137,10 @@ def test_health_and_the_log_say_what_a_join_waits_for(
     until(lambda: "JoinGroup" in (late.health()["trouble"] or ""))
     text = late.health()["trouble"]
     assert "waits until the group's other members have joined again" in text
-    assert "one that has gone without leaving until its session is over" in text
+    assert "one that has gone without leaving (kill -9, a machine that was lost) until its session is over" in text
+    assert f"takes up to {SESSION / 1000:g} s" in text
+    assert "A lower session_timeout_ms" in text
+    assert "group_instance_id" in text
     assert [record for record in caplog.records if record.levelname == "WARNING" and text in record.message]
     broker.evict("billing", ghost.consumer_id.decode())
     starting.join(10)
@@ -270,3 +273,23 @@ def test_the_kernel_gives_up_what_nobody_acknowledges(broker: SilentProxyBroker,
     sock = net.dial(handler, "127.0.0.1", broker._port, 5.0)
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == net.USER_TIMEOUT_MS == 20_000
     sock.close()
+
+
+def test_the_log_says_what_a_kip_848_member_without_partitions_may_wait_for(
+    broker: SilentProxyBroker,
+    member: Callable[..., ManagedBalancedConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It joins at once, and gets what a dead member had when that one's session is over."""
+    caplog.set_level("INFO", "managedconsumer")
+    options = {"group_protocol": "consumer", "session_timeout_ms": 5000, "heartbeat_interval_ms": 100}
+    busy = [member(**options) for _ in range(2)]  # the topic has two partitions
+    until(lambda: [(each.consume(block=False) and None) or len(each.partitions) for each in busy] == [1, 1])
+    monkeypatch.setattr("managedconsumer.consumers.life._TELL_AFTER", 0.0)
+    assert "no partition is this member's yet" not in caplog.text
+    late = member(**options)
+    until(lambda: "no partition is this member's yet" in caplog.text)
+    assert "45 s, unless" in caplog.text
+    assert "group_instance_id" in caplog.text
+    assert late.health()["trouble"] is None  # it may be one more than there are partitions

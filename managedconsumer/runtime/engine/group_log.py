@@ -45,7 +45,7 @@ class GroupLog:
             if event.over:
                 self.troubles.over(WAITING)
             else:
-                self.troubles.note(WAITING, waiting_text(event.api))
+                self.troubles.note(WAITING, waiting_text(event.api, event.session))
         elif isinstance(event, ev.MembershipLost):
             self.troubles.note(GROUP, f"membership lost: {event.error}")
 
