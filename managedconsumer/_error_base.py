@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Final, Mapping, cast
 
+from managedconsumer.shown import short
+
 _PUBLIC_MODULE: Final = "managedconsumer.errors"
 _PYKAFKA_EXCEPTIONS: Final = "pykafka.exceptions"
 _LAST_NAME_PYKAFKA_DEFINES: Final = "RdKafkaStoppedException"
@@ -119,10 +121,11 @@ class UnknownErrorCode(ProtocolClientError):
 
 
 def error_for_code(code: int, message: str | None = None) -> ProtocolClientError:
-    """An exception for a broker's error code, with the broker's own text if it sent one.  Never raises.
+    """An exception for a broker's error code, with the broker's own text if it sent one (a line of it).  Never raises.
 
     ``code`` 0 is no error and should not come here; it gives an ``UnknownErrorCode(0)``, so a caller's slip shows.
     """
+    message = short(message) if message else None
     known = ERROR_CODES.get(code)
     if known is None:
         return UnknownErrorCode(code, message)

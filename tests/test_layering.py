@@ -31,6 +31,7 @@ ROWS = [
         "config",
         "logs",
         "offset_convention",
+        "shown",
         "typed_options",
     },
     {"wire"},

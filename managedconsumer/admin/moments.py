@@ -66,6 +66,12 @@ def parse_moment(given: object, now: float) -> Moment:
 
 
 def iso(milliseconds: int) -> str:
-    """A time as people read it: ISO 8601 with milliseconds, UTC."""
-    moment = datetime.fromtimestamp(milliseconds / 1000.0, timezone.utc)
+    """A time as people read it: ISO 8601 with milliseconds, UTC; the number as it is where no calendar has it.
+
+    Producers write what they like into a record's timestamp.
+    """
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000.0, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return f"{milliseconds} ms"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -10,6 +10,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Mapping, Sequence, TextIO
 
+from managedconsumer import shown
+
 _BAR = 28
 _LINE_EVERY = 2.0
 _RATE_SECONDS = 3.0
@@ -60,7 +62,7 @@ class Screen:
     def say(self, text: str = "") -> None:
         """A line that stays."""
         self.wipe()
-        self._out.write(text + "\n")
+        self._out.write(shown.lines(text) + "\n")
         self._out.flush()
 
     def wipe(self) -> None:

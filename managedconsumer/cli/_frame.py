@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 
 import click
 
 from managedconsumer import errors as err
 from managedconsumer._version import __version__
+from managedconsumer.cli import _show
 from managedconsumer.cli._codes import INTERRUPTED, NO, UNREACHABLE, USAGE
 from managedconsumer.testing import DevBrokerError
 
@@ -52,17 +56,20 @@ class Commands(click.Group):
 
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
-        click.echo(f"managedconsumer {__version__}")
+        _show.say(f"managedconsumer {__version__}")
         ctx.exit()
 
 
 def run(commands: click.Group, words: list[str]) -> int:
     """Run the command that ``words`` name; the exit code."""
     try:
-        code = commands.main(words, prog_name="managedconsumer", standalone_mode=False)
+        with _warnings():
+            code = commands.main(words, prog_name="managedconsumer", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        error.show()
+        text = io.StringIO()
+        error.show(text)
+        _show.tell(text.getvalue().rstrip("\n"))
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return _told("interrupted", INTERRUPTED)
@@ -79,5 +86,29 @@ def run(commands: click.Group, words: list[str]) -> int:
 
 
 def _told(what: object, code: int) -> int:
-    print(f"managedconsumer: {what}", file=sys.stderr)
+    _show.tell(f"managedconsumer: {what}")
     return code
+
+
+@contextlib.contextmanager
+def _warnings() -> Iterator[None]:
+    """Warnings go to stderr, as without this, but by the same door as everything else that is shown."""
+    logger = logging.getLogger("managedconsumer")
+    if logger.hasHandlers():
+        yield
+        return
+    handler = _Warnings(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Warnings(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the line."""
+        try:
+            _show.tell(self.format(record))
+        except Exception:  # noqa: BLE001 - as all handlers do: what cannot be shown must not end the command
+            self.handleError(record)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from managedconsumer import shown
 from managedconsumer.admin.moments import iso
 from managedconsumer.wire.records import Message
 
@@ -21,15 +22,16 @@ def text(data: bytes | None) -> str:
 
 
 def line(message: Message) -> str:
-    """Partition, offset, time, key and value, separated by tabs; line breaks in them are escaped."""
-    shown = (text(message.partition_key), text(message.value))
-    key, value = (each.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t") for each in shown)
+    """Partition, offset, time, key and value, separated by tabs. Control characters and backslashes are escaped."""
+    key, value = (
+        "NULL" if each is None else shown.unmistakable(each) for each in (message.partition_key, message.value)
+    )
     return f"{message.partition_id}\t{message.offset}\t{iso(message.timestamp)}\t{key}\t{value}"
 
 
 def as_json(message: Message) -> str:
     """One object. Bytes that are not UTF-8 are in ``key_base64`` and ``value_base64``."""
-    shown: dict[str, Any] = {
+    found: dict[str, Any] = {
         "topic": message.topic,
         "partition": message.partition_id,
         "offset": message.offset,
@@ -38,8 +40,8 @@ def as_json(message: Message) -> str:
         **_field("value", message.value),
     }
     if message.headers:
-        shown["headers"] = [{"name": name, **_field("value", value)} for name, value in message.headers]
-    return json.dumps(shown, ensure_ascii=False)
+        found["headers"] = [{"name": name, **_field("value", value)} for name, value in message.headers]
+    return shown.json(json.dumps(found, ensure_ascii=False))
 
 
 def _field(name: str, data: bytes | None) -> dict[str, str | None]:
@@ -51,19 +53,28 @@ def _field(name: str, data: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
-def kcat(pattern: str) -> Format:
+def kcat(pattern: str, *, raw: bool = False) -> Format:
     """kcat's format: %t topic, %p partition, %o offset, %k key, %s value, %K and %S their sizes in bytes (-1: none),
-    %T timestamp (ms), %h headers, %% a percent sign; \\n and \\t as usual. Raises ValueError for another letter."""
+    %T timestamp (ms), %h headers, %% a percent sign; \\n and \\t as usual. Raises ValueError for another letter.
+
+    Of what others have written, line breaks and tabs are as they are, and other control characters are escaped. With
+    ``raw`` nothing is: the text has each byte that is no UTF-8 as half of a surrogate pair ("surrogateescape").
+    """
+    safe = str if raw else shown.lines
+
+    def data(each: bytes | None) -> str:
+        return "NULL" if each is None else safe(each.decode("utf-8", "surrogateescape"))
+
     fields: dict[str, Format] = {
-        "t": lambda m: m.topic,
+        "t": lambda m: safe(m.topic),
         "p": lambda m: str(m.partition_id),
         "o": lambda m: str(m.offset),
-        "k": lambda m: text(m.partition_key) if m.partition_key is not None else "",
-        "s": lambda m: text(m.value) if m.value is not None else "",
+        "k": lambda m: data(m.partition_key or b""),
+        "s": lambda m: data(m.value or b""),
         "K": lambda m: str(-1 if m.partition_key is None else len(m.partition_key)),
         "S": lambda m: str(-1 if m.value is None else len(m.value)),
         "T": lambda m: str(m.timestamp),
-        "h": lambda m: ",".join(f"{name}={text(value)}" for name, value in m.headers),
+        "h": lambda m: ",".join(f"{safe(name)}={data(value)}" for name, value in m.headers),
         "%": lambda _m: "%",
     }
     parts: list[Format] = []

@@ -1,4 +1,7 @@
-"""How answers are printed: tables that fit a terminal, the same without colours or cuts in a pipe, and JSON."""
+"""How answers are printed: tables that fit a terminal, the same without colours or cuts in a pipe, and JSON.
+
+The commands print here only: no control character in a name, or in a broker's text, reaches a terminal.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from managedconsumer import shown
 from managedconsumer.admin.moments import iso
 
 #: A pipe has no width: nothing is cut there.
@@ -22,24 +26,34 @@ json_option = click.option("--json", "as_json", is_flag=True, help="For programs
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Iterable[int] = ()) -> None:
     """Print ``rows`` under ``headers``; the columns ``numbers`` are set to the right, None is shown as ``-``."""
     right = set(numbers)
-    shown = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for place, header in enumerate(headers):
-        shown.add_column(header, justify="right" if place in right else "left", overflow="fold")
+        made.add_column(header, justify="right" if place in right else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*("-" if value is None else str(value) for value in row))
+        made.add_row(*("-" if value is None else shown.line(str(value)) for value in row))
     live = sys.stdout.isatty()
     console = Console(
         file=sys.stdout, width=None if live else _ENDLESS, highlight=False, markup=False, emoji=False, soft_wrap=False
     )
     with console.capture() as capture:
-        console.print(shown)
+        console.print(made)
     for line in capture.get().splitlines():
         print(line.rstrip())
 
 
 def print_json(value: object) -> None:
     """Named tuples become objects with their fields' names."""
-    print(json.dumps(plain(value), indent=1))
+    print(shown.json(json.dumps(plain(value), indent=1)))
+
+
+def say(text: str = "") -> None:
+    """Print one line."""
+    print(shown.line(text), flush=True)
+
+
+def tell(text: str) -> None:
+    """Print a text of one or more lines for people, beside what is asked for: on stderr."""
+    print(shown.lines(text), file=sys.stderr, flush=True)
 
 
 def plain(value: Any) -> Any:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -14,6 +12,7 @@ from typing import TypeVar
 
 import click
 
+from managedconsumer.cli import _show
 from managedconsumer.testing import DevBrokerError
 from managedconsumer.testing.kafka._instances import (
     Instance,
@@ -90,11 +89,11 @@ def start(
         _foreground(kafka_version, brokers, port, properties, fresh)
         return
     instance, new = ensure_running(kafka_version, brokers, port, properties, _tell, fresh)
-    _show(instance, f"started in {time.monotonic() - began:.1f} s" if new else "was running already")
+    _print(instance, f"started in {time.monotonic() - began:.1f} s" if new else "was running already")
 
 
 def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    _show.tell(text)
 
 
 def _size(brokers: int) -> str:
@@ -120,7 +119,7 @@ def _foreground(version: str, brokers: int, port: int, properties: dict[str, str
             instance = Instance.of(broker)
             instance.save()
         try:
-            _show(instance, "runs until Ctrl-C")
+            _print(instance, "runs until Ctrl-C")
             while broker.is_running:
                 time.sleep(0.2)
         finally:
@@ -150,11 +149,12 @@ def stop(kafka_version: str | None, brokers: int | None) -> None:
     """Stop what is running."""
     found = instances(kafka_version, brokers)
     if not found:
-        print("no dev broker is running")
+        _show.say("no dev broker is running")
     for instance in found:
         with only_one(Path(instance.home)):
             instance.stop()
-        print(f"Kafka {instance.kafka_version} ({_size(instance.brokers)}) stopped; its data stays in {instance.home}")
+        size = _size(instance.brokers)
+        _show.say(f"Kafka {instance.kafka_version} ({size}) stopped; its data stays in {instance.home}")
 
 
 @command.command("status", short_help="What is running, and where.")
@@ -166,18 +166,18 @@ def status(kafka_version: str | None, brokers: int | None, as_json: bool) -> int
     states = [instance.state() for instance in found]
     if as_json:
         rows = [asdict(instance) | {"state": state} for instance, state in zip(found, states, strict=True)]
-        print(json.dumps(rows, indent=1))
+        _show.print_json(rows)
     elif not found:
-        print("no dev broker is running")
+        _show.say("no dev broker is running")
     else:
         for instance, state in zip(found, states, strict=True):
-            _show(instance, state)
+            _print(instance, state)
     return 0 if "running" in states else NOT_RUNNING
 
 
-def _show(instance: Instance, state: str) -> None:
-    print(f"Kafka {instance.kafka_version} ({_size(instance.brokers)}) {state}")
-    print(f"  bootstrap  {instance.bootstrap}")
+def _print(instance: Instance, state: str) -> None:
+    _show.say(f"Kafka {instance.kafka_version} ({_size(instance.brokers)}) {state}")
+    _show.say(f"  bootstrap  {instance.bootstrap}")
     for node in instance.nodes:
-        print(f"  node {node.node_id}     pid {node.pid}, log {node.log}")
-    print(f"  data       {instance.home}", flush=True)
+        _show.say(f"  node {node.node_id}     pid {node.pid}, log {node.log}")
+    _show.say(f"  data       {instance.home}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
 import click
 
+from managedconsumer.cli import _show
 from managedconsumer.cli._codes import INTERRUPTED
 from managedconsumer.compat.naming import is_legal
 from managedconsumer.errors import KafkaException
@@ -83,7 +83,7 @@ def run(options: Mapping[str, Any]) -> int:
         from managedconsumer.cli._demo_trouble import told
 
         screen.wipe()
-        print(f"managedconsumer: {told(error, demo.output)}\nlogs: {demo.output}", file=sys.stderr)
+        _show.tell(f"managedconsumer: {told(error, demo.output)}\nlogs: {demo.output}")
         return 1
     finally:
         demo.close()

@@ -53,9 +53,9 @@ def command(
 def _shown(findings: list[Finding], as_json: bool) -> list[Finding]:
     """Each as soon as it is known: some take a time-out."""
     for each in findings if not as_json else ():
-        click.echo(f"{_SIGNS[each.level]}  {each.subject}: {each.text}")
+        _show.say(f"{_SIGNS[each.level]}  {each.subject}: {each.text}")
         if each.remedy:
-            click.echo(f"       -> {each.remedy}")
+            _show.say(f"       -> {each.remedy}")
     return findings
 
 
@@ -76,9 +76,9 @@ def _source(path: Path, as_json: bool) -> int:
 def _print_remarks(found: Iterable[Remark], files: int) -> None:
     remarks = list(found)
     for each in remarks:
-        click.echo(f"{each.path}:{each.line}: {_SIGNS[each.level].strip()}: {each.text}")
+        _show.say(f"{each.path}:{each.line}: {_SIGNS[each.level].strip()}: {each.text}")
     programs = len({each.path for each in remarks})
     changes = sum(each.level == "wrong" for each in remarks)
-    click.echo(
+    _show.say(
         f"{files} files, {programs} with pykafka: {changes} places have to change, {len(remarks) - changes} to look at"
     )

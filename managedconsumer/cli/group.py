@@ -36,7 +36,7 @@ def command(name: str, watch: bool, every: float, bootstrap: str | None, config:
             time.sleep(every)
             found = admin.lag([name], seconds=False)[name]
             for line in changes(before, found):
-                click.echo(f"{time.strftime('%H:%M:%S')} {line}")
+                _show.say(f"{time.strftime('%H:%M:%S')} {line}")
             before = found
 
 
@@ -45,7 +45,7 @@ def _print(found: GroupLag) -> None:
     protocol = f"{group.type} protocol" + (f", assignor {group.assignor}" if group.assignor else "")
     members = "1 member" if len(group.members) == 1 else f"{len(group.members)} members"
     behind = "" if found.seconds is None else f", {_show.seconds(found.seconds)} behind"
-    click.echo(f"group {group.name}: {group.state}, {protocol}, {members}, lag {found.lag}{behind}")
+    _show.say(f"group {group.name}: {group.state}, {protocol}, {members}, lag {found.lag}{behind}")
     rows = []
     for part in found.partitions:
         who = part.member
@@ -56,7 +56,7 @@ def _print(found: GroupLag) -> None:
         _show.table(_HEADERS, rows, (1, 2, 3, 4))
     idle = [each for each in group.members if not each.partitions]
     if idle:
-        click.echo(f"without partitions: {', '.join(each.instance_id or each.member_id for each in idle)}")
+        _show.say(f"without partitions: {', '.join(each.instance_id or each.member_id for each in idle)}")
 
 
 def changes(before: GroupLag, now: GroupLag) -> list[str]:

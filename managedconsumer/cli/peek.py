@@ -13,7 +13,7 @@ import click
 
 from managedconsumer.admin.admin import Admin, Offsets
 from managedconsumer.admin.moments import parse_moment
-from managedconsumer.cli import _messages
+from managedconsumer.cli import _messages, _show
 from managedconsumer.cli._connection import connected, connection_options
 from managedconsumer.errors import KafkaException
 from managedconsumer.structs import TopicPartition
@@ -42,6 +42,9 @@ _LOOK_EVERY = 0.3
 @click.option(
     "-f", "--format", "form", default="text", show_default=True, help="text, json, or kcat's: '%o %k: %s\\n'."
 )
+@click.option(
+    "--raw", is_flag=True, help="With kcat's format: bytes as they are, also those that a terminal takes for commands."
+)
 @click.option("--follow", is_flag=True, help="Go on with what comes later, until Ctrl-C or -n.")
 @connection_options
 def command(
@@ -53,6 +56,7 @@ def command(
     key: str | None,
     grep: str | None,
     form: str,
+    raw: bool,
     follow: bool,
     bootstrap: str | None,
     config: Path | None,
@@ -61,7 +65,7 @@ def command(
 
     Exits with 0 also when there is none.
     """
-    show, wanted = _format(form), _filter(key, grep)
+    show, wanted = _format(form, raw), _filter(key, grep)
     if follow and until is not None:
         raise click.UsageError("--follow goes on for ever: it has no --until")
     most = count if count is not None or until is not None or follow else 10
@@ -70,18 +74,27 @@ def command(
         end = _place(admin, topic, until or "latest", partitions)
         found: Iterator[Message] = _follow(admin, here, topic) if follow else _read(admin, here, end)
         for message in islice((each for each in found if wanted(each)), most):
-            sys.stdout.write(show(message))
+            _write(show(message), raw)
             if follow:
                 sys.stdout.flush()
         sys.stdout.flush()
 
 
-def _format(form: str) -> _messages.Format:
+def _write(text: str, raw: bool) -> None:
+    if raw:
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+    else:
+        sys.stdout.write(text)
+
+
+def _format(form: str, raw: bool) -> _messages.Format:
     if form in ("text", "json"):
+        if raw:
+            raise click.UsageError(f"--raw is for kcat's formats, such as -f '%s'; {form} escapes what it has to")
         whole = _messages.line if form == "text" else _messages.as_json
         return lambda message: whole(message) + "\n"
     try:
-        return _messages.kcat(form)
+        return _messages.kcat(form, raw=raw)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--format") from None
 
@@ -122,4 +135,4 @@ def _follow(admin: Admin, start: Offsets, topic: str) -> Iterator[Message]:
 
 
 def _tell(error: KafkaException) -> None:
-    print(f"managedconsumer: passed over: {error}", file=sys.stderr)
+    _show.tell(f"managedconsumer: passed over: {error}")

@@ -45,4 +45,4 @@ def command(
         return
     rows = [(m.topic, m.partition, m.old, m.new, m.start, m.end) for m in found.moves]
     _show.table(("TOPIC", "PARTITION", "COMMITTED", "NEW", "FIRST", "NEXT"), rows, (1, 2, 3, 4, 5))
-    click.echo("done" if execute else "nothing was changed: this is the plan; --execute does it")
+    _show.say("done" if execute else "nothing was changed: this is the plan; --execute does it")

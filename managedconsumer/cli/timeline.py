@@ -40,7 +40,7 @@ def command(files: tuple[Path, ...], output: Path | None, group: str | None, as_
         raise click.UsageError(str(error)) from None
     if output is not None:
         output.write_text(drawing.svg(found) if output.suffix == ".svg" else drawing.page(found), encoding="utf-8")
-        click.echo(f"{output}: {len(found.rounds)} rebalances of {len(found.members)} members")
+        _show.say(f"{output}: {len(found.rounds)} rebalances of {len(found.members)} members")
     elif as_json:
         _show.print_json(found)
     else:
@@ -52,7 +52,7 @@ def _print(found: Timeline) -> None:
         (drawing.clock(each.start), drawing.took(each), each.generation, drawing.causes(each)) for each in found.rounds
     ]
     _show.table(("BEGAN", "TOOK", "GENERATION", "WHY"), rows, (1, 2))
-    click.echo()
+    _show.say()
     shown = [
         (f"{tp.topic}-{tp.partition}", len(each), drawing.duration(max(each, default=0.0)), drawing.duration(sum(each)))
         for tp, each in found.unread().items()

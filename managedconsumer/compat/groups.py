@@ -9,6 +9,7 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.shown import short
 from managedconsumer.structs import BrokerInfo
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.protocol import schemas
@@ -116,7 +117,7 @@ def _metadata(blob: bytes, member: str) -> MemberMetadata:
             read = ConsumerProtocolMemberMetadata.decode(blob)
             return MemberMetadata(read.version, [name.encode() for name in read.subscription], read.user_data or b"")
         except err.MalformedResponseError as error:
-            log.warning("member %s: %s", member, error)
+            log.warning("member %s: %s", short(member), error)
     return MemberMetadata(0, [], b"")
 
 
@@ -124,6 +125,6 @@ def _assignment(blob: bytes, member: str) -> MemberAssignment:
     try:
         read = ConsumerProtocolMemberAssignment.decode(blob)
     except err.MalformedResponseError as error:
-        log.warning("member %s: %s", member, error)
+        log.warning("member %s: %s", short(member), error)
         return MemberAssignment(0, [])
     return MemberAssignment(read.version, [(name.encode(), list(numbers)) for name, numbers in read.assignment])

@@ -20,6 +20,7 @@ from managedconsumer.coordinator.commits import Verdict, classify
 from managedconsumer.coordinator.events import Assigned, Elected, MembershipLost, PrepareJoin
 from managedconsumer.coordinator.negotiation import Negotiation, assigned_in_group
 from managedconsumer.logs import LogFields
+from managedconsumer.shown import line
 from managedconsumer.structs import NO_GENERATION, ClusterSnapshot, Generation, TopicPartition
 from managedconsumer.values import NamedTuple, Value
 
@@ -340,7 +341,8 @@ class HandOver:
                 log.error(
                     "group %s: ignoring %s-%d: the leader assigned a topic that we did not subscribe to",
                     self._group_id,
-                    *tp,
+                    line(tp.topic),
+                    tp.partition,
                     extra=LogFields(self._group_id).of(event.generation, tp),
                 )
         return [tp for tp in share if tp.topic in ours], bool(unknown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Callable, Iterable
 
+from managedconsumer.shown import line
 from managedconsumer.structs import Generation, TopicPartition
 from managedconsumer.values import NamedTuple
 
@@ -38,10 +39,10 @@ class GroupEvent(NamedTuple):
     def __str__(self) -> str:
         who = f"group {self.group}: member {self.member or '(new)'} generation {self.generation}"
         if self.kind == "state":
-            return f"{who}: {self.old} -> {self.new} ({self.reason})"
+            return line(f"{who}: {self.old} -> {self.new} ({self.reason})")
         what = ", ".join(f"{tp.topic}-{tp.partition}" for tp in self.partitions) or "nothing"
         parts = "" if self.kind in ("retry", "coordinator") else f": {what}"
-        return f"{who}: {self.kind}{parts}{f' ({self.reason})' if self.reason else ''}"
+        return line(f"{who}: {self.kind}{parts}{f' ({self.reason})' if self.reason else ''}")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values only, as JSON takes them; partitions as ``"topic-0"``."""

@@ -9,6 +9,7 @@ from managedconsumer import errors as err
 from managedconsumer.coordinator.assignors.abstract import RebalanceProtocol
 from managedconsumer.coordinator.events import Assigned, Elected
 from managedconsumer.coordinator.protocol import ConsumerProtocol, ConsumerProtocolMemberAssignment
+from managedconsumer.shown import line, short
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,9 @@ class Negotiation:
         """The leader's decision as blobs by member id."""
         subscriptions, problems = self._decode(event)
         for member, problem in problems.items():
-            log.warning("member %s of the group sent a subscription that cannot be read: %s", member, problem)
+            log.warning(
+                "member %s of the group sent a subscription that cannot be read: %s", short(member), line(problem)
+            )
         assignor = self._assignors.get(event.protocol)
         if assignor is None:
             raise err.ConfigurationError(

@@ -11,6 +11,7 @@ import logging
 from typing import Any, Iterable, Mapping
 
 from managedconsumer.logs import LogFields
+from managedconsumer.shown import line
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.values import NamedTuple
 
@@ -63,7 +64,10 @@ def read_epoch_ends(answer: Mapping[str, Any], asked: Iterable[TopicPartition]) 
             tp = TopicPartition(topic["topic"], part["partition"])
             if tp not in wanted:
                 log.warning(
-                    "ignoring %s-%d in an answer about leader epochs: it was not asked for", *tp, extra=LogFields()(tp)
+                    "ignoring %s-%d in an answer about leader epochs: it was not asked for",
+                    line(tp.topic),
+                    tp.partition,
+                    extra=LogFields()(tp),
                 )
             elif not part["error_code"] and part["end_offset"] >= 0:
                 found[tp] = EpochEnd(part["leader_epoch"], part["end_offset"])

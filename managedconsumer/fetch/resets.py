@@ -9,6 +9,7 @@ from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.fetch.answers import may_pass
 from managedconsumer.logs import LogFields
+from managedconsumer.shown import line
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.values import NamedTuple
 
@@ -70,7 +71,10 @@ def read_list_offsets(answer: Mapping[str, Any], asked: Iterable[TopicPartition]
             tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
             if tp not in found:
                 log.warning(
-                    "ignoring %s-%d in an answer about offsets: it was not asked for", *tp, extra=LogFields()(tp)
+                    "ignoring %s-%d in an answer about offsets: it was not asked for",
+                    line(tp.topic),
+                    tp.partition,
+                    extra=LogFields()(tp),
                 )
                 continue
             found[tp] = OffsetAnswer(

@@ -13,6 +13,7 @@ from typing import Callable, Iterable, Mapping, TypeVar
 from managedconsumer.observe.catalogue import Measure
 from managedconsumer.observe.measures import Row
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
+from managedconsumer.shown import label, metric
 from managedconsumer.values import NamedTuple
 
 Tags = tuple[tuple[str, str], ...]
@@ -208,9 +209,9 @@ class Metrics:
                 self._texts,
             )
         found: dict[str, Family] = {}
-        for (name, tags), metric in metrics:
-            family = found.setdefault(name, Family(name, metric.kind, texts[name], []))
-            family.samples.extend((suffix, tags, value) for suffix, value in metric.samples().items())
+        for (name, tags), each in metrics:
+            family = found.setdefault(name, Family(name, each.kind, texts[name], []))
+            family.samples.extend((suffix, tags, value) for suffix, value in each.samples().items())
         for _, bundle in bundles:
             for name, tags, value in bundle.rows():
                 about = bundle.measures[name]
@@ -222,11 +223,11 @@ class Metrics:
         families: dict[str, list[str]] = {}
         for name, kind, text, samples in self.families():
             for suffix, tags, value in samples:
-                labels = ",".join(f'{_label(key)}="{_escape(value)}"' for key, value in tags)
+                labels = ",".join(f'{_label(key)}="{label(value)}"' for key, value in tags)
                 # Prometheus' summaries have no maximum: it is a separate family.
                 family, shown = (name + suffix, "gauge") if suffix == "_max" else (name, kind)
                 if family not in families:
-                    help_line = [f"# HELP {family} {_escape(text, quotes=False)}"] if text else []
+                    help_line = [f"# HELP {family} {metric(text)}"] if text else []
                     families[family] = [*help_line, f"# TYPE {family} {shown}"]
                 families[family].append(f"{name}{suffix}{'{' + labels + '}' if labels else ''} {_number(value)}")
         return "".join(line + "\n" for lines in families.values() for line in lines)
@@ -242,8 +243,3 @@ def _number(value: float) -> str:
 
 def _label(text: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_]", "_", text)
-
-
-def _escape(text: str, *, quotes: bool = True) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return text.replace('"', '\\"') if quotes else text

@@ -143,11 +143,14 @@ cdef class Message:
 
     @property
     def timestamp_dt(self):
-        """The timestamp as a datetime in UTC without a time zone; None where there is none."""
+        """The timestamp as a datetime in UTC without a time zone; None where there is none, or no calendar has it."""
         if self.timestamp <= 0:
             return None
         times = _times()
-        return _EPOCH + times.timedelta(milliseconds=self.timestamp)
+        try:
+            return _EPOCH + times.timedelta(milliseconds=self.timestamp)
+        except OverflowError:
+            return None
 
     @timestamp_dt.setter
     def timestamp_dt(self, value):
@@ -169,7 +172,9 @@ cdef class Message:
         return True
 
     def __repr__(self):
-        return f"<Message {self.topic}-{self.partition_id} offset {self.offset}>"
+        from managedconsumer.wire.records._message_py import shown_of
+
+        return shown_of(self)
 
     def __reduce__(self):
         """Copies and pickles hold everything but ``partition``, which belongs to a live consumer."""

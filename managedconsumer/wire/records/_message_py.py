@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Iterable, Sequence
 
+from managedconsumer.shown import content, line
 from managedconsumer.wire.records.format import read_varint
 
 Header = tuple[str, "bytes | None"]
@@ -12,6 +13,8 @@ Header = tuple[str, "bytes | None"]
 _EPOCH = datetime(1970, 1, 1)
 _FIXED_BYTES = 14  # what pykafka counts besides key and value: CRC, magic byte, attributes and two lengths
 _TIMESTAMP_BYTES = 8
+#: How much of a key or value (bytes or characters) a ``repr`` has.
+_SHOWN = 60
 
 
 class PartitionContext:
@@ -157,8 +160,11 @@ class Message:
 
     @property
     def timestamp_dt(self) -> datetime | None:
-        """The timestamp as a datetime in UTC without a time zone; None where there is none."""
-        return _EPOCH + timedelta(milliseconds=self.timestamp) if self.timestamp > 0 else None
+        """The timestamp as a datetime in UTC without a time zone; None where there is none, or no calendar has it."""
+        try:
+            return _EPOCH + timedelta(milliseconds=self.timestamp) if self.timestamp > 0 else None
+        except OverflowError:
+            return None
 
     @timestamp_dt.setter
     def timestamp_dt(self, value: datetime) -> None:
@@ -179,7 +185,7 @@ class Message:
         return True
 
     def __repr__(self) -> str:
-        return f"<Message {self.topic}-{self.partition_id} offset {self.offset}>"
+        return shown_of(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles hold everything but ``partition``, which belongs to a live consumer."""
@@ -189,6 +195,12 @@ class Message:
             *(self.value, self.partition_key, self.offset, self.timestamp, self.headers or None),
             *(self.topic, self.partition_id, self.timestamp_type, self.leader_epoch, self.protocol_version),
         )
+
+
+def shown_of(message: Any) -> str:
+    """The ``repr`` of a message of either twin: where it is, and as much of its key and value as a line takes."""
+    key, value = (content(getattr(message, name, None), _SHOWN) for name in ("partition_key", "value"))
+    return f"<Message {line(message.topic)}-{message.partition_id} offset {message.offset} key {key} value {value}>"
 
 
 def messages_of(
