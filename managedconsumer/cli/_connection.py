@@ -46,15 +46,24 @@ def connection_options(function: F) -> F:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """``name=value`` lines; ``#`` and ``!`` begin comments. Raises ConfigurationError with the line's number."""
+    """``name=value`` lines; ``#`` and ``!`` begin comments.
+
+    Raises ConfigurationError with the line's number, and without the line: it may have a secret.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is no text in UTF-8: byte {error.start} is not") from None
     found = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         text = line.strip()
         if not text or text[0] in "#!":
             continue
         name, equals, value = text.partition("=")
         if not equals:
-            raise ConfigurationError(f"{path}, line {number}: {text!r} is not name=value")
+            raise ConfigurationError(
+                f"{path}, line {number} is not name=value: write each property in one line, with '=' behind its name"
+            )
         found[name.strip().lower()] = value.strip()
     return found
 

@@ -72,7 +72,7 @@ class TokenProvider(NamedTuple):
         if not (module and colon and function):
             raise ConfigurationError(
                 f"kafka.sasl.mechanism=OAUTHBEARER needs kafka.{_PROVIDER}=module:function, a function without "
-                f"arguments that returns a token, not {text!r}"
+                f"arguments that returns a token{'; what is given is no such name' if text else ''}"
             )
         made = cls(module, function)
         made.load()
@@ -99,9 +99,12 @@ class TokenProvider(NamedTuple):
 def _extensions(text: str) -> dict[str, str] | None:
     """``name=value,name=value``, as in librdkafka."""
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
-    wrong = [name for name, equals, _ in pairs if not equals]
+    wrong = [place for place, (_, equals, _) in enumerate(pairs, 1) if not equals]
     if wrong:
-        raise ConfigurationError(f"kafka.sasl.oauthbearer.extensions must be name=value,name=value, not {text!r}")
+        raise ConfigurationError(
+            f"kafka.sasl.oauthbearer.extensions must be name=value,name=value: part {wrong[0]} of {len(pairs)} has "
+            "no '='"
+        )
     return {name.strip(): value.strip() for name, _, value in pairs} or None
 
 

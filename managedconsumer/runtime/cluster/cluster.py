@@ -35,8 +35,18 @@ def parse_bootstrap(hosts: str | bytes) -> list[tuple[str, int]]:
     text = hosts.decode("ascii", "replace") if isinstance(hosts, bytes) else hosts
     if not isinstance(text, str):
         raise TypeError(f"bootstrap servers must be a str like 'localhost:9092', not {hosts!r}")
+    if "@" in text:  # not shown: it may have a password
+        raise err.ConfigurationError(
+            "a broker's address has no user and no password: write host:port, and give sasl_username and sasl_password"
+        )
     pairs = []
     for part in filter(None, (p.strip() for p in text.split(","))):
+        scheme, slashes, _ = part.partition("://")
+        if slashes:
+            raise err.ConfigurationError(
+                f"a broker's address is no URL: leave {scheme + slashes!r} out and write host:port, as in "
+                "'localhost:9092'; security_protocol says whether TLS and SASL are used"
+            )
         host, colon, port = part.rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]

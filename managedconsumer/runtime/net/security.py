@@ -144,6 +144,9 @@ class Security(Value):
                 raise ConfigurationError(f"{field} must be a string, not empty and without NUL")
         if bearer and not callable(self.sasl_oauth_token):
             raise ConfigurationError("sasl_oauth_token must be a function without arguments that returns a token")
+        given = self.sasl_oauth_extensions
+        if given is not None and not _are_texts(given):
+            raise ConfigurationError("sasl_oauth_extensions must be a dict of names and values, which are strings")
 
     @property
     def uses_tls(self) -> bool:
@@ -226,6 +229,10 @@ class Security(Value):
             if value != _DEFAULTS.get(name):
                 shown.append(f"{name}={'***' if name in _SECRET_FIELDS else repr(value)}")
         return f"Security({', '.join(shown)})"
+
+
+def _are_texts(given: object) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(each, str) for pair in given.items() for each in pair)
 
 
 def _why(error: BaseException) -> str:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from managedconsumer.shown import without_login
 from managedconsumer.testing.kafka._digests import digest_of, first_difference, trusted_digests
 from managedconsumer.testing.kafka._errors import DataDirError, DownloadError, UnknownKafkaVersionError
 from managedconsumer.testing.kafka._java import require_java
@@ -137,7 +138,7 @@ def _repository() -> str:
 def repository_name() -> str:
     """Where the jars come from, for messages."""
     mirror = os.environ.get(_MIRROR)
-    return f"the mirror {mirror} (MANAGEDCONSUMER_MAVEN_REPOSITORY)" if mirror else "Maven Central"
+    return f"the mirror {without_login(mirror)} (MANAGEDCONSUMER_MAVEN_REPOSITORY)" if mirror else "Maven Central"
 
 
 @contextlib.contextmanager
@@ -287,7 +288,9 @@ def _telling(output: str, count: int = 2) -> str:
     """The lines of a resolver's output that name the cause."""
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines()]
     causes = [line for line in lines if re.search(r"rror at url|Host .* not found|ERROR\S* \w|rror:|gave up", line)]
-    return "\n".join(f"  {line[:600]}" for line in (causes or [line for line in lines if line.strip(" .:")])[:count])
+    return "\n".join(
+        f"  {without_login(line[:600])}" for line in (causes or [line for line in lines if line.strip(" .:")])[:count]
+    )
 
 
 _Resolver = Callable[[KafkaVersion, Path], str]
