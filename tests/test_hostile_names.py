@@ -25,7 +25,11 @@ def test_members_stay_in_their_log_lines(group_protocol: Any, caplog: pytest.Log
     with MemoryBroker({"orders": 2}) as broker:
         broker.produce("orders", [b"x"])
         client = KafkaClient(broker.bootstrap, client_id=ASCII)
-        options: Any = {"group_protocol": group_protocol, "auto_offset_reset": "earliest", "consumer_timeout_ms": 20_000}
+        options: Any = {
+            "group_protocol": group_protocol,
+            "auto_offset_reset": "earliest",
+            "consumer_timeout_ms": 20_000,
+        }
         with ManagedBalancedConsumer("orders", client, "shop", **options) as consumer:
             assert consumer.consume() is not None
             consumer.commit_offsets()

@@ -82,4 +82,6 @@ def test_an_address_that_is_a_url() -> None:
 def test_a_mirror_with_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MANAGEDCONSUMER_MAVEN_REPOSITORY", f"https://u:{SECRET}@mirror/maven2")
     assert repository_name().startswith("the mirror https://***@mirror/maven2 ")
-    assert shown.without_login(f"at url https://u:{SECRET}/@x@mirror/m: refused") == "at url https://***@mirror/m: refused"
+    assert (
+        shown.without_login(f"at url https://u:{SECRET}/@x@mirror/m: refused") == "at url https://***@mirror/m: refused"
+    )

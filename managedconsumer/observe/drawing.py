@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from html import escape
 from typing import Callable, Iterator
 
 from managedconsumer.observe.timeline import Gap, Round, Span, Timeline
+from managedconsumer.shown import html
 
 _LEFT, _TOP, _ROW, _BAR, _WIDTH = 150, 40, 26, 18, 1000
 _TICKS = 6
@@ -80,38 +80,38 @@ def svg(timeline: Timeline) -> str:
     size = f"width='{width}' height='{height}' viewBox='0 0 {width} {height}'"
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' {size} role='img' {_FONT}>",
-        f"<title>{escape(f'Group {timeline.group}')}</title>",
+        f"<title>{html(f'Group {timeline.group}')}</title>",
     ]
     for place in range(_TICKS + 1):
         moment = timeline.start + length * place / _TICKS
         parts.append(f"<line x1='{x(moment)}' x2='{x(moment)}' y1='{_TOP - 6}' y2='{bottom}' stroke='#eee'/>")
         parts.append(f"<text x='{x(moment)}' y='{bottom + 16}' text-anchor='middle'>{clock(moment)}</text>")
     for tp, y in rows.items():
-        parts.append(f"<text x='{_LEFT - 10}' y='{y + 13}' text-anchor='end'>{escape(tp.topic)}-{tp.partition}</text>")
+        parts.append(f"<text x='{_LEFT - 10}' y='{y + 13}' text-anchor='end'>{html(tp.topic)}-{tp.partition}</text>")
     parts += [_bar(span, rows[span.partition], x, colours[span.member], timeline.end) for span in timeline.spans]
     parts += [_hole(gap, rows[gap.partition], x) for gap in timeline.gaps]
     for each in timeline.rounds:
-        said = escape(f"{clock(each.start)}: generation {each.generation}, {took(each)}: {causes(each)}")
+        said = html(f"{clock(each.start)}: generation {each.generation}, {took(each)}: {causes(each)}")
         line = f"<line x1='{x(each.start)}' x2='{x(each.start)}' y1='{_TOP - 14}' y2='{bottom}' stroke='#444' "
         parts.append(f"<g class='round'>{line}stroke-dasharray='3 3'/><title>{said}</title></g>")
     for place, (member, colour) in enumerate(colours.items()):
         left, y = _LEFT + 260 * (place % 4), legend + 20 * (place // 4)
         parts.append(f"<rect x='{left}' y='{y}' width='12' height='12' fill='{colour}'/>")
-        parts.append(f"<text x='{left + 18}' y='{y + 10}'>{escape(short(member))}</text>")
+        parts.append(f"<text x='{left + 18}' y='{y + 10}'>{html(short(member))}</text>")
     return "\n".join([*parts, "</svg>"])
 
 
 def _bar(span: Span, y: int, x: Place, colour: str, last: float) -> str:
     left, right = x(span.start), x(last if span.end is None else span.end)
     until = "now" if span.end is None else clock(span.end)
-    said = escape(f"{span.partition.topic}-{span.partition.partition}: {span.member}, {clock(span.start)} to {until}")
+    said = html(f"{span.partition.topic}-{span.partition.partition}: {span.member}, {clock(span.start)} to {until}")
     shape = f"<rect x='{left}' y='{y}' width='{max(right - left, 1):.2f}' height='{_BAR}' fill='{colour}'/>"
     return f"<g class='span'>{shape}<title>{said}</title></g>"
 
 
 def _hole(gap: Gap, y: int, x: Place) -> str:
     left, right = x(gap.start), x(gap.end)
-    said = escape(f"{gap.partition.topic}-{gap.partition.partition}: nobody for {duration(gap.seconds)}")
+    said = html(f"{gap.partition.topic}-{gap.partition.partition}: nobody for {duration(gap.seconds)}")
     shape = f"<rect x='{left}' y='{y + _BAR - 3}' width='{max(right - left, 1):.2f}' height='3' fill='#c00'/>"
     return f"<g class='gap'>{shape}<title>{said}</title></g>"
 
@@ -135,8 +135,8 @@ def page(timeline: Timeline) -> str:
         f"the longest time in which nobody read a partition was {duration(longest)}."
     )
     return _PAGE.format(
-        title=escape(f"Group {timeline.group}"),
-        summary=escape(summary),
+        title=html(f"Group {timeline.group}"),
+        summary=html(summary),
         picture=svg(timeline),
         rounds="\n".join(_round_rows(timeline)),
         gaps="\n".join(_gap_rows(timeline)),
@@ -147,7 +147,7 @@ def _round_rows(timeline: Timeline) -> Iterator[str]:
     for each in timeline.rounds:
         yield (
             f"<tr><td class='number'>{clock(each.start)}</td><td class='number'>{took(each)}</td>"
-            f"<td class='number'>{each.generation}</td><td>{escape(causes(each))}</td></tr>"
+            f"<td class='number'>{html(str(each.generation))}</td><td>{html(causes(each))}</td></tr>"
         )
 
 
@@ -155,4 +155,4 @@ def _gap_rows(timeline: Timeline) -> Iterator[str]:
     for tp, mine in timeline.unread().items():
         numbers = (len(mine), duration(max(mine, default=0.0)), duration(sum(mine)))
         cells = "".join(f"<td class='number'>{each}</td>" for each in numbers)
-        yield f"<tr><td>{escape(tp.topic)}-{tp.partition}</td>{cells}</tr>"
+        yield f"<tr><td>{html(tp.topic)}-{tp.partition}</td>{cells}</tr>"

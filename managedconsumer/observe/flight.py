@@ -8,9 +8,11 @@ operating system's) in the middle of a line: the former counts, the latter is le
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
+import stat
 import weakref
 from collections import deque
 from pathlib import Path
@@ -58,8 +60,15 @@ class FlightRecorder:
         if self._file >= 0:
             return
         try:
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+            # A symbolic link leads to a file that is not ours, and opening a pipe would wait for its reader.
+            flags = os.O_RDWR | os.O_CREAT
+            for each in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK"):
+                flags |= getattr(os, each, 0)
+            file = os.open(self._path, flags, 0o600)
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                text = "is a symbolic link, which is not followed: give the file's own name"
+                raise ConfigurationError(f"history={str(self._path)!r} {text}") from None
             raise ConfigurationError(f"history={str(self._path)!r} cannot be written: {error.strerror}") from None
         try:
             self._claim(file)
@@ -87,6 +96,8 @@ class FlightRecorder:
             ) from None
 
     def _begin(self, file: int) -> None:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise ConfigurationError(f"history={str(self._path)!r} is no file")
         size = os.fstat(file).st_size
         head = os.pread(file, _HEAD, 0)
         if size and not (head.startswith(_MAGIC) and head[len(_MAGIC) : -1].isdigit() and size > _HEAD):
@@ -189,7 +200,7 @@ def _newest(ring: bytes, place: int) -> int:
     start = 0
     while (end := turned.find(b"\n", start)) >= 0:
         event = _event_in(turned[start:end])
-        if event is None or (last is not None and event.get("time", 0.0) < last.get("time", 0.0)):
+        if event is None or (last is not None and event["time"] < last["time"]):
             break
         last, start = event, end + 1
         if start == len(turned):  # all of one moment: nothing says which is the oldest
@@ -201,6 +212,6 @@ def _event_in(line: bytes) -> dict[str, Any] | None:
     """What a whole line says; None for one that was cut."""
     try:
         found = json.loads(line) if line else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return found if isinstance(found, dict) and type(found.get("time")) in (int, float) else None

@@ -16,9 +16,13 @@ from typing import Any, Callable, Iterable, Protocol
 
 from managedconsumer.coordinator.history import GroupEvent
 from managedconsumer.observe.timeline import Span, Timeline, gaps_of, spans_of, timeline_of
+from managedconsumer.shown import short
 from managedconsumer.structs import TopicPartition
 
 _LIMIT = 100_000
+_TEXTS = ("kind", "group", "member", "old", "new", "reason")
+#: What a calendar has (seconds from 1970 to the year 9999), a monotonic clock, and a generation.
+_NUMBERS = (("time", 0, 253_402_300_799), ("moment", -1e15, 1e15), ("generation", -(1 << 31), (1 << 31) - 1))
 
 
 class Eventful(Protocol):
@@ -63,7 +67,11 @@ class Recorder:
     def read(self, lines: Iterable[str]) -> None:
         """Add the events of JSON lines, as :meth:`to_json_lines` writes them. Raises ValueError for anything else."""
         for line in filter(str.strip, lines):
-            self._events.append(_from_dict(json.loads(line)))
+            try:
+                values = json.loads(line)
+            except RecursionError:
+                raise ValueError(f"not an event of a recorder: {short(line, 100)}") from None
+            self._events.append(_from_dict(values))
 
     def spans(self) -> list[Span]:
         """Which member delivered which partition, from when to when: what a timeline draws."""
@@ -83,8 +91,17 @@ class Recorder:
 
 
 def _from_dict(values: Any) -> GroupEvent:
+    """An event of a file: of another process, or of somebody who only says so."""
     try:
         names = [text.rpartition("-") for text in values["partitions"]]
-        return GroupEvent(**{**values, "partitions": tuple(TopicPartition(t, int(n)) for t, _, n in names)})
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"not an event of a recorder: {values!r} ({error})") from None
+        found = GroupEvent(**{**values, "partitions": tuple(TopicPartition(t, int(n)) for t, _, n in names)})
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise ValueError(f"not an event of a recorder: {short(repr(values))} ({short(str(error))})") from None
+    for field in _TEXTS:
+        if not isinstance(getattr(found, field), str):
+            raise ValueError(f"not an event of a recorder: {field} is {short(repr(getattr(found, field)))}, not a text")
+    for field, least, most in _NUMBERS:
+        value = getattr(found, field)
+        if type(value) not in (int, float) or not least <= value <= most or (field == "generation" and value % 1):
+            raise ValueError(f"not an event of a recorder: {field} is {short(repr(value))}, which cannot be")
+    return found

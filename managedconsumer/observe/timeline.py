@@ -10,6 +10,7 @@ from typing import Iterable, Iterator, NamedTuple
 
 from managedconsumer.coordinator.history import GroupEvent
 from managedconsumer.coordinator.states import MemberState
+from managedconsumer.shown import short
 from managedconsumer.structs import TopicPartition
 
 _UNJOINED, _STABLE = MemberState.UNJOINED.value, MemberState.STABLE.value
@@ -122,7 +123,7 @@ def rounds_of(events: Iterable[GroupEvent]) -> list[Round]:
     began: dict[str, tuple[float, str]] = {}
     joining: deque[tuple[float, str]] = deque()
     parts: dict[int, list[_Part]] = {}
-    departures: list[tuple[float, str]] = []
+    departures: deque[tuple[float, str]] = deque()
     reached: dict[str, int] = {}
     for event in events:
         if event.kind != "state":
@@ -153,14 +154,19 @@ def rounds_of(events: Iterable[GroupEvent]) -> list[Round]:
     return list(_rounds(parts, departures))
 
 
-def _rounds(parts: dict[int, list[_Part]], departures: list[tuple[float, str]]) -> Iterator[Round]:
+def _rounds(parts: dict[int, list[_Part]], departures: deque[tuple[float, str]]) -> Iterator[Round]:
     for generation, each in sorted(parts.items(), key=lambda item: min(part.start for part in item[1])):
         end = max((part.end for part in each if part.end is not None), default=None)
-        gone = [text for moment, text in departures if end is None or moment <= end]
-        departures = [(moment, text) for moment, text in departures if end is not None and moment > end]
+        gone = []
+        while departures and (end is None or departures[0][0] <= end):
+            gone.append(departures.popleft()[1])
         each.sort(key=lambda part: part.start)
         causes = dict.fromkeys([*gone, *(part.cause for part in each if part.cause)])
         yield Round(generation, each[0].start, end, tuple(causes))
+
+
+def _listed(groups: list[str]) -> str:
+    return short(", ".join(groups))
 
 
 def timeline_of(events: Iterable[GroupEvent], group: str | None = None) -> Timeline:
@@ -170,11 +176,11 @@ def timeline_of(events: Iterable[GroupEvent], group: str | None = None) -> Timel
     if not every:
         raise ValueError("there are no events to draw")
     if group is None and len(groups) > 1:
-        raise ValueError(f"the events are of several groups: choose one of {', '.join(groups)}")
+        raise ValueError(f"the events are of several groups: choose one of {_listed(groups)}")
     name = groups[0] if group is None else group
     mine = sorted((event for event in every if event.group == name), key=lambda event: event.time)
     if not mine:
-        raise ValueError(f"there are no events of group {name!r}; there are some of {', '.join(groups)}")
+        raise ValueError(f"there are no events of group {name!r}; there are some of {_listed(groups)}")
     spans = spans_of(mine)
     members = tuple(dict.fromkeys(span.member for span in sorted(spans, key=lambda span: span.start)))
     return Timeline(

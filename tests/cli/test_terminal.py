@@ -1,4 +1,4 @@
-"""What others have chosen (messages, names of groups and members, timestamps) does nothing to an operator's terminal."""
+"""What others have chosen (messages, names of groups and members, times) does nothing to an operator's terminal."""
 
 from __future__ import annotations
 
@@ -154,4 +154,6 @@ def test_only_one_place_prints() -> None:
                     found.append(f"{path.name}: {ast.unparse(node)}")
     allowed = ("_show.py: ", "peek.py: sys.stdout.write(text)", "__init__.py: print(text, file=sys.stderr)")
     rest = [each for each in found if not each.startswith(allowed)]
-    assert rest == ["_demo_counter.py: sys.stdout.write(json.dumps({'counted': saved.tally.total(), 'next': saved.next}) + '\\n')"]
+    assert rest == [
+        "_demo_counter.py: sys.stdout.write(json.dumps({'counted': saved.tally.total(), 'next': saved.next}) + '\\n')"
+    ]

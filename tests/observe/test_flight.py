@@ -159,6 +159,49 @@ def test_another_kind_of_file_is_left_as_it_is(recorder: Made, path: Path) -> No
     assert path.read_text() == "my thesis"
 
 
+def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
+    """In a directory where others may write, one of them could lead us to a file of ours."""
+    for target in (tmp_path / "authorized_keys", tmp_path / "missing"):
+        if target.name != "missing":
+            target.touch()
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+        with pytest.raises(
+            ConfigurationError, match="is a symbolic link, which is not followed: give the file's own name"
+        ):
+            FlightRecorder(path, ThreadingHandler()).open()
+    assert (tmp_path / "authorized_keys").read_bytes() == b""
+    assert not (tmp_path / "missing").exists()
+
+
+def test_only_its_owner_can_read_it(recorder: Made, path: Path) -> None:
+    before = os.umask(0)
+    try:
+        recorder()
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_no_file_is_refused_at_once(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(ConfigurationError, match="is no file"):
+        FlightRecorder(path, ThreadingHandler()).open()
+
+
+@pytest.mark.parametrize("time", ['"x"', "null", "[" * 5000, "{}"])
+def test_a_file_that_somebody_has_changed_is_gone_on_with(recorder: Made, path: Path, time: str) -> None:
+    first = recorder()
+    first.add(event(1))
+    first.close()
+    data = path.read_bytes()
+    path.write_bytes(data[:2000] + b'\n{"time": ' + time.encode() + b"}\n" + data[2000:4000])
+    again = recorder()
+    again.add(event(2))
+    again.close()
+    assert generations(path)[-1] == 2
+
+
 @pytest.mark.parametrize("where", ["there/is/none", "."])
 def test_a_place_where_nothing_can_be_written(tmp_path: Path, broker: MemoryBroker, where: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written"):

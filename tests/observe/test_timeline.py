@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -205,3 +207,74 @@ def test_mistakes(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_gap_is_a_value() -> None:
     assert Gap(A, 1.0, 3.5).seconds == 2.5
+
+
+TAG = "<img src=x onerror=alert(1)>"
+
+
+def an_event(**given: Any) -> dict[str, Any]:
+    return {**did(1.0, "m1", "handed out", A).as_dict(), **given}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"generation": TAG},
+        {"generation": 1.5},
+        {"generation": 2**40},
+        {"generation": True},
+        {"time": "x"},
+        {"time": 1e300},
+        {"time": -1},
+        {"time": float("nan")},
+        {"moment": None},
+        {"group": None},
+        {"member": ["x"]},
+        {"kind": ["x"]},
+        {"reason": 5},
+        {"partitions": [1]},
+        {"partitions": ["orders-x"]},
+        {"partitions": 7},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_a_file_that_no_recorder_has_written(
+    wrong: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, page = tmp_path / "a.jsonl", tmp_path / "a.html"
+    path.write_text("\n".join(map(json.dumps, [an_event(), an_event(**wrong), an_event(time=5)])))
+    assert cli.main(["timeline", str(path), "-o", str(page)]) == 2
+    assert "not an event of a recorder" in capsys.readouterr().err
+    assert not page.exists()
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, "null", "[]", "5", '"x"', "{}", "{" * 10])
+def test_a_line_that_is_no_event(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(line)
+    assert cli.main(["timeline", str(path)]) == 2
+    assert len(capsys.readouterr().err) < 500
+
+
+def test_names_are_text_in_a_page_and_in_a_picture() -> None:
+    evil = f"</title></svg>{TAG}'\"&\x00\x1b\ufffe"
+    story = [each._replace(group=evil, member=each.member and each.member + evil, reason=evil) for each in STORY]
+    story = [
+        each._replace(partitions=tuple(TopicPartition(evil, tp.partition) for tp in each.partitions)) for each in story
+    ]
+    found = timeline_of(story)
+    assert TAG not in drawing.page(found)
+    root = ET.fromstring(drawing.svg(found))
+    assert {each.tag for each in root.iter()} == {SVG + name for name in ("svg", "title", "line", "text", "g", "rect")}
+
+
+def test_many_departures_and_many_rebalances_take_no_longer_than_one_look_at_each() -> None:
+    """A member that never joined leaves ever again; the file has a rebalance for each."""
+    events = []
+    for number in range(20_000):
+        events.append(moved(1.0 + number, "m1", "assigning", "stable", "taken over", number))
+        events.append(moved(1e6 + number, "m2", "stable", "leaving", "stopped", number))
+    began = time.process_time()
+    assert len(timeline_of(events).rounds) == 20_000
+    assert time.process_time() - began < 10
