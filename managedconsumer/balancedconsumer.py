@@ -23,7 +23,7 @@ from managedconsumer.consumers.post_rebalance import PostRebalance
 from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator.history import GroupEvent
 from managedconsumer.coordinator.states import MemberState
-from managedconsumer.fetch.stuck import STUCK_AFTER_S
+from managedconsumer.fetch.stuck import DEAD_AFTER_S, STUCK_AFTER_S
 from managedconsumer.listeners import check_listener
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.simpleconsumer import HeldConsumer
@@ -262,10 +262,10 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         """
         return self._session.engine.history.watch(told)
 
-    def health(self, *, stuck_after_s: float = STUCK_AFTER_S) -> Health:
+    def health(self, *, stuck_after_s: float = STUCK_AFTER_S, dead_after_s: float = DEAD_AFTER_S) -> Health:
         """Everything an operator asks first, as plain values; never blocks on a broker.
 
-        See :meth:`managedconsumer.SimpleConsumer.health` for ``stuck_after_s`` (seconds), ``live`` and ``ready``.
+        See :meth:`managedconsumer.SimpleConsumer.health` for ``live``, ``ready``, and what (seconds) makes them False.
         """
         member, link = self._member, self._session.engine.link
         broker = None if link is None else link.broker
@@ -278,10 +278,10 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
             "coordinator": None if broker is None else broker.address,
             "heartbeat_age_s": None if member is None else member.heartbeat_age(),
         }
-        return Health(super().health(stuck_after_s=stuck_after_s) | mine)
+        return Health(super().health(stuck_after_s=stuck_after_s, dead_after_s=dead_after_s) | mine)
 
-    def _reasons(self, stuck_after_s: float) -> tuple[list[str], list[str]]:
-        ill, unready = super()._reasons(stuck_after_s)
+    def _reasons(self, stuck_after_s: float, dead_after_s: float) -> tuple[list[str], list[str]]:
+        ill, unready = super()._reasons(stuck_after_s, dead_after_s)
         member = self._member
         if member is None or (ill and self._session.engine.closing):
             return ill, unready

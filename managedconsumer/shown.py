@@ -13,7 +13,10 @@ MOST = 2000
 
 # Control characters (C0, DEL, C1), those that turn the direction of a text or end a line, halves of surrogate pairs,
 # which no encoding takes, and what is no character (XML refuses that).
-_BAD = "\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufeff\\ufff9-\\ufffc\\ufffe\\uffff"
+_BAD = (
+    "\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069"
+    "\\ud800-\\udfff\\ufeff\\ufff9-\\ufffc\\ufffe\\uffff"
+)
 _IN_A_LINE = re.compile(f"[{_BAD}]")
 _IN_LINES = re.compile(f"(?![\\n\\t])[{_BAD}]")
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}

@@ -11,7 +11,7 @@ from managedconsumer.consumers.insight import Health, ProgressTable, page_of, st
 from managedconsumer.consumers.running import RunningAPI
 from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator.committing import Patience, explicit_patience
-from managedconsumer.fetch.stuck import STUCK_AFTER_S
+from managedconsumer.fetch.stuck import DEAD_AFTER_S, STUCK_AFTER_S
 from managedconsumer.offset_convention import next_offset_of, target_of
 from managedconsumer.runtime.engine.pending import Commit
 from managedconsumer.runtime.waiting.handlers import Handler
@@ -301,19 +301,22 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         """Threads or greenlets: what the consumer runs on, for what is to run beside it."""
         return self._session.engine.handler
 
-    def health(self, *, stuck_after_s: float = STUCK_AFTER_S) -> Health:
+    def health(self, *, stuck_after_s: float = STUCK_AFTER_S, dead_after_s: float = DEAD_AFTER_S) -> Health:
         """What an operator wants to know, as plain values; never blocks on a broker.
 
         ``live``: the workers run, the member hears of its coordinator, and no partition has stood still with lag for
-        longer than ``stuck_after_s`` seconds. ``ready``: the member is stable and all positions are known. ``reasons``:
-        a sentence for whatever makes one of the two False.
+        longer than ``dead_after_s`` seconds (at its default: nor longer than a larger ``stuck_after_s``). ``ready``: it
+        is live, the member is stable, all positions are known, and no partition has stood still for longer than
+        ``stuck_after_s``. ``reasons``: a sentence for whatever makes one of the two False.
         ``partitions`` gives the *next* offset (None: not known yet) by partition: the key is the partition's number as
         a str (``"0"``), with several topics ``"<topic>-<number>"``, so that all of it can be written as JSON.
         ``run`` says how :meth:`run` gets on (``docs/processing.rst``), None while it does not run.
         ``implementation`` is ``"cython"`` (the accelerator) or ``"python"`` (its slower twin).
         """
         session, engine = self._session, self._session.engine
-        ill, unready = self._reasons(stuck_after_s)
+        if dead_after_s == DEAD_AFTER_S:  # whoever lets a partition stand for an hour does not want to die before
+            dead_after_s = max(dead_after_s, stuck_after_s)
+        ill, unready = self._reasons(stuck_after_s, dead_after_s)
         with engine.lock:
             known = {
                 "running": not engine.closing and engine.error is None,
@@ -329,7 +332,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
             }
         return Health(known | {"live": not ill, "ready": not ill and not unready, "reasons": ill + unready})
 
-    def _reasons(self, stuck_after_s: float) -> tuple[list[str], list[str]]:
+    def _reasons(self, stuck_after_s: float, dead_after_s: float) -> tuple[list[str], list[str]]:
         """Why the consumer is not live, and why it is not ready."""
         engine = self._session.engine
         if engine.error is not None:
@@ -337,4 +340,5 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         if engine.closing:
             return ["the consumer does not run"], []
         progress = self.progress()
-        return stuck(progress, stuck_after_s), unplaced(progress)
+        dead = stuck(progress, dead_after_s)
+        return dead, [each for each in stuck(progress, stuck_after_s) if each not in dead] + unplaced(progress)

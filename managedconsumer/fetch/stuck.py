@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 #: How long (seconds) a partition with lag may stand still before it is said, and before its consumer does not count as
-#: live.
-STUCK_AFTER_S = 300.0
+#: ready; and as live.
+STUCK_AFTER_S, DEAD_AFTER_S = 300.0, 900.0
 # The longest pause (seconds) between two times that it is said.
 _LONGEST_PAUSE = 3600.0
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from managedconsumer.observe.endpoint import Endpoint as Endpoint
+    from managedconsumer.observe.endpoint import ListenError as ListenError
     from managedconsumer.observe.endpoint import serve as serve
     from managedconsumer.observe.tracing import process_span as process_span
 
-_HOMES = {"Endpoint": "endpoint", "process_span": "tracing", "serve": "endpoint"}
+_HOMES = {"Endpoint": "endpoint", "ListenError": "endpoint", "process_span": "tracing", "serve": "endpoint"}
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605
 

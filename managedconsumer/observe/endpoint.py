@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from typing import Any, Iterable, Mapping, Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
+from managedconsumer.fetch.stuck import DEAD_AFTER_S, STUCK_AFTER_S
 from managedconsumer.observe.catalogue import OF_CONSUMERS, OF_PARTITIONS, OF_RUNS
 from managedconsumer.observe.measures import as_json, rows
 from managedconsumer.observe.metrics import Metrics
 from managedconsumer.runtime.serving import Answer, Server
+from managedconsumer.runtime.serving import ListenError as ListenError
 from managedconsumer.runtime.waiting.handlers import Handler, default_handler
 from managedconsumer.structs import TopicPartition
 
@@ -24,7 +26,7 @@ class Served(Protocol):
     def handler(self) -> Handler:
         """Threads or greenlets."""
 
-    def health(self, *, stuck_after_s: float = ...) -> Any:
+    def health(self, *, stuck_after_s: float = ..., dead_after_s: float = ...) -> Any:
         """What an operator asks first."""
 
     def progress(self) -> Any:
@@ -38,27 +40,39 @@ class Served(Protocol):
 
 
 def serve(
-    *consumers: Served, host: str = "127.0.0.1", port: int = 8080, stuck_after_s: float = 300.0, metrics: Any = None
+    *consumers: Served,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    stuck_after_s: float = STUCK_AFTER_S,
+    dead_after_s: float = DEAD_AFTER_S,
+    metrics: Any = None,
 ) -> Endpoint:
     """Answer ``/live``, ``/ready``, ``/metrics`` and ``/lag`` for ``consumers`` until ``close()``.
 
     ``port`` 0 chooses a free one, see ``address``. It runs in a thread, or in a greenlet where the first consumer does.
-    ``stuck_after_s``: how long (seconds) a partition may stand still before ``/live`` says 503. ``metrics``: a
-    registry (ours, or a CollectorRegistry of prometheus_client) that ``/metrics`` shows besides. Raises OSError when
-    the address cannot be had. Whoever reaches the address can read what is there: topics, groups, offsets; nothing of
-    the messages.
+    ``stuck_after_s``: how long (seconds) a partition may stand still before ``/ready`` says 503, ``dead_after_s``:
+    before ``/live`` says it, too, and the process is started anew (see ``health()``). ``metrics``: a registry (ours, or
+    a CollectorRegistry of prometheus_client) that ``/metrics`` shows besides. Raises ListenError, an OSError, when the
+    address cannot be had. Whoever reaches the address can read what is there: topics, groups, offsets; nothing of
+    the messages. On 127.0.0.1 it answers requests for an IP address or localhost, not for other names.
     """
-    return Endpoint(consumers, host, port, stuck_after_s, metrics)
+    return Endpoint(consumers, host, port, stuck_after_s, metrics, dead_after_s)
 
 
 class Endpoint:
     """What :func:`serve` has started. Thread-safe; also a context manager."""
 
     def __init__(
-        self, consumers: Iterable[Served], host: str, port: int, stuck_after_s: float, metrics: Any = None
+        self,
+        consumers: Iterable[Served],
+        host: str,
+        port: int,
+        stuck_after_s: float,
+        metrics: Any = None,
+        dead_after_s: float = DEAD_AFTER_S,
     ) -> None:
         self._consumers = list(consumers)
-        self._stuck_after_s = stuck_after_s
+        self._after = {"stuck_after_s": stuck_after_s, "dead_after_s": dead_after_s}
         self._extra = metrics
         self._core = Metrics()
         for number, consumer in enumerate(self._consumers, 1):
@@ -84,18 +98,17 @@ class Endpoint:
 
     def answer(self, path: str) -> Answer:
         """What a GET of ``path`` gets."""
-        parts = urlsplit(path)
-        query = parse_qs(parts.query, keep_blank_values=True)
-        if parts.path in ("/live", "/ready"):
-            return self._probe(parts.path[1:])
-        if parts.path == "/metrics":
+        place, _, query = path.partition("?")
+        if place in ("/live", "/ready"):
+            return self._probe(place[1:])
+        if place == "/metrics":
             return Answer(200, _TEXT, (self._core.prometheus() + self._exposed()).encode())
-        if parts.path == "/lag":
-            return self._lag(query)
+        if place == "/lag":
+            return self._lag(parse_qs(query, keep_blank_values=True))
         return Answer(404, _JSON, _json({"paths": ["/live", "/ready", "/metrics", "/lag", "/lag?replicas"]}))
 
     def _probe(self, what: str) -> Answer:
-        states = [consumer.health(stuck_after_s=self._stuck_after_s) for consumer in self._consumers]
+        states = [consumer.health(**self._after) for consumer in self._consumers]
         good = all(state[what] for state in states)
         reasons = [reason for state in states if not state[what] for reason in state["reasons"]]
         return Answer(200 if good else 503, _JSON, _json({what: good, "reasons": reasons}))
@@ -114,7 +127,7 @@ class Endpoint:
             return Answer(200, _JSON, _json(as_json(self._consumers)))
         try:
             per_replica = float(query.get("lag_per_replica", ["100"])[0])
-            if not per_replica > 0:
+            if not 0 < per_replica < math.inf:
                 raise ValueError
         except ValueError:
             return Answer(400, _JSON, _json({"error": "lag_per_replica must be a number above 0"}))
@@ -132,7 +145,8 @@ def replicas(consumers: Iterable[Served], lag_per_replica: float) -> dict[str, A
         lag, mine = lag + sum(known), mine + len(known)
         all_of_them = max(all_of_them, consumer.group_partitions())
     whole = lag * all_of_them / mine if mine else 0.0
-    return {"replicas": min(all_of_them, max(1, math.ceil(whole / lag_per_replica))), "lag": round(whole)}
+    wanted = min(whole / lag_per_replica, all_of_them)  # the quotient may be infinite
+    return {"replicas": min(all_of_them, max(1, math.ceil(wanted))), "lag": round(whole)}
 
 
 def _reader(consumer: Served, tags: Mapping[str, str]) -> Any:

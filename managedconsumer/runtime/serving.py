@@ -1,21 +1,34 @@
-"""A small HTTP server for machines that ask: GET, one answer, and the connection ends. Threads or greenlets."""
+"""A small HTTP server for machines that ask: GET, one answer, and the connection ends. Threads or greenlets.
+
+Anybody may connect, so a conversation has one deadline, whatever is sent how slowly, and when all workers are taken, a
+short one: those who are slow go, and a probe gets its answer.
+"""
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 from typing import Any, Callable
 
+from managedconsumer.errors import KafkaException
 from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.shown import short
 from managedconsumer.values import NamedTuple
 
 log = logging.getLogger(__name__)
 
-# How long (seconds) a client may take for its request, or to take the answer, and how many bytes its headers may have.
-_PATIENCE = 5.0
+# How long (seconds) a client may take for its request and to take the answer: in all, and when nobody else is let in.
+_PATIENCE, _SHORT_PATIENCE = 5.0, 0.2
+# How often (seconds) a worker that waits for its client looks which of the two holds.
+_LOOK = 0.1
 _MOST_BYTES = 16 * 1024
-# Requests that are answered at the same time; more wait for a while, and are dropped.
+# Requests that are answered at the same time; more wait.
 _AT_ONCE = 16
+# How often (seconds) a traceback is logged, at most: whoever asks chooses how often it happens.
+_SELDOM = 60.0
+# How much (characters) of what was asked for is in the log.
+_SHOWN = 200
 
 
 class Answer(NamedTuple):
@@ -26,32 +39,64 @@ class Answer(NamedTuple):
     body: bytes
 
 
+class ListenError(KafkaException, OSError):
+    """A server cannot listen at the address that it was given; the text names it, and what to do."""
+
+
 # Where to knock at a server that listens everywhere.
 _NEARBY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error"}
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    421: "Misdirected Request",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+}
+_REMEDIES = {
+    errno.EADDRINUSE: "another program has this port, or another server of this one: give another port, or 0 for any",
+    errno.EACCES: "ports below 1024 need rights: give another port",
+    errno.EADDRNOTAVAIL: "this machine does not have this address: give host='127.0.0.1', or '0.0.0.0' for all of its",
+}
 
 
 class Server:
-    """Answers by ``answer(path)`` until :meth:`close`; ``path`` is what stands in the request, with its query."""
+    """Answers by ``answer(path)`` until :meth:`close`; ``path`` is what stands in the request, with its query.
+
+    One that listens on this machine's own address (127.0.0.1) answers requests for an IP address or localhost only: a
+    web page whose name leads to 127.0.0.1 could read the answers in a browser of this machine (DNS rebinding).
+    """
 
     def __init__(self, handler: Handler, answer: Callable[[str], Answer], host: str, port: int) -> None:
-        """Listen at once; ``port`` 0 chooses a free one. Raises OSError when the address cannot be had."""
+        """Listen at once; ``port`` 0 chooses a free one. Raises ListenError when the address cannot be had."""
         self._handler, self._answer = handler, answer
-        family, kind, proto, _, address = handler.getaddrinfo(host, port)[0]
-        self._listener = handler.socket(family, kind, proto)
         try:
-            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._listener.bind(address)
-            self._listener.listen(64)
-        except BaseException:
-            self._listener.close()
-            raise
-        self._family = family
+            self._listener = self._listen(host, port)
+        except OSError as error:
+            why = error.strerror or str(error)
+            remedy = _REMEDIES.get(error.errno or 0, "give a host and a port of this machine")
+            raise ListenError(error.errno, f"nothing can listen at {host}:{port}: {why}; {remedy}") from None
         #: Host and port where it listens.
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self._alone = self.address[0].startswith("127.") or self.address[0] == "::1"
         self._closing = handler.Event()
         self._busy = handler.Semaphore(_AT_ONCE)
+        self._full = False
+        self._logged_at = float("-inf")
         self._worker = handler.spawn("observe", self._run)
+
+    def _listen(self, host: str, port: int) -> Any:
+        self._family, kind, proto, _, address = self._handler.getaddrinfo(host, port)[0]
+        listener = self._handler.socket(self._family, kind, proto)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(64)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
 
     def close(self) -> None:
         """Stop answering. Idempotent; never raises."""
@@ -85,44 +130,107 @@ class Server:
             if self._closing.is_set():
                 connection.close()
                 return
-            self._busy.acquire()
+            if not self._busy.acquire(blocking=False):
+                self._full = True
+                self._busy.acquire()
+                self._full = False
             self._handler.spawn("observe-answer", self._serve, connection)
 
     def _serve(self, connection: Any) -> None:
+        client = _Client(connection, self._handler, lambda: _SHORT_PATIENCE if self._full else _PATIENCE)
         try:
-            connection.settimeout(_PATIENCE)
-            answer = self._answered(_request_line(connection))
+            answer = self._answered(client)
             reason = _REASONS.get(answer.status, "Service Unavailable")
             head = (
                 f"HTTP/1.1 {answer.status} {reason}\r\nContent-Type: {answer.kind}\r\n"
-                f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
+                f"Content-Length: {len(answer.body)}\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
             )
-            connection.sendall(head.encode("ascii") + answer.body)
-        except OSError as error:  # it went away
+            client.send(head.encode("ascii") + answer.body)
+        except OSError as error:  # it went away, or takes too long
             log.debug("nobody took the answer: %s", error)
         finally:
             connection.close()
             self._busy.release()
 
-    def _answered(self, line: str) -> Answer:
-        method, _, rest = line.partition(" ")
-        path = rest.split(" ")[0]
+    def _answered(self, client: _Client) -> Answer:
+        head = client.read()
+        if len(head) > _MOST_BYTES:
+            return _refusal(431, f"a request has at most {_MOST_BYTES} bytes")
+        first, *rest = head.decode("latin-1").split("\r\n")
+        method, _, target = first.partition(" ")
+        path = target.split(" ")[0]
+        if not path.startswith("/"):
+            return _refusal(400, "this is no request for a path")
         if method not in ("GET", "HEAD"):
-            return Answer(405 if path else 400, "text/plain; charset=utf-8", b"only GET is answered\n")
+            return _refusal(405, "only GET is answered")
+        hosts = [line.partition(":")[2].strip() for line in rest if line[:5].lower() == "host:"]
+        if self._alone and not all(map(_is_here, hosts)):
+            return _refusal(421, "this server is for its own machine: ask for 127.0.0.1 or localhost")
+        began = self._handler.now()
         try:
             answer = self._answer(path)
         except Exception:
-            log.exception("%s could not be answered", path)
-            return Answer(500, "text/plain; charset=utf-8", b"this could not be answered: see the log\n")
+            now = self._handler.now()
+            if now - self._logged_at >= _SELDOM:
+                self._logged_at = now
+                log.exception("%s could not be answered (said once in %.0f s at most)", short(path, _SHOWN), _SELDOM)
+            return _refusal(500, "this could not be answered: see the log")
+        finally:
+            client.began += self._handler.now() - began  # the time that we took is not the client's
         return answer._replace(body=b"") if method == "HEAD" else answer
 
 
-def _request_line(connection: Any) -> str:
-    """The first line of a request whose headers have been read."""
-    data = b""
-    while b"\r\n\r\n" not in data and len(data) < _MOST_BYTES:
-        more = connection.recv(4096)
-        if not more:
-            break
-        data += more
-    return data.split(b"\r\n")[0].decode("latin-1")
+class _Client:
+    """A connection, and the patience with it: ``patience()`` seconds from ``began`` on, whatever it is that it does."""
+
+    def __init__(self, connection: Any, handler: Handler, patience: Callable[[], float]) -> None:
+        self._connection, self._now, self._patience = connection, handler.now, patience
+        self.began = handler.now()
+
+    def _wait(self) -> None:
+        left = self.began + self._patience() - self._now()
+        if left <= 0:
+            raise TimeoutError("it has taken too long")
+        self._connection.settimeout(min(left, _LOOK))
+
+    def read(self) -> bytes:
+        """The first line and the headers; more than ``_MOST_BYTES`` if there are more. Raises OSError."""
+        data = bytearray()
+        while len(data) <= _MOST_BYTES:
+            self._wait()
+            try:
+                more = self._connection.recv(4096)
+            except TimeoutError:
+                continue
+            data += more
+            end = data.find(b"\r\n\r\n", max(0, len(data) - len(more) - 3))
+            if end >= 0 or not more:
+                return bytes(data[:end] if end >= 0 else data)
+        return bytes(data)
+
+    def send(self, data: bytes) -> None:
+        """Send all of ``data``. Raises OSError."""
+        rest = memoryview(data)
+        while rest:
+            self._wait()
+            try:
+                rest = rest[self._connection.send(rest) :]
+            except TimeoutError:
+                continue
+
+
+def _refusal(status: int, text: str) -> Answer:
+    return Answer(status, "text/plain; charset=utf-8", f"{text}\n".encode())
+
+
+def _is_here(host: str) -> bool:
+    """Whether ``host`` is an IP address or localhost: a name of the DNS may be anybody's."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if name.lower() == "localhost" or not host:
+        return True
+    family = socket.AF_INET6 if ":" in name else socket.AF_INET
+    try:
+        socket.inet_pton(family, name)
+    except (OSError, ValueError):
+        return False
+    return True

@@ -167,7 +167,9 @@ class TestHealth:
         consumer = opened("classic")
         consumer.consume()
         assert consumer.health()["live"]
-        health = until(lambda: not (found := consumer.health(stuck_after_s=0.05))["live"] and found)
+        health = until(lambda: not (found := consumer.health(stuck_after_s=0.05))["ready"] and found)
+        assert health["live"]
+        health = until(lambda: not (found := consumer.health(dead_after_s=0.05))["live"] and found)
         assert not health["ready"]
         assert health["reasons"][0].startswith("partition 0 has not moved for 0 s: it is at offset 1, 3 behind the end")
         consumer.consume()
