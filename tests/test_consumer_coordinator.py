@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
-from managedconsumer import OffsetAndMetadata, TopicPartition
+from managedconsumer import KafkaClient, OffsetAndMetadata, SubscriptionState, TopicPartition
+from managedconsumer import errors as err
 from managedconsumer.coordinator.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
+from managedconsumer.coordinator.consumer import ConsumerCoordinator
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment
+from managedconsumer.observe.metrics import Metrics
 from managedconsumer.testing import MemoryBroker
 from tests.memberkit import TOPIC, Member, forbid_describing, grow
 
@@ -207,3 +210,17 @@ def test_a_forgotten_coordinator_is_collected(make: Make) -> None:
     made.leave("a test", 1.0)
     link.close()
     member.coordinator = make().coordinator
+
+
+def test_what_it_offers_to_a_group_it_knows_after_a_subscription(broker: MemoryBroker) -> None:
+    """As in kafka-python: an empty offer would make a member that never gets a partition."""
+    client = KafkaClient(broker.bootstrap)
+    subscription = SubscriptionState("earliest")
+    coordinator = ConsumerCoordinator(client, subscription, Metrics(), group_id="g")
+    try:
+        with pytest.raises(err.IllegalStateError, match="has not subscribed to topics"):
+            coordinator.group_protocols()
+        subscription.subscribe(topics=[TOPIC])
+        assert [name for name, _ in coordinator.group_protocols()] == ["range", "roundrobin"]
+    finally:
+        coordinator.close()

@@ -91,9 +91,16 @@ class ConsumerCoordinator(BaseCoordinator):
         return ConsumerProtocol.PROTOCOL_TYPE
 
     def group_protocols(self) -> Sequence[tuple[str, Any]]:
-        """``[(assignor's name, subscription blob), ...]`` in the order of the ``assignors``."""
+        """``[(assignor's name, subscription blob), ...]`` in the order of the ``assignors``.
+
+        Raises IllegalStateError before a subscription, as kafka-python's.
+        """
         with self.lock:
-            topics = set(self._subscription.subscription or ())
+            if self._subscription.subscription is None:
+                raise err.IllegalStateError(
+                    "the consumer has not subscribed to topics: subscription.subscribe() does it"
+                )
+            topics = set(self._subscription.subscription)
             owned = self._subscription.assigned_partitions()
         return self._negotiation.protocols(topics, owned, self.generation)
 

@@ -89,7 +89,9 @@ def test_data_is_kept_between_runs_unless_fresh(cli: Cli, tmp_path: Path) -> Non
     meta = next(tmp_path.glob("state/kafka-4.3.0-1/node-1/data/meta.properties"))
     cluster = meta.read_text()
     assert "log.retention.ms=12345" in (meta.parent.parent / "server.properties").read_text()
-    assert cli("broker", "start", "--port", "0").returncode == 0
+    again = cli("broker", "start", "--port", "0")
+    assert again.returncode == 0
+    assert f"Going on with the data of an earlier run, no topic, in {tmp_path}/state/kafka-4.3.0-1" in again.stderr
     assert meta.read_text() == cluster
     cli("broker", "stop")
     assert cli("broker", "start", "--port", "0", "--fresh").returncode == 0

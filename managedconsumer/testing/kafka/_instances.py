@@ -170,7 +170,18 @@ def prepare(
             (home / "devbroker.json").unlink(missing_ok=True)
         finally:
             lock.release()
+    elif (earlier := earlier_run(home)) is not None:
+        topics = "no topic" if not earlier else "1 topic" if len(earlier) == 1 else f"{len(earlier)} topics"
+        progress(f"Going on with the data of an earlier run, {topics}, in {home}; --fresh removes it.")
     return broker
+
+
+def earlier_run(home: Path) -> set[str] | None:
+    """The topics of an earlier run's data, without Kafka's own; None where there is no data."""
+    if not any(home.glob("node-*/data/meta.properties")):
+        return None
+    folders = (path.name.rpartition("-") for path in home.glob("node-*/data/*-*") if path.is_dir())
+    return {topic for topic, _, number in folders if number.isdecimal() and not topic.startswith("__")}
 
 
 def ensure_running(
