@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 from managedconsumer import errors as err
 from managedconsumer.compat.membership import RangeProtocol
 from managedconsumer.compat.private import PykafkaMemberNames
-from managedconsumer.config import ConsumerOptions, GroupOptions, OffsetReset, check_bool, check_group, check_names
+from managedconsumer.config import (
+    ConsumerOptions,
+    GroupOptions,
+    OffsetReset,
+    check_bool,
+    check_group,
+    check_names,
+    no_dict,
+)
 from managedconsumer.consumers.insight import Health
 from managedconsumer.consumers.life import GroupLives
 from managedconsumer.consumers.machines import AssignorChoice, error_handlers
@@ -47,6 +55,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
 
     _session: Session
 
+    @no_dict
     def __init__(
         self,
         topic: Any,
@@ -85,7 +94,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
             warnings.warn(
                 "ZooKeeper arguments are ignored: Kafka 4 has no ZooKeeper, and the group protocol is used instead",
                 DeprecationWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         self._initialise(
             topic,

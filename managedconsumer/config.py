@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import wraps
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any, Callable, ClassVar, Iterable, Literal, ParamSpec
+from typing import Any, Callable, ClassVar, Iterable, Literal, Mapping, ParamSpec
 
 from managedconsumer.errors import ConfigurationError, UnicodeException
 from managedconsumer.structs import OffsetResetStrategy, OffsetType
@@ -144,6 +144,7 @@ def names_checked(*known: type[_Options]) -> Callable[[Callable[_P, None]], Call
 
         @wraps(init)
         def checked(*args: _P.args, **given: _P.kwargs) -> None:
+            refuse_dict(*args[:2])
             if not own.issuperset(given):
                 check_names(type(args[0]).__name__, [name for name in given if name not in own], *known)
             init(*args, **given)
@@ -151,6 +152,29 @@ def names_checked(*known: type[_Options]) -> Callable[[Callable[_P, None]], Call
         return checked
 
     return decorate
+
+
+def no_dict(init: Callable[_P, None]) -> Callable[_P, None]:
+    """A decorator for a constructor whose first argument is no dict: see :func:`refuse_dict`."""
+
+    @wraps(init)
+    def checked(*args: _P.args, **given: _P.kwargs) -> None:
+        refuse_dict(*args[:2])
+        init(*args, **given)
+
+    return checked
+
+
+def refuse_dict(callee: object, first: object = None) -> None:
+    """Raise TypeError for options in a dict, as confluent-kafka takes them; it says what to write."""
+    if isinstance(first, Mapping):  # not shown: it may have a password
+        name = callee if isinstance(callee, str) else type(callee).__name__
+        group = "consumer_group='billing'" if name == "SimpleConsumer" else "'billing'"
+        example = "'localhost:9092'" if name == "KafkaClient" else f"'orders', 'localhost:9092', {group}"
+        raise TypeError(
+            f"{name}() takes no dict of options, as confluent-kafka's clients do: write {name}({example}, ...), with "
+            "each option as a keyword argument"
+        )
 
 
 def unexpected_argument(callee: str, name: str, known: Iterable[str]) -> TypeError:

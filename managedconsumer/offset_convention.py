@@ -20,6 +20,9 @@ from typing import Any
 from managedconsumer.config import wrong_kind, wrong_value
 from managedconsumer.structs import OffsetAndMetadata, OffsetType
 
+#: As ``auto_offset_reset`` and ``read()`` say it.
+_NAMED = {"earliest": OffsetType.EARLIEST, "latest": OffsetType.LATEST}
+
 
 def held_from_position(position: int | None) -> int:
     """The *last consumed* offset for a *next* offset; -2 when nothing can have been consumed.
@@ -45,8 +48,10 @@ def target_of(value: Any, what: str) -> tuple[str, int]:
         import calendar
 
         return "lookup", max(0, calendar.timegm(tuple_) * 1000 + value.microsecond // 1000)
+    if isinstance(value, str) and value in _NAMED:
+        return "lookup", _NAMED[value]
     if isinstance(value, bool) or not isinstance(value, Integral):
-        allowed = "an int (the offset last consumed), OffsetType.EARLIEST, OffsetType.LATEST or a datetime"
+        allowed = "an int (the offset last consumed), 'earliest' or 'latest' (also as OffsetType) or a datetime"
         raise wrong_kind(f"{what}: the target", value, allowed)
     number = int(value)
     if number in (OffsetType.EARLIEST, OffsetType.LATEST):

@@ -9,7 +9,15 @@ import weakref
 from typing import TYPE_CHECKING, Any, Iterable
 
 from managedconsumer import errors as err
-from managedconsumer.config import ConsumerOptions, OffsetReset, check_bool, check_group, check_names, wrong_kind
+from managedconsumer.config import (
+    ConsumerOptions,
+    OffsetReset,
+    check_bool,
+    check_group,
+    check_names,
+    no_dict,
+    wrong_kind,
+)
 from managedconsumer.consumers.offsets_api import ConsumerAPI
 from managedconsumer.consumers.session import Session
 from managedconsumer.consumers.stopping import LifeAPI
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
 class SimpleConsumer(ConsumerAPI):
     """Reads all (or the given) partitions of a topic from one process."""
 
+    @no_dict
     def __init__(
         self,
         topic: Any,

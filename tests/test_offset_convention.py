@@ -81,9 +81,14 @@ def test_a_target_of_another_kind_is_named(value: Any) -> None:
     with pytest.raises(TypeError) as caught:
         target_of(value, "t-0")
     assert str(caught.value) == (
-        "t-0: the target must be an int (the offset last consumed), OffsetType.EARLIEST, OffsetType.LATEST or a "
+        "t-0: the target must be an int (the offset last consumed), 'earliest' or 'latest' (also as OffsetType) or a "
         f"datetime, not {type(value).__name__}: {value!r}"
     )
+
+
+def test_both_ends_have_the_names_that_other_options_have() -> None:
+    assert target_of("earliest", "t-0") == ("lookup", -2)
+    assert target_of("latest", "t-0") == ("lookup", -1)
 
 
 def test_a_negative_target_is_named() -> None:

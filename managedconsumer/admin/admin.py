@@ -268,7 +268,11 @@ class Admin:
             info = self._cluster.refresh([topic]).topics.get(topic)
         if info is None or info.error_code:
             code = 3 if info is None else info.error_code
-            raise err.error_for_code(code, f"topic {topic!r}")
+            missing = code == err.UnknownTopicOrPartition.ERROR_CODE
+            text = (
+                f"there is no topic {topic!r} that this user may see" if missing else f"topic {topic!r} cannot be read"
+            )
+            raise err.error_for_code(code, text)
         strangers = sorted(set(numbers or ()) - set(info.partitions))
         if strangers:
             text = f"topic {topic!r} has no partition {strangers[0]}: it has {len(info.partitions)}"

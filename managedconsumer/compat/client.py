@@ -12,9 +12,9 @@ from managedconsumer.compat import naming
 from managedconsumer.compat.cluster import Cluster, TopicDict
 from managedconsumer.compat.parts import Broker
 from managedconsumer.compat.tls import choose_security
-from managedconsumer.config import check_bool, check_int, wrong_value
+from managedconsumer.config import check_bool, check_int, refuse_dict, wrong_value
+from managedconsumer.runtime.cluster.cluster import PLAIN, parse_bootstrap
 from managedconsumer.runtime.cluster.cluster import Cluster as RuntimeCluster
-from managedconsumer.runtime.cluster.cluster import parse_bootstrap
 from managedconsumer.runtime.net.connection import ConnectionSettings
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.runtime.waiting.handlers import default_handler
@@ -80,6 +80,7 @@ class KafkaClient:
         client_id: str | bytes = "managedconsumer",
         **security_options: Unpack[SecurityOptions],
     ) -> None:
+        refuse_dict(self, hosts)
         if zookeeper_hosts is not None:
             _warn_of_zookeeper(hosts, zookeeper_hosts)
         _check_version(broker_version)
@@ -103,8 +104,10 @@ class KafkaClient:
         )
         try:
             self._runtime.refresh()
-        except BaseException:
+        except BaseException as error:
             self._runtime.close()
+            if isinstance(error, PLAIN):
+                raise error.with_traceback(None) from error.__cause__
             raise
         self.cluster = Cluster(self._runtime, owned=True, exclude_internal_topics=hidden, socket_timeout_ms=timeout)
 

@@ -11,7 +11,7 @@ from managedconsumer.admin import moments
 from managedconsumer.admin.admin import Admin
 from managedconsumer.compat.accept import accept_cluster, accept_topic
 from managedconsumer.config import ISOLATION_LEVELS, Isolation, check_choice
-from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.cluster.cluster import PLAIN, Cluster
 from managedconsumer.runtime.fetch_range import RangeLimits
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Message, arrow
@@ -157,8 +157,10 @@ def _find(
     try:
         numbers = None if partitions is None else list(partitions)
         first, behind = (admin.offsets_at(choice.names[0], place, numbers) for place in places)
-    except BaseException:
+    except BaseException as error:
         _close(admin, mine)
+        if isinstance(error, PLAIN):
+            raise error.with_traceback(None) from error.__cause__
         raise
     limits = RangeLimits(isolation_level=ISOLATION_LEVELS[isolation_level])
     return admin, mine, {tp: (first[tp], behind[tp]) for tp in sorted(first) if first[tp] < behind[tp]}, limits

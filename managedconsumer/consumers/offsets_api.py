@@ -185,7 +185,8 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
     # -- positions ------------------------------------------------------------------------------------
 
     def reset_offsets(self, partition_offsets: Any = None) -> None:
-        """Move positions: ``[(partition, last consumed), ...]`` or a dict, with -2, -1 or a datetime for look-ups.
+        """Move positions: ``[(partition, last consumed), ...]`` or a dict; "earliest" (-2), "latest" (-1) and datetimes
+        are looked up.
 
         ``None``: every partition to ``auto_offset_reset``. A datetime gives the first message at or after it, the end
         if there is none. Nothing is committed by it. Raises what a look-up raises; then no position has changed.

@@ -15,7 +15,7 @@ from managedconsumer.config import ConsumerOptions
 from managedconsumer.consumers.positioning import Positioning
 from managedconsumer.fetch.plan import FetchLimits
 from managedconsumer.offset_convention import held_from_position
-from managedconsumer.runtime.cluster.cluster import PASSING
+from managedconsumer.runtime.cluster.cluster import PASSING, PLAIN
 from managedconsumer.runtime.cluster.starting import StartPatience, stopped_while_starting
 from managedconsumer.runtime.engine.accelerator import warn_if_missing
 from managedconsumer.runtime.engine.committer import Committer, MemberIdentity
@@ -90,6 +90,8 @@ class Session:
                 undo(_STOP_TIMEOUT if wanted is None else wanted)
                 if self.engine.stop_wanted and isinstance(error, PASSING):
                     raise stopped_while_starting() from error
+                if isinstance(error, PLAIN):
+                    raise error.with_traceback(None) from error.__cause__
                 raise
             finally:
                 self.starting = False

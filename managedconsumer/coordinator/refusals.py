@@ -78,7 +78,7 @@ def _text(code: int, asking: Asking, offered: Sequence[str]) -> str | None:
         codes.INVALID_GROUP_ID: "the broker does not accept the name of the group",
         codes.INVALID_SESSION_TIMEOUT: (
             f"session_timeout_ms={asking.session_timeout_ms} is out of the range that the broker allows "
-            "(group.min.session.timeout.ms to group.max.session.timeout.ms there)"
+            "(group.min.session.timeout.ms to group.max.session.timeout.ms there: 6000 to 1800000 by default)"
         ),
         codes.TOPIC_AUTHORIZATION_FAILED: (
             "a topic of the subscription is not authorized: the user needs an ACL that allows the operations Read and "

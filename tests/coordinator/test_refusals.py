@@ -89,7 +89,7 @@ TEXTS = {
     24: "the broker does not accept the name of the group",
     26: (
         "session_timeout_ms=1000 is out of the range that the broker allows (group.min.session.timeout.ms to "
-        "group.max.session.timeout.ms there)"
+        "group.max.session.timeout.ms there: 6000 to 1800000 by default)"
     ),
     29: (
         "a topic of the subscription is not authorized: the user needs an ACL that allows the operations Read and "

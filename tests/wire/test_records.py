@@ -52,7 +52,7 @@ def test_message_has_pykafkas_attributes_and_kafkas(twin: ModuleType) -> None:
     assert (message.timestamp_type, message.leader_epoch, message.protocol_version) == (0, 7, 2)
     assert (message.compression_type, message.produce_attempt, message.delivery_report_q) == (0, 0, None)
     assert len(message) == 14 + 5 + 3 + 8
-    assert repr(message) == "<Message orders-3 offset 0>"
+    assert repr(message) == "<Message orders-3 offset 0 key b'key' value b'value'>"
 
 
 def test_tombstones_and_empty_messages_are_true(twin: ModuleType) -> None:

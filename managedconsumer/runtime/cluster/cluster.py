@@ -22,6 +22,14 @@ from managedconsumer.wire.protocol import schemas
 log = logging.getLogger(__name__)
 
 #: What goes wrong with connections and passes by itself.
+#: What a connection that does not come about means: the text says it, and what goes on inside of us says nothing more.
+PLAIN = (
+    err.NoBrokersAvailableError,
+    err.TlsError,
+    err.SaslAuthenticationError,
+    err.UnsupportedBrokerError,
+    err.ProtocolMismatchError,
+)
 PASSING = (
     err.NoBrokersAvailableError,
     err.SocketDisconnectedError,
@@ -34,7 +42,7 @@ def parse_bootstrap(hosts: str | bytes) -> list[tuple[str, int]]:
     """``"host:port,[::1]:port"`` as pairs; raises ConfigurationError that names the part which is wrong."""
     text = hosts.decode("ascii", "replace") if isinstance(hosts, bytes) else hosts
     if not isinstance(text, str):
-        raise TypeError(f"bootstrap servers must be a str like 'localhost:9092', not {hosts!r}")
+        raise TypeError(f"bootstrap servers must be a str like 'localhost:9092', not {type(hosts).__name__}")
     if "@" in text:  # not shown: it may have a password
         raise err.ConfigurationError(
             "a broker's address has no user and no password: write host:port, and give sasl_username and sasl_password"

@@ -73,7 +73,7 @@ def open_socket(
     except ConnectionAbortedError:
         raise
     except OSError as error:
-        raise diagnose.dial_failed(address, error, limit) from error
+        raise diagnose.dial_failed(address, error, limit) from None
     if not settings.security.uses_tls:
         return sock
     context = handler.run_blocking(settings.security.tls_context)
@@ -82,7 +82,7 @@ def open_socket(
     except (OSError, ValueError) as error:
         if hold.closed:
             raise ConnectionAbortedError("closed while connecting") from error
-        raise _failure(handler, host, port, settings, hold, error, limit) from error
+        raise _failure(handler, host, port, settings, hold, error, limit) from None
 
 
 def login_wanted(handler: Handler, host: str, port: int, settings: ConnectionSettings, hold: net.SocketHold) -> bool:

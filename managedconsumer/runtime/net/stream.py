@@ -18,6 +18,7 @@ from managedconsumer.wire.protocol import framing, schemas
 
 _MAX_CORRELATION_ID: Final = 2**31 - 1
 _LAST_WORDS_S: Final = 0.05
+_TEXT_ANSWER_S: Final = 0.5
 
 
 class Pending(NamedTuple):
@@ -120,7 +121,7 @@ class Stream:
                 error.answer = beginning_of_answer(
                     self._transport, self._hold, pending.api, pending.version, error.size, self._handler.now()
                 )
-            self._fail(error, f"while {pending.api.name} was waiting for its answer", pending)
+            self._fail(self._asked_in_text(error), f"while {pending.api.name} was waiting for its answer", pending)
             raise
 
     def _body(self, pending: Pending, frame: memoryview) -> memoryview:
@@ -156,6 +157,24 @@ class Stream:
                 return reason
         return error
 
+    def _asked_in_text(self, error: BaseException) -> BaseException:
+        """A better reason, if what was silent is no Kafka: a server of HTTP waits for the end of a line."""
+        if not isinstance(error, TimeoutError) or self.broker_ranges or self._transport is None:
+            return error
+        try:
+            self._hold.enter()
+            try:
+                deadline = self._handler.now() + _TEXT_ANSWER_S
+                self._transport.send(b"\r\n\r\n", deadline)
+                self._transport.receive_frame(self._frame_size, deadline)
+            finally:
+                self._hold.leave()
+        except errors.ProtocolMismatchError as reason:
+            return reason
+        except (OSError, errors.ProtocolError):
+            pass
+        return error
+
     def _frame_size(self, header: bytes) -> int:
         limit = self._max_frame_bytes
         if not self._pending or self._pending[0].api is not schemas.FETCH:
@@ -181,7 +200,7 @@ class Stream:
                 raise self._closed(what) from error
             meaning = self._meaning(error, what, pending)
             if meaning is not None:
-                raise (self._closed(what) if self._hold.closed else meaning) from error
+                raise (self._closed(what) if self._hold.closed else meaning) from None
         finally:
             silent = isinstance(error, TimeoutError) and self._ready and not self._hold.closed
             self.close()

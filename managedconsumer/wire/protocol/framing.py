@@ -25,7 +25,12 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _TLS_ALERT: Final = 0x15
 _TLS_RECORD_TYPES: Final = range(0x14, 0x18)
-_TEXT_PROTOCOLS: Final = {b"HTTP": "HTTP", b"SSH-": "SSH", b"220 ": "SMTP or FTP", b"-ERR": "Redis or POP3"}
+_TEXT_PROTOCOLS: Final = {
+    **dict.fromkeys((b"HTTP", b"<!DO", b"<htm", b"<HTM"), "HTTP"),
+    b"SSH-": "SSH",
+    b"220 ": "SMTP or FTP",
+    b"-ERR": "Redis or POP3",
+}
 
 
 class RequestHeader(NamedTuple):
