@@ -57,8 +57,8 @@ class Child:
         try:
             out, said = self._process.communicate(timeout=patience)
         except subprocess.TimeoutExpired:
-            self.kill()
-            raise RuntimeError(f"not ready after {patience:.0f} s") from None
+            complaint = self.kill()
+            raise RuntimeError(f"not ready after {patience:.0f} s{complaint and ': '}{complaint}") from None
         lines = out.strip().splitlines()
         if self._process.returncode or not lines:
             complaints = said.strip().splitlines() or [f"ended with {self._process.returncode}"]
@@ -66,14 +66,15 @@ class Child:
         found: dict[str, float] = json.loads(lines[-1])
         return found
 
-    def kill(self) -> None:
-        """End it and whatever it started."""
+    def kill(self) -> str:
+        """End it and whatever it started; the last line of what it complained of."""
         if self._process.poll() is None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        self._process.communicate()
+        said = self._process.communicate()[1] or ""
+        return (said.strip().splitlines() or [""])[-1][:300]
 
 
 def run(arguments: Sequence[str], extra: Mapping[str, str], patience: float) -> dict[str, float]:

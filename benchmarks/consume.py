@@ -33,7 +33,7 @@ sys.path.insert(0, str(HERE.parent))
 import children  # noqa: E402
 import results  # noqa: E402
 from catalogue import EVERYWHERE, FULL, NEW_KAFKA, OLD_KAFKA, QUICK, Peer, peers_for  # noqa: E402
-from machine import facts_of, tls_properties  # noqa: E402
+from machine import facts_of, refuse_the_twin, tls_properties  # noqa: E402
 from report import save, write  # noqa: E402
 from sections import SECTIONS, TABLES, Bench  # noqa: E402
 from workload import Cell, cell_of, fill  # noqa: E402
@@ -218,6 +218,7 @@ def main() -> None:
     if options.again:
         again(options)
     else:
+        refuse_the_twin()
         run(options)
 
 

@@ -46,6 +46,24 @@ def _librdkafka() -> str:
     return str(confluent_kafka.libversion()[0])
 
 
+def refuse_the_twin() -> None:
+    """End the program where it would measure the Python twin in place of what users install: three to ten times slower.
+
+    The checkout comes first on the path of these programs, whatever is installed.
+    """
+    from managedconsumer.spark.decoding.avro_values import compiled
+    from managedconsumer.wire import records
+
+    missing = [] if records.__impl__ == "cython" else [f"the decoder of records ({records.__impl_reason__})"]
+    if not compiled():
+        missing.append("the decoder of Avro")
+    if missing:
+        raise SystemExit(
+            f"{' and '.join(missing)} of {Path(records.__file__).parents[2]} would be the Python twin, and the figures "
+            "would be the twin's. Build it there, and run this again: python setup.py build_ext --inplace"
+        )
+
+
 def facts_of(runs: int, loads: list[float]) -> dict[str, Any]:
     """When, where and with what."""
     from managedconsumer.wire import records

@@ -29,9 +29,13 @@ class Pacer:
         command += ["--partitions", str(PARTITIONS), "--pace", str(pace), "--count", str(count)]
         self._child = Child(command)
 
-    def stop(self) -> None:
-        """End it."""
-        self._child.kill()
+    def stop(self) -> str:
+        """End it; how far it was: what a reader lacks may be the writer's fault."""
+        wrote = self._child.alive
+        complaint = self._child.kill()
+        if complaint:
+            return f"the writer had failed ({complaint})"
+        return "the writer was still writing" if wrote else "the writer had written everything"
 
 
 def _latency_messages(bench: Bench) -> tuple[int, int]:
@@ -88,7 +92,11 @@ def _one_paced(
             while child.alive and not ready.exists() and time.monotonic() < end:
                 time.sleep(0.02)
             pacer = Pacer(broker, topic, pace, count)
-            return child.result(seconds + bench.patience / 2)
+            try:
+                return child.result(seconds + bench.patience / 2)
+            except RuntimeError as error:
+                come = "its first message had come" if ready.exists() else "not even its first message had come"
+                raise RuntimeError(f"{error}; {come}, and {pacer.stop()}") from None
         finally:
             child.kill()
             if pacer is not None:

@@ -32,6 +32,7 @@ sys.path.insert(0, str(HERE.parent))
 import rebalance_report as reporting  # noqa: E402
 import results  # noqa: E402
 from groups import PARTITIONS, Group, Outcome, Pacer, judge  # noqa: E402
+from machine import refuse_the_twin  # noqa: E402
 
 from managedconsumer.testing.kafka.devbroker import DevBroker  # noqa: E402
 
@@ -166,6 +167,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--docs", type=Path, help="a document whose section '.. begin rebalance' is replaced")
     options = parser.parse_args()
+    refuse_the_twin()
     rounds = options.rounds or (2 if options.quick else 5)
     clients = [client for client in CLIENTS if client in options.clients.split(",")]
     protocols = [protocol for protocol in PROTOCOLS if protocol in options.protocols.split(",")]

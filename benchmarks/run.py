@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from machine import refuse_the_twin
+
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer.processing import offset_map
 from managedconsumer.testing import DevBroker
@@ -238,6 +240,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose names contain this")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    refuse_the_twin()
     if given.child:
         print(json.dumps(measure(Row(**json.loads(given.child[0])), given.child[1])))
         return

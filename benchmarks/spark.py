@@ -30,7 +30,7 @@ import results  # noqa: E402
 import spark_planning  # noqa: E402
 from children import Progress  # noqa: E402
 from connector import NotToBeHadError, avro, newest  # noqa: E402
-from machine import facts_of  # noqa: E402
+from machine import facts_of, refuse_the_twin  # noqa: E402
 from spark_jobs import DEFAULT, JOBS, NARROW, OURS, SOURCES, TOPICS, TUNED, measure, write_topics  # noqa: E402
 
 from managedconsumer.testing.kafka.devbroker import DevBroker  # noqa: E402
@@ -178,6 +178,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--docs", type=Path, help="a document whose section '.. begin spark' is replaced")
     options = parser.parse_args()
+    refuse_the_twin()
     options.runs = options.runs or (1 if options.quick else 5)
     options.messages = options.messages or (200_000 if options.quick else 1_000_000)
     planning = spark_planning.measure(runs=2 if options.quick else 6)

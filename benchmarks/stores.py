@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from machine import refuse_the_twin
+
 from managedconsumer import Message, TopicPartition
 from managedconsumer.stores import SQLStore
 from managedconsumer.wire.records import PartitionContext, RecordChunk
@@ -141,6 +143,7 @@ def main() -> None:
     )
     parser.add_argument("--directory", type=Path, help="where the databases are made (a real disk)")
     options = parser.parse_args()
+    refuse_the_twin()
     for name, server in (("sqlite", sqlite), ("postgresql", postgresql)):
         with tempfile.TemporaryDirectory(dir=options.directory) as at, server(Path(at), options.journal) as connect:
             measure(name, connect, options.rows, options.batches, options.rounds)

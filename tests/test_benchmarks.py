@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -235,3 +238,40 @@ def test_sparks_goals_are_ratios_to_the_connector(load: Load) -> None:
         ["1.00", "met"],
         ["NOT", "MET"],
     ]
+
+
+@pytest.mark.parametrize("program", ["consume", "spark", "rebalance", "run", "stores"])
+def test_a_benchmark_refuses_to_measure_the_twin(program: str) -> None:
+    """The checkout comes first on the path: where it is not built, figures of Python were printed as ours."""
+    if program == "spark":
+        pytest.importorskip("pyspark")
+    ended = subprocess.run(
+        [sys.executable, str(BENCHMARKS / f"{program}.py")],
+        env={**os.environ, "MANAGEDCONSUMER_IMPL": "python", "PYTHONPATH": str(BENCHMARKS.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "would be the Python twin" in ended.stderr
+    assert "python setup.py build_ext --inplace" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_paced_row_that_fails_says_whose_fault_it_may_be(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    paced, bench, children = load("paced"), load("bench"), load("children")
+    monkeypatch.setattr(paced, "small_topics", lambda *_: contextlib.nullcontext("topic"))
+    monkeypatch.setattr(paced, "probe_arguments", lambda *_, **__: ["-c", "import time; time.sleep(60)"])
+    monkeypatch.setattr(paced.Pacer, "__init__", broken_pacer)
+    setting = bench.Bench({}, 1, True, 2.0, children.Progress(0.0), {})
+    broker = type("Broker", (), {"bootstrap": "127.0.0.1:1"})
+    probe = bench.Probe("ours", "ours")
+    with pytest.raises(RuntimeError, match=r"not ready after 1 s; not even its first message .*RuntimeError: no disk"):
+        paced._one_paced(setting, probe, broker, "latency", 500, 10, 0.0, {})
+
+
+def broken_pacer(self: Any, *_: object) -> None:
+    import children
+
+    self._child = children.Child(["-c", "raise RuntimeError('no disk')"])
