@@ -21,7 +21,7 @@ from managedconsumer.spark.columns import ERRORS, check_names
 from managedconsumer.spark.pace import LONGEST_DELAY, seconds
 from managedconsumer.spark.positions import AUTO, CONFLICTS
 from managedconsumer.spark.security import security_from
-from managedconsumer.spark.where import Where, ending, flag, json_object, number, starting
+from managedconsumer.spark.where import Where, ending, flag, json_object, number, starting, without_secrets
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS, DEFAULT_COLUMNS
 
@@ -94,8 +94,9 @@ class SourceOptions:
     min_partitions: int | None
     fail_on_data_loss: bool
     columns: tuple[str, ...]
-    store: str | None
-    claims: str | None
+    # These may hold a password.
+    store: str | None = field(repr=False)
+    claims: str | None = field(repr=False)
     value: ValueFormat | None
     patience: float
     min_offsets: int | None = None
@@ -197,7 +198,7 @@ class SourceOptions:
             else:
                 objects_at(place)
         except (ConfigurationError, MissingPackageError, ValueError) as error:
-            raise ConfigurationError(f"claims cannot be kept at {place!r}: {error}") from error
+            raise ConfigurationError(f"claims cannot be kept at {without_secrets(place)!r}: {error}") from error
 
     @property
     def group_protocol(self) -> str:

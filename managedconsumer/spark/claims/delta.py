@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlparse
 
 from managedconsumer.errors import ConfigurationError, MissingPackageError
 from managedconsumer.spark.claims.tables import Ends, TableClaims, schema
+from managedconsumer.spark.where import without_secrets
 from managedconsumer.stores import delta_commits
 from managedconsumer.structs import TopicPartition
 
@@ -37,7 +38,7 @@ class DeltaClaims(TableClaims):
             )
 
     def __repr__(self) -> str:
-        return f"DeltaClaims({self._path!r})"
+        return f"DeltaClaims({without_secrets(self._path)!r})"
 
     def _look(self, *, make: bool) -> Any:
         """See :meth:`TableClaims._look`."""
@@ -91,6 +92,6 @@ def _path(url: str) -> str:
     parsed = urlparse(url)
     if scheme != SCHEME or parsed.netloc or len(parsed.path) < 2:
         raise ConfigurationError(
-            f"{url!r}: a Delta table of claims is delta:///absolute/path or delta+s3://bucket/path, for example"
+            f"{without_secrets(url)!r}: a Delta table of claims is delta:///absolute/path or delta+s3://bucket/path, for example"
         )
     return unquote(parsed.path)

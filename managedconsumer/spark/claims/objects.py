@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlparse
 
 from managedconsumer.errors import ConfigurationError, MissingPackageError
+from managedconsumer.spark.where import without_secrets
 
 
 class Objects(Protocol):
@@ -135,7 +136,7 @@ class FsspecObjects:
         self._url = url
 
     def __repr__(self) -> str:
-        return f"FsspecObjects({self._url!r})"
+        return f"FsspecObjects({without_secrets(self._url)!r})"
 
     def create(self, name: str, content: bytes) -> bool:
         """See :meth:`Objects.create`."""
@@ -204,7 +205,7 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     if parsed.scheme == "file":
         return Path(unquote(parsed.path)).absolute()
     if "://" in text:
-        raise ConfigurationError(f"{text!r}: this needs a local (or NFS) directory, not {parsed.scheme}")
+        raise ConfigurationError(f"{without_secrets(text)!r}: this needs a local (or NFS) directory, not {parsed.scheme}")
     return Path(text).expanduser().absolute()
 
 

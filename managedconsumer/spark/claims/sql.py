@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlparse
 from managedconsumer.errors import ConfigurationError, MissingPackageError
 from managedconsumer.spark.claims.log import Winners
 from managedconsumer.spark.ranges import OffsetRange, Ranges
+from managedconsumer.spark.where import without_secrets
 from managedconsumer.structs import TopicPartition
 
 #: The schemes of ``store`` that are databases.
@@ -199,7 +200,7 @@ def _driver(url: str) -> tuple[Callable[[], Any], str]:
         path = unquote(parsed.path).removeprefix("/")
         if parsed.netloc or not path:
             raise ConfigurationError(
-                f"{url!r}: a SQLite database is sqlite:////absolute/path.db or sqlite:///relative.db"
+                f"{without_secrets(url)!r}: a SQLite database is sqlite:////absolute/path.db or sqlite:///relative.db"
             )
         return lambda: sqlite3.connect(path, timeout=_BUSY, isolation_level=None), "?"
     if parsed.scheme == "postgresql":
@@ -207,5 +208,12 @@ def _driver(url: str) -> tuple[Callable[[], Any], str]:
             psycopg: Any = importlib.import_module("psycopg")
         except ImportError:
             raise MissingPackageError("claims in PostgreSQL need psycopg: pip install 'psycopg[binary]>=3'") from None
+        try:
+            psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.ProgrammingError:  # its text holds the whole URL
+            raise ConfigurationError(
+                f"{without_secrets(url)!r}: PostgreSQL's library cannot read this URL. Special characters in user and "
+                "password have to be quoted (urllib.parse.quote)"
+            ) from None
         return lambda: psycopg.connect(url), "%s"
-    raise ConfigurationError(f"{url!r}: claims can be kept in sqlite:/// and postgresql:// databases")
+    raise ConfigurationError(f"{without_secrets(url)!r}: claims can be kept in sqlite:/// and postgresql:// databases")
