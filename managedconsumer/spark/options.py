@@ -17,6 +17,7 @@ from managedconsumer.errors import ConfigurationError, MissingPackageError
 from managedconsumer.runtime.cluster.cluster import parse_bootstrap
 from managedconsumer.runtime.fetch_range import RangeLimits
 from managedconsumer.runtime.net.settings import ConnectionSettings
+from managedconsumer.spark.catalog import of_user
 from managedconsumer.spark.columns import ERRORS, check_names
 from managedconsumer.spark.pace import LONGEST_DELAY, seconds
 from managedconsumer.spark.positions import AUTO, CONFLICTS
@@ -110,7 +111,7 @@ class SourceOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         """Read the options of a ``spark.read`` or ``spark.readStream``; raises ConfigurationError."""
-        given = {name.lower(): str(value) for name, value in options.items()}
+        given = of_user({name.lower(): str(value) for name, value in options.items()})
         kafka = {name[6:]: value for name, value in given.items() if name.startswith("kafka.")}
         own = {name: value for name, value in given.items() if not name.startswith("kafka.")}
         _refuse_unknown(own, kafka)
@@ -118,7 +119,8 @@ class SourceOptions:
         if not bootstrap:
             raise ConfigurationError(
                 "the option kafka.bootstrap.servers is missing: "
-                '.option("kafka.bootstrap.servers", "localhost:9092"), for example'
+                '.option("kafka.bootstrap.servers", "localhost:9092"), for example. (A table whose columns you have '
+                "named yourself keeps no options: CREATE TABLE ... USING managedkafka OPTIONS (...) without columns does)"
             )
         parse_bootstrap(bootstrap)
         group = own.get("group.id") or kafka.get("group.id") or None

@@ -39,6 +39,7 @@ except ImportError as error:
         "(what the extra 'managedconsumer[spark]' brings)"
     ) from error
 
+from managedconsumer.spark.catalog import metadata_of, with_those_of
 from managedconsumer.spark.collection import freeze_modules, no_collection
 from managedconsumer.spark.columns import ERRORS, RANGE
 from managedconsumer.spark.migration import batch_between
@@ -113,16 +114,19 @@ class ManagedKafkaSource(DataSource):
     def schema(self) -> T.StructType:
         """Spark's Kafka schema, or those columns of it that the options ask for."""
         options = _parse(self.options)
-        types = _types(options)
-        return T.StructType([T.StructField(name, types[name]) for name in options.columns])
+        types, note = _types(options), metadata_of(self.options)
+        first = options.columns[0]
+        return T.StructType(
+            [T.StructField(name, types[name], metadata=note if name == first else None) for name in options.columns]
+        )
 
     def reader(self, schema: Any) -> ManagedKafkaReader:
         """For ``spark.read``."""
-        return ManagedKafkaReader(_for_schema(dict(self.options), schema))
+        return ManagedKafkaReader(_for_schema(self.options, schema))
 
     def streamReader(self, schema: Any) -> ManagedKafkaStreamReader:  # noqa: N802 (Spark's name)
         """For ``spark.readStream``."""
-        return ManagedKafkaStreamReader(_for_schema(dict(self.options), schema), type(self).rebalance_listener)
+        return ManagedKafkaStreamReader(_for_schema(self.options, schema), type(self).rebalance_listener)
 
 
 def _parse(options: Mapping[str, str]) -> SourceOptions:
@@ -136,8 +140,9 @@ def _parse(options: Mapping[str, str]) -> SourceOptions:
             raise problem from None
 
 
-def _for_schema(options: dict[str, str], schema: Any) -> dict[str, str]:
-    """The user's own schema chooses columns, too."""
+def _for_schema(given: Mapping[str, str], schema: Any) -> dict[str, str]:
+    """The user's own schema chooses columns, too; that of a table has the table's options."""
+    options = with_those_of(schema, given)
     known = _types(_parse(options))
     for field in schema.fields:
         if known.get(field.name) != field.dataType:

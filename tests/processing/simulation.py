@@ -8,7 +8,11 @@ checks after each step what ``run()`` promises:
 * what a commit or its map says to be finished is, and is not started again by whoever reads it;
 * maps stay within their bound, and what is in hand within its own;
 * when a worker finds nothing to do, no partition waits of which little is in hand;
-* nothing of a partition that is held starts, no result of a lost one counts;
+* nothing of a partition that is held or paused starts, no result of a lost one counts;
+* retention, a log that was cut and a topic that was made anew take nothing from what is in hand and still in the log's
+  past: it is worked on, and no commit passes it before;
+* after a seek, and where a partition comes back, no key (no partition) is worked on twice at a time in one process;
+* what a paused partition has in hand leaves room to the others;
 * a failed message is not tried again before its time, nor more often than allowed;
 * in the end everything has been finished.
 """
@@ -19,12 +23,12 @@ import argparse
 import random
 import sys
 import time
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable
 
 from managedconsumer.processing import offset_map
 from managedconsumer.processing.offset_map import OffsetMap
-from managedconsumer.processing.strands import Part, Strand
+from managedconsumer.processing.strands import Part, State, Strand
 from managedconsumer.processing.values import KEY, NONE, PARTITION, Plan, Retry
 from managedconsumer.processing.work import Work
 from managedconsumer.structs import TopicPartition
@@ -32,13 +36,22 @@ from managedconsumer.structs import TopicPartition
 _STEPS = 220
 
 
+#: A record: its partition, its offset, and which log it is of (a log that was cut or made anew is another one).
+Place = tuple[TopicPartition, int, int]
+
+
 @dataclass(frozen=True, eq=False)
 class Note:
-    """A message."""
+    """A message. Whoever reads a record again gets another one."""
 
     tp: TopicPartition
     offset: int
     partition_key: bytes | None
+    log: int = 0
+
+    @property
+    def place(self) -> Place:
+        return self.tp, self.offset, self.log
 
 
 @dataclass
@@ -66,9 +79,10 @@ class Member:
         self.gates: dict[TopicPartition, Gate] = {}
         self.position: dict[TopicPartition, int] = {}
         self.skipped: dict[TopicPartition, tuple[int, OffsetMap | None]] = {}
-        self.finished: set[tuple[TopicPartition, int]] = set()
-        self.reported: set[tuple[TopicPartition, int]] = set()
-        self.failed: dict[Note, tuple[int, float]] = {}
+        self.taken: set[Place] = set()
+        self.finished: set[Place] = set()
+        self.reported: set[Place] = set()
+        self.failed: dict[Place, tuple[int, float]] = {}
         self.hands = [Hand() for _ in range(world.workers)]
         self.draining: set[TopicPartition] = set()
 
@@ -92,13 +106,38 @@ class Member:
         self.draining = set()
 
     def lose(self, tps: set[TopicPartition]) -> None:
-        self.work.forget(tps)
+        self.forget(tps)
         for tp in tps:
             del self.gates[tp], self.position[tp], self.skipped[tp]
-        self.finished = {done for done in self.finished if done[0] not in tps}
-        self.reported &= self.finished
-        self.failed = {note: failure for note, failure in self.failed.items() if note.tp not in tps}
         self.draining -= tps
+
+    def forget(self, tps: set[TopicPartition]) -> None:
+        """Nothing of these that is in hand counts any more."""
+        self.work.forget(tps)
+        self._forget(lambda place: place[0] in tps)
+
+    def _forget(self, gone: Callable[[Place], bool]) -> None:
+        self.taken = {place for place in self.taken if not gone(place)}
+        self.finished = {place for place in self.finished if not gone(place)}
+        self.reported &= self.finished
+        self.failed = {place: failure for place, failure in self.failed.items() if not gone(place)}
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        self.forget({tp})
+        self.position[tp], self.skipped[tp] = offset, (0, None)
+
+    def cut(self, tp: TopicPartition, offset: int) -> None:
+        """The log has another record at ``offset`` than the one that was read, or none before it."""
+        self.work.cut(tp, offset)
+        self._forget(lambda place: place[0] == tp and place[1] >= offset)
+        base, known = self.skipped[tp]
+        if tp not in self.work.parts:  # as the engine does: what was not looked at yet is not believed
+            known = None
+        self.position[tp], self.skipped[tp] = offset, (base, known and known.below(offset))
+
+    def pause(self, tp: TopicPartition) -> None:
+        self.gates[tp].paused = not self.gates[tp].paused
+        self.work.interrupt()
 
     def busy(self, tps: set[TopicPartition]) -> bool:
         return any(hand.begun and hand.strands[0].touches(tps) for hand in self.hands)
@@ -107,12 +146,17 @@ class Member:
 
     def fetch(self, chance: random.Random) -> None:
         work = self.work
-        there = [tp for tp, gate in self.gates.items() if not gate.held and not self.is_full(tp) and self.left(tp)]
+        for tp, start in self.world.start.items():
+            if tp in self.gates and self.position[tp] < start:  # OFFSET_OUT_OF_RANGE
+                self.cut(tp, start)
+        free = [tp for tp, gate in self.gates.items() if not (gate.held or gate.paused or self.is_full(tp))]
+        there = [tp for tp in free if self.left(tp)]
         room = work.room()
         if not there or room <= 0:
             return
         tp = chance.choice(sorted(there))
-        notes = self.left(tp)[: chance.randint(1, min(room, 12))]
+        notes = [replace(note) for note in self.left(tp)[: chance.randint(1, min(room, 12))]]
+        self.taken |= {note.place for note in notes}
         part = work.parts.get(tp)
         if part is None:
             part = work.open(tp, self.gates[tp], self.skipped[tp][1])
@@ -135,6 +179,8 @@ class Member:
             hand.strands, hand.era, hand.place = work.take(chance.randint(1, 6), now), work.era, 0
             for strand in hand.strands:
                 self.world.check_strand(self, strand)
+            if not hand.strands:
+                self.world.check_room(self)
             for part in work.parts.values() if not hand.strands else ():
                 little = len(part.pending) < 2 * work.room() and part.map_fits(self.world.map_room)
                 assert not (part.full and little), f"{part.tp} waits, though little of it is in hand"
@@ -157,9 +203,9 @@ class Member:
         if chance.random() < world.fails:
             error = ValueError("no luck") if chance.random() < 0.9 else KeyError("never again")
             if work.again(strand, hand.place, error):
-                for note in (note for note in notes if world.part_of(strand, note).alive):
-                    times, _ = self.failed.get(note, (0, 0.0))
-                    self.failed[note] = times + 1, world.now + world.retry.first_ms / 1000.0
+                for note in (note for note in notes if world.part_of(strand, note).has(note)):
+                    times, _ = self.failed.get(note.place, (0, 0.0))
+                    self.failed[note.place] = times + 1, world.now + world.retry.first_ms / 1000.0
                 self.report(hand, failed=True, chance=chance.random())
                 return
         world.has_finished(self, strand, notes)
@@ -175,16 +221,16 @@ class Member:
         """All messages of some strands are finished."""
         notes = [note for strand in hand.through for note in strand.running]
         for strand in hand.through:
-            ours = [note for note in strand.running if self.world.part_of(strand, note).alive]
-            self.reported |= {(note.tp, note.offset) for note in ours}
+            ours = [note for note in strand.running if self.world.part_of(strand, note).has(note)]
+            self.reported |= {note.place for note in ours}
         assert self.work.finish(hand.through) == len(notes)
         hand.through = []
 
     def report(self, hand: Hand, **how: Any) -> None:
         strand, place = hand.strands.pop(0), hand.place
         hand.place = 0
-        ours = [note for note in strand.running[:place] if self.world.part_of(strand, note).alive]
-        self.reported |= {(note.tp, note.offset) for note in ours}
+        ours = [note for note in strand.running[:place] if self.world.part_of(strand, note).has(note)]
+        self.reported |= {note.place for note in ours}
         self.work.report(strand, place, self.world.now, **how)
 
 
@@ -208,30 +254,75 @@ class World:
         # The shortest map has 15 characters (a version, a kind, and a head of 10 bytes).
         self.map_room = chance.choice((15, 17, 20, 400))
         self.fails = chance.choice((0.0, 0.1, 0.4))
-        keys: list[bytes | None] = [b"%d" % n for n in range(chance.choice((1, 3, 30)))]
-        keys += [None] * chance.choice((0, 3))
+        self.keys: list[bytes | None] = [b"%d" % n for n in range(chance.choice((1, 3, 30)))]
+        self.keys += [None] * chance.choice((0, 3))
+        # How often something befalls a log or a partition, beside rebalances and crashes.
+        self.trouble = chance.choice((0.0, 0.0, 0.02, 0.06))
+        self.logs = 0
+        self.start: dict[TopicPartition, int] = {}
         self.log: dict[TopicPartition, list[Note]] = {}
+        self.true: set[Place] = set()
+        # What nobody has to work on: a seek went past it, or it was deleted before it was read.
+        self.excused: set[Place] = set()
+        self.before: dict[Place, Place] = {}
         for number in range(chance.randint(1, 3)):
-            tp, offset, notes = TopicPartition("t", number), chance.randint(0, 3), []
-            for _ in range(chance.randint(5, 40)):
-                notes.append(Note(tp, offset, chance.choice(keys)))
-                offset += chance.choice((1, 1, 1, 1, 2, 5))
-            self.log[tp] = notes
+            tp = TopicPartition("t", number)
+            self.start[tp], self.log[tp] = 0, []
+            self.write(tp, chance.randint(0, 3), chance.randint(5, 40))
         self.committed: dict[TopicPartition, tuple[int, str]] = dict.fromkeys(self.log, (0, ""))
-        self.true: set[tuple[TopicPartition, int]] = set()
-        self.before: dict[Note, list[Note]] = {}
-        for notes in self.log.values():
-            last: dict[Any, Note] = {}
-            for note in notes:
-                kind = None if order == NONE else note.partition_key if order == KEY else 0
-                if kind is not None and kind in last:
-                    self.before[note] = [last[kind]]
-                last[kind] = note
         self.members = [Member(self) for _ in range(chance.randint(1, 2))]
         for tp in self.log:
             chance.choice(self.members).assign(tp)
 
+    def write(self, tp: TopicPartition, offset: int, count: int) -> None:
+        """``count`` more messages, from ``offset`` on."""
+        for _ in range(count):
+            note = Note(tp, offset, self.chance.choice(self.keys), self.logs)
+            line = self.line(note)
+            earlier = [other for other in self.log[tp] if line is not None and self.line(other) == line]
+            if earlier:
+                self.before[note.place] = earlier[-1].place
+            self.log[tp].append(note)
+            offset += self.chance.choice((1, 1, 1, 1, 2, 5))
+
+    def line(self, note: Note) -> Any:
+        """What the messages have in common that are worked on one after the other; None: it has no such line."""
+        if self.plan.order == KEY:
+            return None if note.partition_key is None else (note.tp, note.partition_key)
+        return note.tp if self.plan.order == PARTITION else None
+
     # -- what happens ---------------------------------------------------------------------------------
+
+    def befall(self, tp: TopicPartition) -> None:
+        """Something happens to a log, or the user does something to its partition."""
+        chance = self.chance
+        way, notes = chance.random(), self.log[tp]
+        owner = next(member for member in self.members if tp in member.gates)
+        place = chance.randint(self.start[tp], notes[-1].offset + 1)
+        if way < 0.25:  # retention; the owner learns it when it fetches
+            self.start[tp] = max(self.start[tp], place)
+            here = {note.place for note in notes if note.offset < place}
+            self.excused |= here - owner.taken
+        elif way < 0.5:  # a new leader has other records
+            self.logs += 1
+            self.log[tp] = [note for note in notes if note.offset < place]
+            self.write(tp, place, chance.randint(1, 10))
+            base, text = self.committed[tp]
+            known = offset_map.decode(text, base) if text else None
+            self.committed[tp] = min(base, place), offset_map.encode(known.below(place), base) if known else ""
+            if owner.position[tp] > place:
+                owner.cut(tp, place)
+        elif way < 0.6:  # the topic is made anew
+            self.logs += 1
+            self.start[tp], self.log[tp], self.committed[tp] = 0, [], (0, "")
+            self.write(tp, chance.randint(0, 3), chance.randint(1, 20))
+            owner.seek(tp, 0)
+        elif way < 0.75:
+            self.excused |= {note.place for note in notes if note.offset < place}
+            owner.seek(tp, place)
+            self.committed[tp] = 0, ""  # it may be behind, now
+        else:
+            owner.pause(tp)
 
     def commit(self, member: Member) -> None:
         for tp, part in member.work.parts.items():
@@ -283,6 +374,8 @@ class World:
                 self.rebalance(member)
             elif way < 0.993:
                 self.crash(member)
+            if chance.random() < self.trouble:
+                self.befall(chance.choice(sorted(self.log)))
             self.check_counts(member)
         self.finish()
 
@@ -291,7 +384,8 @@ class World:
         self.fails = 0.0
         for member in self.members:
             member.release()
-        wanted = sum(len(notes) for notes in self.log.values())
+            for tp in [tp for tp, gate in member.gates.items() if gate.paused]:
+                member.pause(tp)
         for _ in range(4000):
             for member in self.members:
                 member.fetch(self.chance)
@@ -299,27 +393,33 @@ class World:
                     member.step(hand, self.chance)
             self.now += 0.05
             left = any(member.work.in_hand or any(map(member.left, member.gates)) for member in self.members)
-            if len(self.true) == wanted and not left:
+            if not left and not self.missing():
                 break
-        missing = [(n.tp.partition, n.offset) for notes in self.log.values() for n in notes if not self.is_true(n)]
+        missing = self.missing()
         assert not missing, f"never finished: {missing[:5]}"
         for member in self.members:
             self.commit(member)
             assert member.work.in_hand == member.work.parked == 0
             assert not any(part.strands for part in member.work.parts.values())
         for tp, (base, text) in self.committed.items():
-            assert base > self.log[tp][-1].offset and not text, f"{tp}: committed {base} {text!r} at the end"
+            end = self.log[tp][-1].offset
+            assert base > end and not text, f"{tp}: committed {base} {text!r} at the end"
 
     # -- what has to be true ----------------------------------------------------------------------------
 
+    def missing(self) -> list[tuple[int, int]]:
+        """What is in a log and was never finished."""
+        known = self.true | self.excused
+        return [(n.tp.partition, n.offset) for notes in self.log.values() for n in notes if n.place not in known]
+
     def is_true(self, note: Note) -> bool:
-        return (note.tp, note.offset) in self.true
+        return note.place in self.true
 
     def has_finished(self, member: Member, strand: Strand, notes: list[Note]) -> None:
         for note in notes:
-            self.true.add((note.tp, note.offset))
-            if self.part_of(strand, note).alive:
-                member.finished.add((note.tp, note.offset))
+            self.true.add(note.place)
+            if self.part_of(strand, note).has(note):
+                member.finished.add(note.place)
 
     def part_of(self, strand: Strand, note: Note) -> Part:
         return strand.part if strand.parts is None else strand.parts[strand.running.index(note)]
@@ -330,6 +430,7 @@ class World:
         for note in notes:
             assert note.tp in member.gates, f"{note} of a partition that is gone"
             assert not member.gates[note.tp].held, f"{note} starts during the rebalance"
+            assert not member.gates[note.tp].paused, f"{note} starts while its partition is paused"
         if self.plan.batch is not None:
             assert len(notes) <= self.plan.batch[0], "a batch that is too large"
         if self.plan.order == PARTITION:
@@ -338,23 +439,30 @@ class World:
             assert len({(note.tp, note.partition_key) for note in notes if note.partition_key is not None}) <= 1
 
     def check_start(self, member: Member, strand: Strand, note: Note) -> None:
-        together = strand.running if work_in_lists(self.plan) else []
-        for earlier in self.before.get(note, []):
-            fine = self.is_true(earlier) or any(earlier is other for other in together)
+        together = [other.place for other in strand.running] if work_in_lists(self.plan) else []
+        assert note.place in member.taken, f"{note} starts, though it was cut off"
+        earlier = self.before.get(note.place)
+        if earlier is not None and earlier not in together:
+            fine = earlier in (member.finished if earlier in member.taken else self.true | self.excused)
             assert fine, f"{note} starts before {earlier} is finished"
-        if (note.tp, note.offset) in member.finished:
+        if note.place in member.finished:
             raise AssertionError(f"{note} starts again, though this member has finished it")
         base, known = member.skipped[note.tp]
         done = note.offset < base or (known is not None and known.finished(note.offset))
         assert not done, f"{note} starts again, though it was committed as finished"
-        times, due = member.failed.get(note, (0, 0.0))
+        times, due = member.failed.get(note.place, (0, 0.0))
         assert times < self.retry.attempts, f"{note} is tried too often"
         assert not times or self.now >= due - 1e-9, f"{note} is tried again too early"
-        others = [hand.strands[0] for hand in member.hands if hand.begun and hand.strands[0] is not strand]
-        for other in others:
-            # What runs in vain, as its partition went and came back, is told so by message.fenced.
-            twice = note in other.running and self.part_of(other, note).alive
-            assert not twice, f"{note} runs twice at a time"
+        for hand in member.hands:
+            if not hand.begun or hand.strands[0] is strand:
+                continue
+            other = hand.strands[0]
+            at_work: list[Note] = other.running if work_in_lists(self.plan) else [other.running[hand.place]]
+            for old in at_work:
+                # What runs in vain, as its partition went and came back, is told so by message.fenced.
+                assert old is not note, f"{note} runs twice at a time"
+                line = self.line(note)
+                assert line is None or line != self.line(old), f"{note} runs beside {old} of the same key"
 
     def check_commit(self, member: Member, tp: TopicPartition, base: int, text: str) -> None:
         assert len(text) <= self.map_room, f"a map of {len(text)} characters"
@@ -362,9 +470,10 @@ class World:
         assert not text or known is not None, "a map that nobody can read"
         for note in self.log[tp]:
             said = note.offset < base or (known is not None and known.finished(note.offset))
-            assert not said or self.is_true(note), f"{note} is committed and not finished"
-            if self.map_room >= 400 and note.offset < member.position[tp] and note.offset >= base:
-                mine = (note.tp, note.offset) in member.reported or self.was_skipped(member, note)
+            fine = self.is_true(note) or (note.place in self.excused and note.place not in member.taken)
+            assert not said or fine, f"{note} is committed and not finished"
+            if self.map_room >= 400 and note.place in member.taken and note.offset >= base:
+                mine = note.place in member.reported or self.was_skipped(member, note)
                 assert said == mine, f"the map says {said} of {note}"
         before, _ = self.committed[tp]
         assert base >= before, f"{tp}: a commit of {base} after one of {before}"
@@ -373,10 +482,20 @@ class World:
         _, known = member.skipped[note.tp]
         return known is not None and known.finished(note.offset)
 
+    def check_room(self, member: Member) -> None:
+        """A worker has found nothing: others may be fetched where all that is in hand waits for the end of a pause."""
+        work = member.work
+        waits = [part for part in work.parts.values() if part.pending and not part.gate.paused]
+        idle = not waits and not work.parked and not any(hand.strands or hand.through for hand in member.hands)
+        filling = any(strand.state is State.FILLING for part in work.parts.values() for strand in part.strands.values())
+        assert not idle or filling or work.room() > 0, "what is paused leaves no room"
+
     def check_counts(self, member: Member) -> None:
         work = member.work
         held = sum(len(part.pending) for part in work.parts.values())
-        assert work.in_hand == held <= self.plan.max_in_flight, f"{work.in_hand} in hand, {held} known"
+        assert work.in_hand == held, f"{work.in_hand} in hand, {held} known"
+        # A paused partition may keep what it has besides.
+        assert self.trouble or held <= self.plan.max_in_flight, f"{held} in hand"
         assert work.ready >= 0 and work.parked >= 0
 
 
