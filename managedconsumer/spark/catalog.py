@@ -1,8 +1,8 @@
 """Tables of Spark's catalog (``CREATE TABLE ... USING managedkafka OPTIONS (...)``): where their options are. Pure.
 
 Spark 4.3 hands a table's options over when the table is made. When it is read, a source in Python gets those of the
-query alone (``WITH``, ``spark.read.options``) and the table's schema. So the schema keeps them: as metadata of the first
-column.
+query alone (``WITH``, ``spark.read.options``) and the table's schema. So the schema keeps them, as metadata of the
+first column.
 """
 
 from __future__ import annotations

@@ -120,7 +120,8 @@ class SourceOptions:
             raise ConfigurationError(
                 "the option kafka.bootstrap.servers is missing: "
                 '.option("kafka.bootstrap.servers", "localhost:9092"), for example. (A table whose columns you have '
-                "named yourself keeps no options: CREATE TABLE ... USING managedkafka OPTIONS (...) without columns does)"
+                "named yourself keeps no options: CREATE TABLE ... USING managedkafka OPTIONS (...) without columns "
+                "does)"
             )
         parse_bootstrap(bootstrap)
         group = own.get("group.id") or kafka.get("group.id") or None

@@ -46,7 +46,7 @@ from managedconsumer.spark.migration import batch_between
 from managedconsumer.spark.migration import read as read_offset
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.pace import at_most
-from managedconsumer.spark.ranges import OffsetMemory, OffsetRange, Ranges, StreamOffset
+from managedconsumer.spark.ranges import OffsetMemory, Ranges, StreamOffset
 from managedconsumer.spark.tasks import Task, share_out, split
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS
@@ -131,11 +131,12 @@ class ManagedKafkaSource(DataSource):
 
 def _parse(options: Mapping[str, str]) -> SourceOptions:
     """For the schema, when it is not known yet whether this is going to be a stream."""
+    ends = any(name.lower().startswith("ending") for name in options)  # no stream has an end
     try:
-        return SourceOptions.parse(options, streaming=True)
+        return SourceOptions.parse(options, streaming=not ends)
     except ConfigurationError as problem:
         try:
-            return SourceOptions.parse(options, streaming=False)
+            return SourceOptions.parse(options, streaming=ends)
         except ConfigurationError:
             raise problem from None
 
@@ -162,21 +163,14 @@ class ManagedKafkaReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Where it begins and ends, cut into slices for the tasks."""
+        from managedconsumer.spark.bounds import batch_ranges
         from managedconsumer.spark.sizes import RecordSizes
         from managedconsumer.spark.topics import TopicView
 
         view = TopicView(self.options)
         sizes = RecordSizes(view)
         try:
-            tps = view.partitions()
-            starts = view.resolve(self.options.starting, tps)
-            ends = view.resolve(self.options.ending, tps)
-            first = view.starts(tps)
-            for tp, start in starts.items():
-                if start < first[tp] and not self.options.fail_on_data_loss:
-                    starts[tp] = first[tp]
-            wanted = {tp: OffsetRange(start, max(start, ends[tp])) for tp, start in starts.items()}
-            return _tasks(self.options, wanted, sizes)
+            return _tasks(self.options, batch_ranges(view), sizes)
         finally:
             sizes.close()
             view.close()

@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 # Ends of logs are not asked for more often than this (seconds): an idle query is polled a hundred times a second.
 LOOK_EVERY = 0.1
 _METADATA_AGE_MS = 10_000
-_TOPIC_PATIENCE = 15.0
+# How long (seconds) a topic may be missing: one that was there, as it may be made anew, and one that never was.
+_TOPIC_PATIENCE, _NEW_TOPIC_PATIENCE = 15.0, 2.0
 _END_PATIENCE = 5.0
 
 Offsets = dict[TopicPartition, int]
@@ -91,12 +92,15 @@ class TopicView:
     def refresh(self) -> None:
         """Ask for the metadata again; waits a little for a topic that is not there, then raises what is wrong."""
         names = None if self.options.topics.pattern is not None else self.topics()
-        deadline = Deadline(self.handler.now(), _TOPIC_PATIENCE)
+        known = self._listed[0] is not None
+        began = self.handler.now()
         while True:
             self.cluster.refresh_until(None if names is None else names | self.watched, self.options.patience)
             problem = self._problem(sorted(names or ()))
             if problem is None:
                 return
+            new = not known and isinstance(problem, err.UnknownTopicOrPartition)
+            deadline = Deadline(began, _NEW_TOPIC_PATIENCE if new else _TOPIC_PATIENCE)
             if not problem.retriable or deadline.expired(self.handler.now()):
                 raise problem
             log.debug("metadata of %s: %s", names, problem)

@@ -77,6 +77,16 @@ class LogWatch:
             )
         log.warning("data may have been lost, going on (failOnDataLoss=false): %s", what)
 
+    def still_beyond(self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Offsets:
+        """The ends of the logs that end before ``positions``, also when they are looked at again. ``ends``: as seen."""
+        beyond = {tp: ends[tp] for tp, offset in positions.items() if offset > ends.get(tp, offset)}
+        for _ in range(_LOOKS_BEFORE_LOSS):
+            if not beyond:
+                return {}
+            self._view.handler.sleep(_LOOK_PAUSE)
+            beyond = {tp: end for tp, end in self._view.ends(list(beyond), fresh=True).items() if positions[tp] > end}
+        return beyond
+
     # -- what can have happened -------------------------------------------------------------------------
 
     def _made_anew(self, positions: Mapping[TopicPartition, int]) -> Offsets:
@@ -97,13 +107,7 @@ class LogWatch:
 
     def _beyond(self, positions: Mapping[TopicPartition, int], ends: Offsets) -> Offsets:
         """No position may be behind the end of its log: then the topic was made anew, or truncated."""
-        beyond = {tp: ends[tp] for tp, offset in positions.items() if offset > ends.get(tp, offset)}
-        for _ in range(_LOOKS_BEFORE_LOSS):
-            if not beyond:
-                return {}
-            self._view.handler.sleep(_LOOK_PAUSE)
-            ends = self._view.ends(list(beyond), fresh=True)
-            beyond = {tp: end for tp, end in ends.items() if positions[tp] > end}
+        beyond = self.still_beyond(positions, ends)
         for tp, end in beyond.items():
             self.lost(
                 f"{tp.topic}-{tp.partition} ends at offset {end}, but {positions[tp]} were read or committed already: "

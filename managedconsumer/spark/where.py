@@ -63,21 +63,21 @@ def flag(options: Mapping[str, str], name: str, default: bool, prefix: str = "")
     return text == "true"
 
 
-def json_object(name: str, text: str, example: str) -> dict[str, Any]:
-    """A JSON object that is not empty; raises ConfigurationError with the example."""
+def json_object(name: str, text: str, example: str, words: str = "") -> dict[str, Any]:
+    """A JSON object that is not empty; raises ConfigurationError with the example. ``words``: allowed besides."""
     try:
         value = json.loads(text)
     except ValueError:
         value = None
     if not isinstance(value, dict) or not value:
-        raise ConfigurationError(f"{name} must be JSON as in {example}, not {text!r}")
+        raise ConfigurationError(f"{name} must be {words}JSON as in {example}, not {text!r}")
     return value
 
 
-def by_partition_of(name: str, text: str, lowest: int) -> dict[TopicPartition, int]:
-    """A number for each partition, at least ``lowest``; raises ConfigurationError."""
+def by_partition_of(name: str, text: str, lowest: int, words: str = "") -> dict[TopicPartition, int]:
+    """A number for each partition, at least ``lowest``; raises ConfigurationError. ``words``: allowed besides."""
     example = '{"page-views": {"0": 23, "1": ' + str(-2 if lowest < 0 else 1767225600000) + "}}"
-    nested = json_object(name, text, example)
+    nested = json_object(name, text, example, words)
     try:
         found = {
             TopicPartition(topic, int(number)): value
@@ -85,7 +85,7 @@ def by_partition_of(name: str, text: str, lowest: int) -> dict[TopicPartition, i
             for number, value in partitions.items()
         }
     except (AttributeError, TypeError, ValueError):
-        raise ConfigurationError(f"{name} must be JSON as in {example}, not {text!r}") from None
+        raise ConfigurationError(f"{name} must be {words}JSON as in {example}, not {text!r}") from None
     for tp, value in found.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
             raise ConfigurationError(
@@ -116,7 +116,8 @@ def starting(options: Mapping[str, str], streaming: bool, group: str | None) -> 
         raise ConfigurationError("startingOffsets=latest reads nothing in a batch: use earliest, committed or JSON")
     if word in ("earliest", "latest", "committed"):
         return Where(word, said=word if said else "")
-    return Where("offset", by_partition_of("startingOffsets", text, EARLIEST), said=said)
+    words = f"earliest, {'latest, ' if streaming else ''}{'committed, ' if group is not None else ''}or "
+    return Where("offset", by_partition_of("startingOffsets", text, EARLIEST, words), said=said)
 
 
 def ending(options: Mapping[str, str], streaming: bool) -> Where:
@@ -136,6 +137,4 @@ def ending(options: Mapping[str, str], streaming: bool) -> Where:
     text = options.get("endingoffsets", "latest").strip()
     if text.lower() == "latest":
         return Where("latest")
-    if text.lower() in ("earliest", "committed"):
-        raise ConfigurationError(f"endingOffsets must be latest or JSON, not {text!r}")
-    return Where("offset", by_partition_of("endingOffsets", text, LATEST))
+    return Where("offset", by_partition_of("endingOffsets", text, LATEST, "latest or "))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import types as T
 
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.source import ManagedKafkaSource
@@ -74,7 +74,7 @@ def test_tables_and_views_in_sql(spark: Any, kafka43: DevBroker, topic: MakeTopi
     try:
         for table in ("views", "seen"):
             assert spark.sql(f"SELECT count(*) FROM {table}").first()[0] == 100
-        some = f"SELECT offset FROM views WITH (startingOffsets = '{{\"{name}\": {{\"0\": 40, \"1\": -1}}}}')"
+        some = f'SELECT offset FROM views WITH (startingOffsets = \'{{"{name}": {{"0": 40, "1": -1}}}}\')'
         with pytest.raises(Exception, match="startingOffsets must be"):
             spark.sql("SELECT offset FROM views WITH (startingOffsets = 'begin')").collect()
         assert sorted(row.offset for row in spark.sql(some).collect()) == list(range(40, 50))

@@ -219,7 +219,7 @@ def test_a_topic_made_anew_while_the_query_runs_is_noticed_though_it_has_more_re
 
 
 def test_unknown_topics_and_patterns(kafka43: DevBroker, query: MakeQuery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("managedconsumer.spark.topics._TOPIC_PATIENCE", 0.2)
+    monkeypatch.setattr("managedconsumer.spark.topics._NEW_TOPIC_PATIENCE", 0.2)
     with pytest.raises(err.UnknownTopicOrPartition, match="there is no topic 'nobody-made-this'"):
         query(kafka43, "nobody-made-this").batch()
 

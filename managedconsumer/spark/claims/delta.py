@@ -92,6 +92,7 @@ def _path(url: str) -> str:
     parsed = urlparse(url)
     if scheme != SCHEME or parsed.netloc or len(parsed.path) < 2:
         raise ConfigurationError(
-            f"{without_secrets(url)!r}: a Delta table of claims is delta:///absolute/path or delta+s3://bucket/path, for example"
+            f"{without_secrets(url)!r}: a Delta table of claims is delta:///absolute/path or delta+s3://bucket/path, "
+            "for example"
         )
     return unquote(parsed.path)

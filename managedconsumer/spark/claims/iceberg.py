@@ -39,7 +39,9 @@ class IcebergClaims(TableClaims):
         self._catalog: Any = None
         self._made = False
         if parsed.scheme != SCHEME or not self._catalog_name or "." not in self._name.strip("."):
-            raise ConfigurationError(f"{without_secrets(url)!r}: an Iceberg table of claims is iceberg://catalog/namespace.table")
+            raise ConfigurationError(
+                f"{without_secrets(url)!r}: an Iceberg table of claims is iceberg://catalog/namespace.table"
+            )
         if find_spec("pyiceberg") is None or find_spec("pyarrow") is None:
             raise MissingPackageError(
                 "claims in an Iceberg table need pyiceberg and pyarrow: pip install 'managedconsumer[iceberg]', in the "

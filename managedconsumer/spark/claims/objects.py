@@ -205,7 +205,9 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     if parsed.scheme == "file":
         return Path(unquote(parsed.path)).absolute()
     if "://" in text:
-        raise ConfigurationError(f"{without_secrets(text)!r}: this needs a local (or NFS) directory, not {parsed.scheme}")
+        raise ConfigurationError(
+            f"{without_secrets(text)!r}: this needs a local (or NFS) directory, not {parsed.scheme}"
+        )
     return Path(text).expanduser().absolute()
 
 
