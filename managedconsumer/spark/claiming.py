@@ -1,13 +1,13 @@
 """How a query claims what it has read: at the boundary between two batches, when the one before is done.
 
-The sink only writes the batch's name with its rows (the column ``range``). A sink that has a transaction may claim in
-it, earlier: the query claims the same again, and what had no rows.
+The sink only writes the run's name with its rows (the column ``range``). A sink that has a transaction may claim in it,
+earlier: the query claims the same again, and what had no rows.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Collection, Mapping
+from typing import Callable, Collection, Mapping
 
 from managedconsumer.spark.claims.group import Commit, Commits, GroupClaims
 from managedconsumer.spark.claims.log import ClaimLog
@@ -27,6 +27,37 @@ class Claiming(ABC):
     #: The group's commits are the claims, so a query that ends must wait for them.
     by_group = False
 
+    def __init__(self, log: ClaimLog, new_id: Callable[[], str]) -> None:
+        self.log = log
+        self._driver = new_id().replace("-", "")[:8]
+        # The batch that ran last here, or was found to be done, and the name of the run: "" if nobody knows it.
+        self._known = ("", "")
+
+    # -- which run of a batch it was ----------------------------------------------------------------------
+
+    def planned(self, batch: StreamOffset) -> None:
+        """A batch was planned, and has not begun. Its first run has its own name."""
+        self._known = (batch.data, batch.data)
+
+    def name_run(self, batch: StreamOffset) -> str:
+        """The name for the rows of a batch that is about to run: another one if it is planned by an earlier driver.
+
+        That one may have written some of its rows, or all of them.
+        """
+        if batch.data and batch.data != self._known[0]:
+            name = f"{batch.data}-{self._driver}"
+            self.log.repeat(batch.data, name)
+            self._known = (batch.data, name)
+        return self._known[1] if batch.data else ""
+
+    def _ended(self, batch: StreamOffset) -> str:
+        """The name of the run of ``batch`` that has ended, as the batch is done; "" if nobody knows."""
+        if batch.data and batch.data != self._known[0]:
+            self._known = (batch.data, "" if self.log.repeated(batch.data) else batch.data)
+        return self._known[1] if batch.data else ""
+
+    # -- what the query asks ------------------------------------------------------------------------------
+
     @abstractmethod
     def done(self, start: StreamOffset, positions: Mapping[TopicPartition, int], *, here: bool) -> Offsets:
         """The batch ``start`` is done: claim it; where the partitions go on. ``here``: it was planned in this life."""
@@ -34,10 +65,6 @@ class Claiming(ABC):
     @abstractmethod
     def found(self, tps: Collection[TopicPartition], commits: Commits, start: StreamOffset) -> Offsets:
         """Where partitions go on that are new here, as far as claims say so."""
-
-    def planned(self, batch: StreamOffset) -> None:
-        """A batch was planned, and has not begun."""
-        del batch
 
     def last(self, tp: TopicPartition) -> str:
         """The batch that the group's commit of a partition names; "": none."""
@@ -48,25 +75,29 @@ class Claiming(ABC):
 class LogClaiming(Claiming):
     """Claims in a log beside the group: a directory, an object store, a database."""
 
-    def __init__(self, claims: ClaimLog) -> None:
-        self.log = claims
+    def __init__(self, claims: ClaimLog, new_id: Callable[[], str]) -> None:
+        super().__init__(claims, new_id)
         self._done = ""
 
     def done(self, start: StreamOffset, positions: Mapping[TopicPartition, int], *, here: bool) -> Offsets:  # noqa: ARG002
         """See :meth:`Claiming.done`. What was planned before a crash is claimed as well."""
-        if start.data and start.data != self._done:
+        name = self._ended(start)
+        if name and start.data != self._done:
             wanted = {tp: entry for tp, entry in start.ranges.items() if entry.size > 0}
             ends = self.log.ends(list(wanted))
             # Elsewhere another query has claimed already, or the sink in its own transaction.
             open_ = {tp: entry for tp, entry in wanted.items() if ends.get(tp, entry.start) == entry.start}
             if open_:
-                self.log.claim(open_, start.data)
+                self.log.claim(open_, name)
             self._done = start.data
-        return self.log.ends(list(positions))
+        return self.found(list(positions), {}, start)
 
     def found(self, tps: Collection[TopicPartition], commits: Commits, start: StreamOffset) -> Offsets:  # noqa: ARG002
         """See :meth:`Claiming.found`. The group's commits are for monitors only."""
-        return self.log.ends(tps)
+        ends = self.log.ends(tps)
+        if start.data and not self._ended(start):  # it is read again, also where it was the first of all
+            return {**{tp: start.ranges[tp].start for tp in tps if tp in start.ranges}, **ends}
+        return ends
 
 
 class GroupClaiming(Claiming):
@@ -74,21 +105,21 @@ class GroupClaiming(Claiming):
 
     by_group = True
 
-    def __init__(self, claims: GroupClaims) -> None:
-        self.log = claims
+    log: GroupClaims
 
     def done(self, start: StreamOffset, positions: Mapping[TopicPartition, int], *, here: bool) -> Offsets:
         """See :meth:`Claiming.done`."""
         if here and start.data:
-            self.log.claim({tp: entry for tp, entry in start.ranges.items() if tp in positions}, start.data)
+            self.log.claim({tp: entry for tp, entry in start.ranges.items() if tp in positions}, self._ended(start))
         return {}
 
     def found(self, tps: Collection[TopicPartition], commits: Commits, start: StreamOffset) -> Offsets:
         """See :meth:`Claiming.found`."""
-        return self.log.found(tps, commits, start.ranges if start.data else {}, start.data)
+        return self.log.found(tps, commits, start.ranges if start.data else {}, self._ended(start))
 
     def planned(self, batch: StreamOffset) -> None:
         """See :meth:`Claiming.planned`."""
+        super().planned(batch)
         self.log.announce(batch.ranges, batch.data)
 
     def last(self, tp: TopicPartition) -> str:
@@ -98,10 +129,11 @@ class GroupClaiming(Claiming):
 
 def claiming_of(view: TopicView, commit: Commit) -> Claiming | None:
     """As the options of ``view`` ask for; None without claims."""
-    options = view.options
+    options, new_id = view.options, view.handler.new_id
     if options.claims is not None:
-        return GroupClaiming(GroupClaims(objects_at(options.claims), lambda tps: commits_of(view, tps), commit))
-    return None if options.store is None else LogClaiming(log_at(options.store))
+        claims = GroupClaims(objects_at(options.claims), lambda tps: commits_of(view, tps), commit)
+        return GroupClaiming(claims, new_id)
+    return None if options.store is None else LogClaiming(log_at(options.store), new_id)
 
 
 def commits_of(view: TopicView, tps: Collection[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -142,6 +142,10 @@ class StreamDriver:
             )
         return left
 
+    def name_run(self, batch: StreamOffset) -> str:
+        """The name that goes with the rows of a batch which is about to run. Only with claims each run has its own."""
+        return batch.data if self.claims is None else self.claims.name_run(batch)
+
     def stop(self) -> None:
         """Leave the group and close the connections. Idempotent."""
         member, self.member = self.member, None

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from dataclasses import replace
 from operator import itemgetter
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
@@ -239,7 +240,8 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         with no_collection():
             offset = batch_between(start, end, self._memory.read)
             driver, ids = self._driver_of(offset.query), offset.ids
-            return _tasks(self.options, driver.to_read(offset), driver.sizes, ids, driver.member_of(offset), offset)
+            named = replace(offset, data=driver.name_run(offset))
+            return _tasks(self.options, driver.to_read(offset), driver.sizes, ids, driver.member_of(offset), named)
 
     def read(self, partition: Any) -> Iterator[Any]:
         """On an executor: what the task reads, as Arrow batches."""

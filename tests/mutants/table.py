@@ -569,6 +569,27 @@ SPARK = [
         ("tests/spark/test_store.py",),
     ),
     Mutant(
+        "a batch that runs again keeps its name",
+        "managedconsumer/spark/claiming.py",
+        'name = f"{batch.data}-{self._driver}"',
+        "name = batch.data",
+        ("tests/spark/test_claims.py",),
+    ),
+    Mutant(
+        "a batch that two drivers ran is claimed for the first of them",
+        "managedconsumer/spark/claiming.py",
+        '"" if self.log.repeated(batch.data) else batch.data',
+        "batch.data",
+        ("tests/spark/test_claims.py",),
+    ),
+    Mutant(
+        "a batch begins beyond its log's end in silence",
+        "managedconsumer/spark/bounds.py",
+        "for tp, at in _beyond(view, watch, starts).items():",
+        "for tp, at in {}.items():",
+        ("tests/spark/test_bounds.py",),
+    ),
+    Mutant(
         "a batch that others have overtaken is claimed in the group",
         "managedconsumer/spark/claims/group.py",
         "link.range == entry and (goes_on or commit is None)",

@@ -7,7 +7,6 @@ JVM, one of them with two executors. What counts is judged as in ``tests/spark/k
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -22,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from managedconsumer.spark.claims.log import ClaimLog
-from managedconsumer.spark.claims.objects import LocalObjects
 from managedconsumer.spark.claims.sql import SqlClaims
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.spark.killing import KINDS, claims_of, counted, log_of, total
+from tests.spark.queries import Row
 from tests.spark.trees import family, kill_family, send
 
 #: Which process is killed; "zombie": all of them stand still until others have the partitions, and go on then.
@@ -66,7 +65,9 @@ def live(kind: str, path: Path, broker: str, topic: str, name: str) -> None:
         **claims_of(kind, path),
     }
     frame = spark.readStream.format("managedkafka").options(**options).load()
-    writer = frame.writeStream.foreachBatch(sink(kind, path)).option("checkpointLocation", str(path / f"point-{name}"))
+    writer = frame.writeStream.foreachBatch(sink(kind, path, name)).option(
+        "checkpointLocation", str(path / f"point-{name}")
+    )
     while True:
         try:
             writer.start().awaitTermination()
@@ -74,8 +75,8 @@ def live(kind: str, path: Path, broker: str, topic: str, name: str) -> None:
             (home / "errors.log").open("a").write(f"{error}\n")
 
 
-def sink(kind: str, path: Path) -> Callable[[Any, int], None]:
-    """Rows into a file that the batch names, or into a database in one transaction with the claim."""
+def sink(kind: str, path: Path, name: str) -> Callable[[Any, int], None]:
+    """Rows appended to Parquet files of the query, or into a database in one transaction with the claim."""
     if kind == "sql":
 
         def insert(connection: Any, frame: Any) -> None:
@@ -86,12 +87,20 @@ def sink(kind: str, path: Path) -> Callable[[Any, int], None]:
         return SqlClaims(claims_of(kind, path)["store"]).foreach_batch(insert)
 
     def write(frame: Any, _number: int) -> None:
-        found = frame.select("range.data", "partition", "offset").collect()
-        for data in {row[0] for row in found}:
-            content = json.dumps([[row[1], row[2]] for row in found if row[0] == data])
-            LocalObjects(path).create(f"data/{data}.json", content.encode())
+        rows = frame.select("range.data", "partition", "offset")
+        rows.write.mode("append").parquet(str(path / f"rows-{name}"))
 
     return write
+
+
+def appended(path: Path, log: ClaimLog) -> Counter[Row]:
+    """What a reader of the Parquet files sees."""
+    import pyarrow.dataset as ds
+
+    winners = {(data, tp.partition) for data, ranges in log.winners().items() for tp in ranges}
+    files = [str(file) for file in path.glob("rows-*/*.parquet")]
+    rows = ds.dataset(files, format="parquet").to_table().to_pylist()
+    return Counter((row["partition"], row["offset"]) for row in rows if (row["data"], row["partition"]) in winners)
 
 
 class Run:
@@ -175,7 +184,8 @@ class Run:
 
     def check(self) -> None:
         self.until(lambda: total(self.log) == self.written, "all rows are claimed")
-        found = counted(self.kind, self.path, self.log)
+        sql = self.kind == "sql"
+        found = counted(self.kind, self.path, self.log) if sql else appended(self.path, self.log)
         assert found == Counter((p, at) for p in range(_PARTITIONS) for at in range(self.written // _PARTITIONS))
 
     def stop(self) -> None:

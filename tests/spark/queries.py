@@ -32,6 +32,8 @@ class Query:
         self.start = start
         self.planned: Any = None
         self.rows: list[Row] = []
+        #: The name of the last batch that was executed, as its rows say it (with the column range).
+        self.name = ""
 
     def plan(self) -> Any:
         """Spark's calls up to the point where it has written the batch into its log; None when there is no news."""
@@ -53,6 +55,8 @@ class Query:
         for part in slices:
             for batch in executor.read(part):
                 rows += zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True)
+                if "range" in batch.schema.names:
+                    (self.name,) = {each["data"] for each in batch["range"].to_pylist()}
         return rows
 
     def batch(self) -> list[Row]:

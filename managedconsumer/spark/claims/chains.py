@@ -6,6 +6,7 @@ reaches counts. From time to time a segment says in one object what a thousand c
     _claims/<topic>/<partition>/root.json             where the chain begins
     _claims/<topic>/<partition>/<start>.json          {"stop": ..., "data": ...}
     _claims/<topic>/<partition>/segments/<start>.json [[start, stop, data], ...]
+    _repeats/<data>.json                              {"as": name}: a batch that was run again
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from managedconsumer.spark.claims.objects import Objects
 from managedconsumer.spark.ranges import OffsetRange, Ranges
 from managedconsumer.structs import TopicPartition
 
-_TOP = "_claims"
+_TOP, _REPEATS = "_claims", "_repeats"
 #: So many claims make a segment.
 EVERY = 1000
 
@@ -65,6 +66,14 @@ class ObjectClaims:
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.ends`. Cheap when asked again."""
         asked = self.partitions() if tps is None else tps
         return {tp: end for tp in asked if (end := self.end(tp)) is not None}
+
+    def repeat(self, data: str, name: str) -> None:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeat`."""
+        self.objects.create(f"{_REPEATS}/{data}.json", _dump({"as": name}))
+
+    def repeated(self, data: str) -> bool:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeated`."""
+        return self.objects.read(f"{_REPEATS}/{data}.json") is not None
 
     def winners(self) -> Winners:
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.winners`."""

@@ -6,6 +6,7 @@ each batch has a *manifest*, written before the batch runs, which names its rang
 before. From the commit the manifests lead back to the beginning, or to the last snapshot::
 
     _manifests/<batch>.json                {"topic": {"0": [start, stop, "the batch before"]}}
+    _manifests/<batch>-<driver>.json       the same, for a driver that ran the batch again
     _manifests/snapshots/<number>.json     what counts up to there, made every thousand batches
 
 Manifests may be kept anywhere where a new object can be created, also in an object store without conditions.
@@ -83,6 +84,16 @@ class GroupClaims:
         found = {tp: place.offset for tp, place in tips.items() if tps is None or tp in tps}
         return {**found, **{tp: commit.offset for tp, commit in commits.items()}}
 
+    def repeat(self, data: str, name: str) -> None:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeat`. A batch without a manifest is not claimed."""
+        content = self.objects.read(f"{_TOP}/{data}.json")
+        if content is not None:
+            self.objects.create(f"{_TOP}/{name}.json", content)
+
+    def repeated(self, data: str) -> bool:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeated`."""
+        return any(name.startswith(f"{data}-") for name in self.objects.names(_TOP))
+
     def winners(self) -> Winners:
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.winners`.
 
@@ -122,7 +133,8 @@ class GroupClaims:
         """Where ``tps`` go on that the group has just given us; those of which nothing is known are left out.
 
         ``done``: the ranges of the batch ``data``, which is done and perhaps not claimed yet. It is claimed by the next
-        commit where the group is still where the batch began, and by the batch that its manifest names.
+        commit where the group is still where the batch began, and by the batch that its manifest names. ``data`` "":
+        nobody knows which run of the batch has ended, so it is read again.
         """
         tips, _ = self._snapshot()
         links = self._manifest(data) if data else None
@@ -136,6 +148,8 @@ class GroupClaims:
             )
             if entry is not None and link is not None and link.range == entry and (goes_on or commit is None):
                 place = Place(entry.stop, data if entry.size else link.before)
+            if place is None and entry is not None:
+                place = Place(entry.start, "")  # the first batch of all, and not claimed
             if place is not None:
                 at[tp] = place.offset
             self._last[tp] = "" if place is None else place.data
@@ -168,7 +182,8 @@ class GroupClaims:
         """
         self.snapshot()
         deleted = 0
-        for each in self.objects.names(_TOP):
+        # A batch's own manifest goes before those of its repetitions, which say that it is not to be believed.
+        for each in reversed(self.objects.names(_TOP)):
             name = f"{_TOP}/{each}"
             if each.endswith(".json") and self.objects.age(name) > older_than:
                 self.objects.delete(name)

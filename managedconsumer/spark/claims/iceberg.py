@@ -89,7 +89,8 @@ class IcebergClaims(TableClaims):
         """See :meth:`TableClaims._append`."""
         transaction = iceberg_commits.once(version).transaction()
         transaction.set_properties({_name(tp): json.dumps(end) for tp, end in ends.items()})
-        transaction.append(rows)
+        if rows is not None:
+            transaction.append(rows)
         return iceberg_commits.commit(transaction)
 
     def _rows(self, version: Any, columns: Sequence[str]) -> Any:

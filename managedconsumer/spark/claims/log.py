@@ -1,9 +1,13 @@
 """What a claim log is: the one place that says which batches count, and where a partition goes on.
 
-A micro-batch has a name that no other batch has. Its rows are written first, with the name. When the batch is done, its
-ranges are *claimed* for the name. Of several batches with the same offsets one gets the claim, and the rows of the
-others are not looked at: it does not matter who was slow, thrown out of the group, killed or run again. A crash between
-rows and claim loses nothing, because what is not claimed is read again, or claimed by the query when it is back.
+Each run of a micro-batch has a name that no other run has. Its rows are written first, with the name. When the batch is
+done, its ranges are *claimed* for the name of the run that has ended. Of several runs and batches with the same offsets
+one gets the claim, and the rows of the others are not looked at: it does not matter who was slow, thrown out of the
+group, killed or run again, nor how much of its rows an interrupted run has left. A crash between rows and claim loses
+nothing, because what is not claimed is read again, or claimed by the query when it is back.
+
+The first run has the batch's own name. Before another driver runs a batch again, it says so in the log: who comes after
+that one then knows that it cannot know which run has ended, and claims neither.
 """
 
 from __future__ import annotations
@@ -28,6 +32,15 @@ class ClaimLog(Protocol):
 
     def ends(self, tps: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """The first offset that nobody has claimed, of ``tps`` or of all; partitions without a claim are left out."""
+
+    def repeat(self, data: str, name: str) -> None:
+        """Say that the batch ``data``, which was planned by another driver, runs again as ``name``.
+
+        Durable when it returns.
+        """
+
+    def repeated(self, data: str) -> bool:
+        """True if :meth:`repeat` was called for the batch ``data``, by whomever."""
 
     def winners(self) -> Winners:
         """Which batches count, and for which ranges: ``{data: {partition: range}}``."""

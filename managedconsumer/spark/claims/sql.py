@@ -29,6 +29,8 @@ _TABLES = (
         claims TEXT NOT NULL, topic TEXT NOT NULL, part INTEGER NOT NULL, start BIGINT NOT NULL, stop BIGINT NOT NULL,
         data TEXT NOT NULL, made BIGINT NOT NULL,
         PRIMARY KEY (claims, topic, part, start))""",
+    """CREATE TABLE IF NOT EXISTS managedconsumer_repeats (
+        claims TEXT NOT NULL, data TEXT NOT NULL, run TEXT NOT NULL, PRIMARY KEY (claims, data))""",
 )
 _BEGIN = """INSERT INTO managedconsumer_ends (claims, topic, part, stop, data) VALUES (?, ?, ?, ?, '')
     ON CONFLICT DO NOTHING"""
@@ -37,12 +39,13 @@ _MOVE = """UPDATE managedconsumer_ends SET stop = ?, data = ?
 _NOTE = "INSERT INTO managedconsumer_claims VALUES (?, ?, ?, ?, ?, ?, ?)"
 _AGAIN = """SELECT 1 FROM managedconsumer_claims
     WHERE claims = ? AND topic = ? AND part = ? AND start = ? AND stop = ? AND data = ?"""
+_REPEAT = "INSERT INTO managedconsumer_repeats VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 # How long (seconds) SQLite waits for another writer's transaction.
 _BUSY = 60.0
 
 
 class SqlClaims:
-    """A :class:`~managedconsumer.spark.claims.log.ClaimLog` in two tables, which it makes.
+    """A :class:`~managedconsumer.spark.claims.log.ClaimLog` in three tables, which it makes.
 
     ``url``: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, or ``postgresql://user@host/database``; a connection
     is made for each transaction. ``name`` tells apart the claims of several pipelines in one database.
@@ -110,6 +113,16 @@ class SqlClaims:
         rows = self._rows("SELECT topic, part, stop FROM managedconsumer_ends WHERE claims = ?")
         found = {TopicPartition(topic, int(part)): int(stop) for topic, part, stop in rows}
         return found if tps is None else {tp: found[tp] for tp in tps if tp in found}
+
+    def repeat(self, data: str, name: str) -> None:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeat`."""
+        with self.transaction() as connection:
+            connection.cursor().execute(self._sql(_REPEAT), (self.name, data, name))
+
+    def repeated(self, data: str) -> bool:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeated`."""
+        found = self._rows("SELECT data FROM managedconsumer_repeats WHERE claims = ?")
+        return data in {row[0] for row in found}
 
     def winners(self) -> Winners:
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.winners`; what :meth:`vacuum` removed is not in it."""

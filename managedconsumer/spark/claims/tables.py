@@ -35,7 +35,7 @@ class TableClaims(ABC):
 
     @abstractmethod
     def _append(self, version: Any, ends: Ends, rows: Any) -> bool:
-        """Make ``ends`` and ``rows`` (a ``pyarrow.Table``) the next version; False if there is one already."""
+        """Make ``ends`` and ``rows`` (a ``pyarrow.Table``, or None) the next version; False if there is one already."""
 
     @abstractmethod
     def _rows(self, version: Any, columns: Sequence[str]) -> Any:
@@ -69,6 +69,17 @@ class TableClaims(ABC):
             return {}
         return self._marks(version, self._partitions(version) if tps is None else tps)
 
+    def repeat(self, data: str, name: str) -> None:  # noqa: ARG002
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeat`. It is kept as the end of a partition is."""
+        mark = _repeat(data)
+        while not self._marks(version := self._look(make=True), [mark]):
+            self._append(version, {mark: 1}, None)
+
+    def repeated(self, data: str) -> bool:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeated`."""
+        version = self._look(make=False)
+        return version is not None and bool(self._marks(version, [_repeat(data)]))
+
     def winners(self) -> Winners:
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.winners`."""
         version = self._look(make=False)
@@ -84,6 +95,11 @@ class TableClaims(ABC):
             tp = TopicPartition(row["topic"], row["partition"])
             found.setdefault(row["data"], {})[tp] = OffsetRange(row["start"], row["stop"])
         return found
+
+
+def _repeat(data: str) -> TopicPartition:
+    """No partition: no topic has a / in its name."""
+    return TopicPartition(f"repeats/{data}", 0)
 
 
 def schema() -> Any:
