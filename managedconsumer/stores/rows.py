@@ -105,9 +105,12 @@ def below(messages: Any, stored: Mapping[TopicPartition, int]) -> Iterator[tuple
 
 
 def unstored(messages: Any, stored: Mapping[TopicPartition, int]) -> Any:
-    """``messages`` (a list of them, or Arrow data) without those below the next offsets ``stored``."""
+    """``messages`` (of any kind that :func:`spans_of` takes) without those below the next offsets ``stored``."""
     if not stored:
         return messages
+    if isinstance(messages, Mapping):
+        left = {tp: Span(max(span.first, stored.get(tp, 0)), span.next) for tp, span in spans_of(messages).items()}
+        return {tp: span for tp, span in left.items() if span.first < span.next}
     if hasattr(messages, "schema"):
         import pyarrow as pa
 

@@ -19,6 +19,7 @@ from managedconsumer.runtime.waiting.handlers import default_handler
 from managedconsumer.stores import attaching
 from managedconsumer.stores.claims import Claims, Held
 from managedconsumer.stores.errors import AlreadyStoredError, ConflictError, FencedStoreError
+from managedconsumer.stores.micro_batches import check_size, micro_batch
 from managedconsumer.stores.rows import NO_GROUP, Move, Row, Span, below, outranks, spans_of, unstored
 from managedconsumer.structs import TopicPartition
 
@@ -186,8 +187,9 @@ class Store(ABC):
         """Store ``messages`` by ``write(handle, messages)``, again as long as trouble passes.
 
         ``write`` is called in a transaction, perhaps several times: what it did before was undone. Messages that
-        are stored already are left out, so this may be called again with the same ones. ``messages``: a list, or Arrow
-        data. Raises what :meth:`transaction` and ``write`` raise, passing trouble after ``patience_ms``.
+        are stored already are left out, so this may be called again with the same ones. ``messages``: a list, Arrow
+        data, or ``{TopicPartition: (first, next)}``. Raises what :meth:`transaction` and ``write`` raise, passing
+        trouble after ``patience_ms``.
         """
         known = self._claims.group(group)
         deadline, pause = Deadline(self._handler.now(), self._patience), _FIRST_PAUSE
@@ -233,31 +235,38 @@ class Store(ABC):
         """
         attaching.rewind(consumer, self._claims.begins)
 
-    def foreach_batch(self, write: Callable[[Any, Any], object], *, group: str) -> Callable[[Any, int], None]:
+    def foreach_batch(
+        self, write: Callable[[Any, Any], object], *, group: str, max_offsets: int | None = None
+    ) -> Callable[[Any, int], None]:
         """A function for Spark's ``foreachBatch``: stores each micro-batch by ``write(handle, table)``, exactly once.
 
         The data frame needs the columns topic, partition and offset; it is collected to the driver as a
         ``pyarrow.Table``. Rows that are stored already (the batch runs again, or another query had the partition
         meanwhile) are left out. Give each stream a ``group`` of its own.
+
+        ``max_offsets`` bounds the driver's memory: ``write`` is called for one piece of the micro-batch after the
+        other, all of them in one transaction, and no piece is of more offsets. Each call must add to what the calls
+        before have written: a file, for one, needs another name for each piece.
         """
+        check_size(max_offsets)
         member = self._handler.new_id()
 
         def store_batch(frame: Any, batch_id: int) -> None:
-            table = frame.toArrow()
-            while table.num_rows:
-                # A query has no generation for each batch: the newest claim counts, and the offsets decide.
-                self.claim(group, spans_of(table), NO_GROUP, member)
-                try:
-                    self.save(table, write, group=group)
-                    return
-                except FencedStoreError as error:
-                    log.info(
-                        "group %s, batch %d: another query was faster, looking again: %s",
-                        group,
-                        batch_id,
-                        error,
-                        extra=LogFields(group)(),
-                    )
+            with micro_batch(frame, write, max_offsets) as (messages, put):
+                while len(messages):
+                    # A query has no generation for each batch: the newest claim counts, and the offsets decide.
+                    self.claim(group, spans_of(messages), NO_GROUP, member)
+                    try:
+                        self.save(messages, put, group=group)
+                        return
+                    except FencedStoreError as error:
+                        log.info(
+                            "group %s, batch %d: another query was faster, looking again: %s",
+                            group,
+                            batch_id,
+                            error,
+                            extra=LogFields(group)(),
+                        )
 
         return store_batch
 

@@ -22,7 +22,8 @@ def insert(handle: Any, table: Any) -> None:
     handle.executemany("insert into results values (?, ?, ?)", list(zip(*columns, strict=True)))
 
 
-def test_each_row_is_stored_once(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [None, 8])
+def test_each_row_is_stored_once(spark: Any, tmp_path: Path, size: int | None) -> None:
     source, checkpoint, database = tmp_path / "in", tmp_path / "checkpoint", tmp_path / "db"
     source.mkdir()
     with sqlite3.connect(database) as connection:
@@ -39,7 +40,7 @@ def test_each_row_is_stored_once(spark: Any, tmp_path: Path) -> None:
     def run() -> None:
         store = SQLStore(lambda: sqlite3.connect(database))
         frame = spark.readStream.schema(SCHEMA).json(str(source))
-        writer = frame.writeStream.foreachBatch(store.foreach_batch(insert, group="query"))
+        writer = frame.writeStream.foreachBatch(store.foreach_batch(insert, group="query", max_offsets=size))
         query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
         assert query.awaitTermination(90)
         assert query.exception() is None
@@ -56,3 +57,44 @@ def test_each_row_is_stored_once(spark: Any, tmp_path: Path) -> None:
     found = connection.execute("select partition, place, value from results order by partition, place").fetchall()
     connection.close()
     assert found == [(partition, n, f"v{n}") for partition in range(2) for n in range(35)]
+
+
+class Refused(Exception):
+    pass
+
+
+def test_a_micro_batch_in_pieces_is_one_transaction(spark: Any, tmp_path: Path) -> None:
+    """The driver never has the whole of it, and a piece that fails undoes those before it."""
+    database = tmp_path / "db"
+    with sqlite3.connect(database) as connection:
+        connection.execute("create table results (partition integer, place integer, value text)")
+    rows = [("orders", partition, n, f"v{n}") for partition in range(3) for n in range(40)]
+    frame = spark.createDataFrame(rows, SCHEMA).repartition(4, "offset")
+    sizes: list[int] = []
+    broken = [True]
+
+    def write(handle: Any, table: Any) -> None:
+        insert(handle, table)
+        sizes.append(table.num_rows)
+        if broken and len(sizes) == 3:
+            raise Refused
+
+    def found() -> list[Any]:
+        return connection.execute("select partition, place, value from results order by partition, place").fetchall()
+
+    store = SQLStore(lambda: sqlite3.connect(database))
+    try:
+        store_batch = store.foreach_batch(write, group="query", max_offsets=7)
+        with pytest.raises(Refused):
+            store_batch(frame, 0)
+        assert (found(), store.load("query", [TopicPartition("orders", 0)])) == ([], {})
+        broken.clear()
+        store_batch(frame.where("offset < 25 and partition < 2"), 0)
+        sizes.clear()
+        store_batch(frame, 0)  # the batch runs again, and was planned with more
+    finally:
+        store.close()
+    assert found() == [(partition, n, f"v{n}") for partition in range(3) for n in range(40)]
+    assert sum(sizes) == 120 - 50
+    assert max(sizes) <= 7
+    connection.close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from managedconsumer import Message, TopicPartition
-from managedconsumer.stores.rows import NO_GROUP, Row, outranks, spans_of
+from managedconsumer.stores.micro_batches import pieces_of
+from managedconsumer.stores.rows import NO_GROUP, Row, Span, outranks, spans_of, unstored
 
 ROW = Row(5, 1, 7, "m")
 
@@ -23,6 +24,21 @@ def test_spans_of_messages_in_any_order() -> None:
     }
     assert spans_of(message("a", 0, 5)) == {TopicPartition("a", 0): (5, 6)}
     assert spans_of([]) == {}
+
+
+def test_what_is_left_of_spans() -> None:
+    a, b, c = (TopicPartition(name, 0) for name in "abc")
+    spans = {a: (3, 10), b: (0, 5), c: (7, 8)}
+    assert unstored(spans, {a: 5, b: 5}) == {a: (5, 10), c: (7, 8)}
+    assert unstored(spans, {}) == spans
+
+
+def test_pieces_have_as_many_offsets_as_they_may() -> None:
+    a, b, c = (TopicPartition(name, 0) for name in "abc")
+    spans = {b: Span(0, 5), a: Span(3, 10), c: Span(7, 8)}
+    assert list(pieces_of(spans, 5)) == [{a: (3, 8)}, {a: (8, 10), b: (0, 3)}, {b: (3, 5), c: (7, 8)}]
+    assert list(pieces_of(spans, 100)) == [spans]
+    assert list(pieces_of({}, 5)) == []
 
 
 @pytest.mark.parametrize("wrong", [b"bytes", "text", 5, None])

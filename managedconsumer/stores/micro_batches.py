@@ -1,0 +1,88 @@
+"""Spark's micro-batches, for :meth:`Store.foreach_batch`: whole, or piece by piece."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import reduce
+from operator import or_
+from typing import Any, Callable, Iterator, Mapping
+
+from managedconsumer.errors import ConfigurationError
+from managedconsumer.stores.rows import Span
+from managedconsumer.structs import TopicPartition
+
+Write = Callable[[Any, Any], object]
+Piece = dict[TopicPartition, Span]
+
+
+@contextmanager
+def micro_batch(frame: Any, write: Write, max_offsets: int | None) -> Iterator[tuple[Any, Write]]:
+    """What :meth:`Store.save` is to store, and the function that it is to call.
+
+    For pieces the frame is computed once and kept by the executors, on their disks where it is too large for memory.
+    """
+    if max_offsets is None:
+        yield frame.toArrow(), write
+        return
+    frame = frame.persist()
+    try:
+
+        def write_pieces(handle: Any, left: Mapping[TopicPartition, Span]) -> None:
+            for piece in pieces_of(left, max_offsets):
+                table = _rows(frame, piece).toArrow()
+                if table.num_rows:
+                    write(handle, table)
+
+        yield _spans(frame), write_pieces
+    finally:
+        frame.unpersist()
+
+
+def check_size(max_offsets: int | None) -> None:
+    """Raise ConfigurationError for a size that is none."""
+    if max_offsets is not None and (not isinstance(max_offsets, int) or max_offsets < 1):
+        raise ConfigurationError(
+            f"foreach_batch: max_offsets must be a whole number of at least 1, not {max_offsets!r}"
+        )
+
+
+def pieces_of(spans: Mapping[TopicPartition, Span], size: int) -> Iterator[Piece]:
+    """``spans`` in order, cut and put together so that each piece has ``size`` offsets; the last one may have fewer."""
+    piece: Piece = {}
+    room = size
+    for tp, (first, end) in sorted(spans.items()):
+        while first < end:
+            stop = min(end, first + room)
+            piece[tp] = Span(first, stop)
+            room -= stop - first
+            first = stop
+            if not room:
+                yield piece
+                piece, room = {}, size
+    if piece:
+        yield piece
+
+
+def _spans(frame: Any) -> Piece:
+    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+    ends = (F.min("offset").alias("first"), F.max("offset").alias("last"))
+    rows = frame.groupBy("topic", "partition").agg(*ends).collect()
+    return {TopicPartition(row["topic"], row["partition"]): Span(row["first"], row["last"] + 1) for row in rows}
+
+
+def _rows(frame: Any, piece: Piece) -> Any:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return frame.where(
+        reduce(
+            or_,
+            (
+                (F.col("topic") == tp.topic)
+                & (F.col("partition") == tp.partition)
+                & (F.col("offset") >= span.first)
+                & (F.col("offset") < span.next)
+                for tp, span in piece.items()
+            ),
+        )
+    )
