@@ -5,10 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
-import threading
 from collections.abc import Iterator
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from managedconsumer.spark.decoding.decoders import decoder_of, parse_format
 from managedconsumer.spark.decoding.formats import ValueFormat
 from managedconsumer.testing import MemoryBroker
 from tests.spark.queries import Query
+from tests.spark.registries import Registry, framed
 
 fastavro = pytest.importorskip("fastavro")
 NOON = dt.datetime(2026, 1, 2, 12, 0, 0, 500000, dt.timezone.utc)
@@ -162,43 +161,11 @@ def test_protobuf(descriptors: bytes) -> None:
     assert [error is None for error in errors] == [True, True, False, True]
 
 
-class Registry:
-    """A schema registry of one subject, over HTTP."""
-
-    def __init__(self) -> None:
-        self.schemas: list[Any] = []
-        self.down = False
-        registry = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = registry.answer(self.path)
-                self.send_response(503 if registry.down else 404 if body is None else 200)
-                self.end_headers()
-                self.wfile.write(json.dumps(body or {}).encode())
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def answer(self, path: str) -> Any:
-        *_, last = path.split("/")
-        if path == "/subjects/views-value/versions/latest" and self.schemas:
-            return {"schema": json.dumps(self.schemas[-1])}
-        if last.isdecimal() and int(last) <= len(self.schemas):
-            return {"schema": json.dumps(self.schemas[int(last) - 1])}
-        return None
-
-
 @pytest.fixture
 def registry() -> Iterator[Registry]:
     made = Registry()
     yield made
-    made.server.shutdown()
-    made.server.server_close()
+    made.close()
 
 
 def test_a_registry_knows_what_each_value_was_written_with(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,18 +176,16 @@ def test_a_registry_knows_what_each_value_was_written_with(registry: Registry, m
     assert value_format is not None
     assert registry.url not in repr(value_format)
 
-    def framed(number: int, record: Any, schema: Any) -> bytes:
-        return b"\0" + number.to_bytes(4, "big") + avro(record, schema)
-
-    values = [framed(1, {"page": "/"}, old), framed(2, {"page": "/", "ms": 3}, new), framed(9, {"page": "/"}, old)]
+    page = avro({"page": "/"}, old)
+    values = [framed(1, page), framed(2, avro({"page": "/", "ms": 3}, new)), framed(9, page)]
     rows, errors = read(value_format, *values, b"\1....x")
     assert rows == [{"page": "/", "ms": -1}, {"page": "/", "ms": 3}, None, None]
     assert "has no schema 9" in errors[2]["error"]
     assert "does not begin with a schema's id" in errors[3]["error"]
     monkeypatch.setattr("managedconsumer.spark.decoding.registry.time.sleep", lambda _seconds: None)
-    registry.down = True
+    registry.always = (503, b"")
     with pytest.raises(OSError, match="503"):  # the task is repeated, and the rows are not bad
-        read(value_format, framed(10, {"page": "/"}, old))
+        read(value_format, framed(10, page))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from managedconsumer.spark.decoding.avro_values import AvroDecoder
 from managedconsumer.spark.decoding.formats import Decoder, ValueFormat
 from managedconsumer.spark.decoding.json_values import JsonDecoder
 from managedconsumer.spark.decoding.protobuf_values import ProtobufDecoder
-from managedconsumer.spark.decoding.registry import newest_schema
+from managedconsumer.spark.decoding.registry import check_url, newest_schema
 
 #: What the option ``value.format`` may be. (Their packages are imported when the first decoder is made.)
 FORMATS: Mapping[str, Callable[[ValueFormat], Decoder]] = {
@@ -35,6 +35,8 @@ def parse_format(own: Mapping[str, str], topics: tuple[str, ...]) -> ValueFormat
     registry = own.get("value.registry", "").rstrip("/")
     if registry and name != "avro":
         raise ConfigurationError("value.registry is for value.format=avro")
+    if registry:
+        check_url(registry)
     if (name == "protobuf") != bool(own.get("value.message")):
         raise ConfigurationError("value.format=protobuf, and no other, needs value.message, the message's full name")
     schema = own.get("value.schema", "")

@@ -1,4 +1,8 @@
-"""A schema registry (Confluent's, Karapace, Apicurio's compatible API): schemas by id and by subject."""
+"""A schema registry (Confluent's, Karapace, Redpanda, Apicurio's compatible API): schemas by id and by subject.
+
+Only what the registry itself says makes a record bad: that it has no such schema, or that the schema is of another
+format. Whatever else comes in place of an answer fails the task, which Spark repeats.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,44 @@ import json
 import time
 from functools import lru_cache
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from managedconsumer.errors import ConfigurationError
+from managedconsumer.values import NamedTuple
 
-_TIMEOUT = 10.0
-_ATTEMPTS = 4
+# For one question, from the look-up of the host to the last byte of the answer (seconds), and how often it is asked.
+_TIMEOUT, _ATTEMPTS = 10.0, 4
 #: How many bytes are in front of a value: a zero, and the id in four bytes.
 PREFIX = 5
+#: The registry's names of the formats.
+AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 # For so long (seconds) a schema that the registry does not have is not asked for again: each bad row would ask.
 _ABSENT_FOR, _MOST_ABSENT = 10.0, 1024
 _absent: dict[tuple[str, int], float] = {}
+# "Subject not found", "Version not found", "Schema not found". Another 404 is of something else than the registry.
+_NOT_FOUND = (40401, 40402, 40403)
+# Answers that may be another one soon, besides those of 500 and more.
+_PASSING = (200, 404, 408, 429)
+
+
+class RegistryError(OSError):
+    """The registry gave no answer that could be believed: no record is bad for it, the task fails."""
+
+
+class Schema(NamedTuple):
+    """A schema of the registry. ``refers``: it names others, which are not in it."""
+
+    kind: str
+    text: str
+    refers: bool
+
+    def of(self, kind: str) -> str:
+        """The text; ValueError if it is of another format, or refers to others."""
+        if self.kind != kind:
+            raise ValueError(f"the registry's schema is {self.kind}, not {kind}")
+        if self.refers:
+            raise ValueError("the registry's schema refers to others, which is not supported")
+        return self.text
 
 
 def take_id(value: bytes) -> tuple[int, bytes]:
@@ -35,67 +66,110 @@ def number_in(value: bytes | None) -> int | None:
     return int.from_bytes(value[1:PREFIX], "big")
 
 
-@lru_cache(maxsize=1024)
-def schema_of(registry: str, number: int) -> str:
-    """The schema with an id, which never changes. ValueError: there is none. OSError: the registry does not answer."""
+def schema_of(registry: str, number: int, kind: str = AVRO) -> str:
+    """The schema with an id, as text; of Protobuf a serialized file, in base64.
+
+    ValueError: there is none of that kind. RegistryError: there is no answer.
+    """
+    return _known(registry, number, _form(kind)).of(kind)
+
+
+@lru_cache(maxsize=256)
+def _known(registry: str, number: int, form: str) -> Schema:
+    """A schema with an id never changes."""
     absent = ValueError(f"the registry has no schema {number}")
     if time.monotonic() < _absent.get((registry, number), 0.0):
         raise absent
-    answer = _get(registry, f"schemas/ids/{number}")
+    answer = _get(registry, f"schemas/ids/{number}{form}")
     if answer is None:
         if len(_absent) >= _MOST_ABSENT:
             _absent.clear()
         _absent[registry, number] = time.monotonic() + _ABSENT_FOR
         raise absent
-    return _text(answer)
+    return answer
 
 
-def newest_schema(registry: str, subject: str) -> str:
-    """The newest schema of a subject. ConfigurationError: there is none, or it is not Avro."""
+def newest_schema(registry: str, subject: str, kind: str = AVRO) -> str:
+    """The newest schema of a subject, as by ``schema_of``. ConfigurationError: there is none, or no answer."""
     try:
-        answer = _get(registry, f"subjects/{quote(subject, safe='')}/versions/latest")
-    except OSError as error:
-        raise ConfigurationError(f"the registry {_shown(registry)} does not answer: {error}") from error
-    if answer is None:
-        raise ConfigurationError(f"the registry {_shown(registry)} has no subject {subject!r}: see value.subject")
-    return _text(answer)
+        answer = _get(registry, f"subjects/{quote(subject, safe='')}/versions/latest{_form(kind)}")
+        if answer is not None:
+            return answer.of(kind)
+    except (RegistryError, ValueError) as error:
+        raise ConfigurationError(f"the subject {subject!r}: {error}") from error
+    raise ConfigurationError(f"the registry {_shown(registry)} has no subject {subject!r}: see value.subject")
 
 
-def _text(answer: Any) -> str:
-    if answer.get("schemaType", "AVRO") != "AVRO" or answer.get("references"):
-        raise ConfigurationError("the registry's schema is not Avro, or refers to others, which is not supported")
-    return str(answer["schema"])
+def _form(kind: str) -> str:
+    """In which form: the text of a Protobuf schema would have to be compiled."""
+    return "?format=serialized" if kind == PROTOBUF else ""
 
 
-def _get(registry: str, path: str) -> Any:
-    """None: not found."""
+def check_url(registry: str) -> SplitResult:
+    """Raises ConfigurationError for what is no URL of a registry."""
+    try:
+        parts = urlsplit(registry)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not parts.query:
+            return parts
+    except ValueError:  # a port that is no number, or brackets
+        pass
+    raise ConfigurationError(  # without the URL: where it is wrong nobody knows which part is the password
+        "value.registry must be an http or https URL such as https://user:password@host:8081; in user and password, "
+        "write %2F for /, %3A for :, %40 for @, %23 for #, %3F for ?"
+    )
+
+
+def _get(registry: str, path: str) -> Schema | None:
+    """None: the registry says that it has none. Passing trouble is tried again."""
     # Each reader and worker of Spark imports this file; most have no registry, and urllib.request takes 25 ms of CPU.
-    from urllib.error import HTTPError
-    from urllib.request import Request, urlopen
+    from managedconsumer.spark.decoding.registry_http import ElsewhereError, ask
 
-    parts = urlsplit(registry)
-    if parts.scheme not in ("http", "https"):
-        raise ConfigurationError(f"value.registry={_shown(registry)!r} must be an http or https URL")
-    host = parts.netloc.rsplit("@", 1)[-1]
-    request = Request(f"{parts.scheme}://{host}{parts.path}/{path}")  # noqa: S310 (checked above)
-    request.add_header("Accept", "application/vnd.schemaregistry.v1+json")
+    parts = check_url(registry)
+    headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
     if parts.username is not None:
         secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-        request.add_header("Authorization", f"Basic {base64.b64encode(secret).decode()}")
+        headers["Authorization"] = f"Basic {base64.b64encode(secret).decode()}"
+    where, why = _shown(registry), ""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            with urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
-                return json.loads(answer.read())
-        except HTTPError as error:
-            if error.code == 404:
+            status, content = ask(f"{where}/{path}", headers, _TIMEOUT)
+        except ElsewhereError as error:
+            raise RegistryError(
+                f"the registry {where} redirects to {error}, where user and password do not go: give the URL that it "
+                "redirects to as value.registry"
+            ) from None
+        except OSError as error:
+            why = f"{type(error).__name__}: {error}"
+        else:
+            answer = _parsed(content)
+            if status == 200 and (found := _schema(answer)) is not None:
+                return found
+            if status == 404 and answer.get("error_code") in _NOT_FOUND:
                 return None
-            if error.code < 500 or attempt == _ATTEMPTS:
-                raise
-        except OSError:
-            if attempt == _ATTEMPTS:
-                raise
-        time.sleep(0.2 * attempt)
-    return None
+            why = "the answer is no schema as a registry gives it" if status == 200 else f"HTTP {status}"
+            if status < 500 and status not in _PASSING:
+                break
+        if attempt < _ATTEMPTS:
+            time.sleep(0.2 * attempt)
+    hint = "; look at user and password in value.registry" if why in ("HTTP 401", "HTTP 403") else ""
+    raise RegistryError(f"the registry {where} does not answer the question for {path.partition('?')[0]}: {why}{hint}")
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    """Empty for what is no JSON object."""
+    try:
+        answer = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _schema(answer: dict[str, Any]) -> Schema | None:
+    """None: that is no answer of a registry."""
+    kind, text = answer.get("schemaType") or AVRO, answer.get("schema")
+    if not isinstance(kind, str) or not isinstance(text, str):
+        return None
+    return Schema(kind, text, bool(answer.get("references")))
 
 
 def _shown(registry: str) -> str:
