@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _BATCH_BYTES = 16 * 1024 * 1024
 # How long (ms) the coordinator may take to say who is in the group.
 _DESCRIBE_MS = 5000
-# Batches of several ranges are put together up to about so many rows.
+# Batches of several ranges are put together up to about so many rows, or _BATCH_BYTES.
 _MERGED_ROWS = 10_000
 _DESCRIBE = "describe"
 # The ways to the coordinators, for the tasks of this process; a fork has pools of its own.
@@ -55,13 +55,14 @@ def _read(options: SourceOptions, pool: ConnectionPool, task: Task) -> Iterator[
     bare = plain == options.columns and (options.value is None or "value" not in plain)
     for part, chunk in fetch_ranges(pool, wanted, options.limits(), lambda part: None if strict else _Lost(part)):
         while (batch := chunk_to_columns(chunk, part.stop, plain, _BATCH_BYTES)).num_rows:
-            yield batch if bare else _whole(options, task, part, batch)
+            if bare:
+                yield batch
+            else:
+                yield from _whole(options, task, part, batch)
 
 
-def _whole(options: SourceOptions, task: Task, part: Range, batch: Any) -> Any:
-    """A batch of records with the columns that are ours."""
-    import pyarrow as pa
-
+def _whole(options: SourceOptions, task: Task, part: Range, batch: Any) -> Iterator[Any]:
+    """A batch of records with the columns that are ours; several where typed values become very large."""
     made = {name: batch.column(name) for name in of_kafka(options.columns)}
     if RANGE in options.columns:
         entry = task.ranges.get(TopicPartition(part.topic, part.partition))
@@ -70,31 +71,42 @@ def _whole(options: SourceOptions, task: Task, part: Range, batch: Any) -> Any:
         from managedconsumer.spark.decoding.columns import decode
         from managedconsumer.spark.decoding.decoders import decoder_of
 
-        made["value"], made[ERRORS] = decode(decoder_of(options.value), made["value"])
+        start = 0
+        for value, errors in decode(decoder_of(options.value), made["value"]):
+            rows = {name: column[start : start + len(value)] for name, column in made.items()}
+            yield _of_columns({**rows, "value": value, ERRORS: errors}, options)
+            start += len(value)
+    else:
+        yield _of_columns(made, options)
+
+
+def _of_columns(made: Mapping[str, Any], options: SourceOptions) -> Any:
+    import pyarrow as pa
+
     return pa.record_batch([made[name] for name in options.columns], names=list(options.columns))
 
 
 def _merged(batches: Iterator[Any]) -> Iterator[Any]:
     """A thousand small ranges are not a thousand small Arrow batches, which cost the JVM as much as large ones."""
     waiting: list[Any] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
         waiting.append(batch)
         rows += batch.num_rows
-        if rows >= _MERGED_ROWS:
-            yield _one_batch(waiting)
-            waiting, rows = [], 0
+        size += batch.nbytes
+        if rows >= _MERGED_ROWS or size >= _BATCH_BYTES:
+            yield from _put_together(waiting)
+            waiting, rows, size = [], 0, 0
     if waiting:
-        yield _one_batch(waiting)
+        yield from _put_together(waiting)
 
 
-def _one_batch(batches: list[Any]) -> Any:
+def _put_together(batches: list[Any]) -> Iterator[Any]:
     if len(batches) == 1:
-        return batches[0]
+        return iter(batches)
     import pyarrow as pa
 
-    (merged,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return merged
+    return iter(pa.Table.from_batches(batches).combine_chunks().to_batches())
 
 
 def _check_member(options: SourceOptions, pool: ConnectionPool, member: str) -> None:

@@ -68,7 +68,7 @@ def read(value_format: ValueFormat, *values: bytes | None) -> tuple[list[Any], l
     decoder = decoder_of(value_format)
     # What Spark makes of the type, and back: its first look at the task's batches is whether they are the same.
     assert to_arrow_type(from_arrow_type(decoder.type()), timezone="UTC") == decoder.type()
-    column, errors = decode(decoder, pa.array(values, pa.binary()))
+    ((column, errors),) = decode(decoder, pa.array(values, pa.binary()))
     assert column.type == decoder.type()
     return column.to_pylist(), errors.to_pylist()
 

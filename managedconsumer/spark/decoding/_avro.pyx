@@ -19,9 +19,10 @@ cdef extern from *:
     ctypedef long long mc_int128
     ctypedef unsigned long long mc_uint128
 
-from managedconsumer.spark.decoding.formats import told
+from managedconsumer.spark.decoding import avro_bounds
+from managedconsumer.spark.decoding.formats import BATCH_BYTES as MOST_OF_A_BATCH, TooLargeError, told
 
-INTERFACE = 1
+INTERFACE = 2
 
 include "../../wire/records/_room.pxi"
 include "_avro_wire.pxi"
@@ -32,19 +33,24 @@ include "_avro_nested.pxi"
 cdef enum:
     PREFIX = 5                  # of a schema registry: a zero, and the schema's id in four bytes
 
+cdef int64_t MOST_BYTES = avro_bounds.MOST_BYTES, FOR_EACH_BYTE = avro_bounds.FOR_EACH_BYTE
+cdef int64_t MOST_EMPTY_ITEMS = avro_bounds.MOST_EMPTY_ITEMS, BATCH_BYTES = MOST_OF_A_BATCH
+
 
 class OtherSchemaError(Exception):
     """The value was written with another schema than the columns'."""
 
 
-def decode(Column column not None, raw, written_so=None):
+def decode(Column column not None, raw, written_so=None, int64_t weight=1):
     """The values in ``raw``, a binary array: the finished array, and for each row that is bad its number and why.
 
     ``written_so``: values begin with the id of a registry's schema; called with each id that is not the one before,
     it says whether that is the columns' schema, or raises ValueError if there is none.  Raises OtherSchemaError for a
-    value of another schema, and what ``written_so`` raises besides.
+    value of another schema, TooLargeError for a batch that must be cut, and what ``written_so`` raises besides.
+
+    ``weight``: how many bytes a value becomes without the items of arrays and maps, as ``avro_bounds`` says.
     """
-    cdef int64_t row, rows = len(raw), first = raw.offset, number, known = -1
+    cdef int64_t row, rows = len(raw), first = raw.offset, number, known = -1, used = 0, room
     cdef const uint8_t *data = NULL
     cdef const int32_t *offsets = NULL
     cdef const uint8_t *valid = NULL
@@ -58,10 +64,14 @@ def decode(Column column not None, raw, written_so=None):
     if marks is not None:
         valid = <const uint8_t *><uintptr_t>marks.address
     for row in range(rows):
+        if used > BATCH_BYTES and rows > 1:
+            raise TooLargeError
+        used += weight
         if valid != NULL and not valid[(first + row) >> 3] & (1 << ((first + row) & 7)):
             column.append_null()
             continue
         wire.place, wire.end = data + offsets[row], data + offsets[row + 1]
+        room = wire.room = 0
         try:
             if written_so is not None:
                 number = read_id(&wire)
@@ -69,15 +79,21 @@ def decode(Column column not None, raw, written_so=None):
                     if not written_so(number):
                         raise OtherSchemaError
                     known = number
+            wire.empty = MOST_EMPTY_ITEMS
+            room = wire.room = MOST_BYTES + FOR_EACH_BYTE * (wire.end - wire.place)
+            take_room(&wire, 1, weight)
             column.take(&wire)
             if wire.place != wire.end:
                 raise ValueError(
                     f"{wire.end - wire.place} bytes are left: the value was written with another schema"
                 )
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
+            if rows > 1 and isinstance(error, OverflowError):
+                raise TooLargeError from None
             column.cut(row)
             column.append_null()
             bad[row] = told(error)
+        used += room - wire.room
     return column.done(), bad
 
 

@@ -54,9 +54,9 @@ cdef class Column:
 
     cdef int widen(self) except -1:
         """Only the items of arrays and maps need it: how many there are, nobody knows before."""
-        self.room = max(64, 2 * self.room)
-        if self.room > INT32_MAX:
+        if self.room > INT32_MAX // 2:
             raise OverflowError("an Arrow array has no room for so many items")
+        self.room = max(64, 2 * self.room)
         if self.valid is not None:
             self.valid.hold((self.room + 7) // 8)
         self.allocate()

@@ -247,5 +247,6 @@ cdef class Enum(Bytes):
         if number < 0 or number >= len(self.symbols):
             raise ValueError(f"an enum has no symbol {number}")
         symbol = <bytes>self.symbols[number]
+        take_room(wire, len(symbol), 1)
         self.put(<const uint8_t *><const char *>symbol, len(symbol))
         return 0

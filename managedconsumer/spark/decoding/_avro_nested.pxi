@@ -1,10 +1,5 @@
 # Columns that hold others. Included by _avro.pyx.
 
-# Items that take no bytes on the wire (nulls, empty records) are only bounded by a number that the value itself names.
-cdef enum:
-    MOST_EMPTY_ITEMS = 1 << 16
-
-
 cdef class Record(Column):
     """A struct of columns."""
 
@@ -44,16 +39,21 @@ cdef class Record(Column):
 
 
 cdef class Blocks(Column):
-    """An array, or a map, which is an array of pairs: blocks of items, the last one with none."""
+    """An array, or a map, which is an array of pairs: blocks of items, the last one with none.
+
+    ``weight``: how many bytes an item becomes, as ``avro_bounds`` says.
+    """
 
     cdef _Room offsets
     cdef Column items
     cdef bint sized
+    cdef int64_t weight
 
-    def __init__(self, pa, kind, int branches=0, int null_at=-1, *, list fields):
+    def __init__(self, pa, kind, int branches=0, int null_at=-1, *, list fields, int64_t weight):
         Column.__init__(self, pa, kind, branches, null_at)
         self.items = fields[0]
         self.sized = self.items.needs_bytes()
+        self.weight = weight
 
     cdef int allocate(self) except -1:
         if self.rows == 0:
@@ -65,7 +65,7 @@ cdef class Blocks(Column):
         return 0
 
     cdef int read(self, Wire *wire) except -1:
-        cdef int64_t count, size, most
+        cdef int64_t count, size
         while True:
             read_long(wire, &count)
             if count == 0:
@@ -73,9 +73,13 @@ cdef class Blocks(Column):
             if count < 0:
                 count = -max(count, -INT64_MAX)
                 read_size(wire, &size)
-            most = wire.end - wire.place if self.sized else MOST_EMPTY_ITEMS
-            if count > most:
+            if not self.sized:
+                if count > wire.empty:
+                    raise ValueError(f"a block of {count} items that take no bytes: {MOST_EMPTY_ITEMS} in all may be")
+                wire.empty -= count
+            elif count > wire.end - wire.place:
                 raise ValueError(f"a block of {count} items, where {wire.end - wire.place} bytes are left")
+            take_room(wire, count, self.weight)
             while count:
                 self.items.take(wire)
                 count -= 1

@@ -3,6 +3,8 @@
 cdef struct Wire:
     const uint8_t *place
     const uint8_t *end
+    int64_t room                # bytes that the value may still become
+    int64_t empty               # items without bytes that it may still have
 
 
 cdef int read_long(Wire *wire, int64_t *value) except -1:
@@ -29,6 +31,14 @@ cdef int read_size(Wire *wire, int64_t *size) except -1:
     read_long(wire, size)
     if size[0] < 0 or size[0] > wire.end - wire.place:
         raise ValueError(f"{size[0]} bytes should follow, where {wire.end - wire.place} are left")
+    return 0
+
+
+cdef int take_room(Wire *wire, int64_t count, int64_t weight) except -1:
+    """For so many items, each of which becomes so many bytes."""
+    if count > wire.room // weight:
+        raise ValueError("the value becomes too large: its counts and nulls say more than its bytes")
+    wire.room -= count * weight
     return 0
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Mapping
 
 from managedconsumer.errors import ConfigurationError
+from managedconsumer.spark.decoding.avro_bounds import Bounds
 
 #: Logical types that Spark has a type for, with Avro's types that may carry them.
 LOGICAL: Mapping[str, tuple[str, ...]] = {
@@ -17,6 +18,8 @@ LOGICAL: Mapping[str, tuple[str, ...]] = {
     "decimal": ("bytes", "fixed"),
 }
 _DIGITS = 38  # Arrow's decimal128, and Spark's
+# A few schemas of records that are named again and again would be a billion columns.
+_MOST_COLUMNS = 20_000
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,31 @@ class Shape:
         return getattr(compiled, self.name)(pa, self.type, self.branches, self.null_at, **options)
 
 
+def is_sound(schema: Mapping[str, Any]) -> bool:
+    """Whether the schema's logical type is one of those, and what it needs is there."""
+    logical = schema.get("logicalType")
+    if not isinstance(logical, str) or logical not in LOGICAL:
+        return False
+    if logical != "decimal":
+        return True
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    return type(precision) is int and type(scale) is int and 0 <= scale <= precision and precision > 0
+
+
 def shape_of(schema: Any) -> Shape:
     """Of a schema that ``fastavro.parse_schema`` has made. Raises ConfigurationError if it cannot be a column."""
-    return _Shapes().of(schema, ())
+    try:
+        return _Shapes(Bounds(schema)).of(schema, ())
+    except RecursionError:
+        raise ConfigurationError("the Avro schema: records in records, deeper than Python can go") from None
 
 
 class _Shapes:
-    def __init__(self) -> None:
+    def __init__(self, bounds: Bounds) -> None:
         import pyarrow as pa
 
         self._pa = pa
+        self._bounds, self._columns = bounds, 0
         self._named: dict[str, Any] = {}
         self._simple = {
             "null": Shape(pa.string(), "Null"),
@@ -67,6 +85,9 @@ class _Shapes:
 
     def of(self, schema: Any, inside: tuple[str, ...]) -> Shape:
         """``inside``: the names of the records around it."""
+        self._columns += 1
+        if self._columns > _MOST_COLUMNS:
+            raise ConfigurationError(f"the Avro schema: more than {_MOST_COLUMNS} columns")
         if isinstance(schema, list):
             return self._union(schema, inside)
         if isinstance(schema, str):
@@ -118,12 +139,13 @@ class _Shapes:
             return Shape(pa.struct(list(zip(names, types, strict=True))), "Record", {}, fields)
         if kind == "array":
             item = self.of(schema["items"], inside)
-            return Shape(pa.list_(pa.field("element", item.type)), "Blocks", {}, (item,))
+            options = {"weight": self._bounds.item(schema).weight}
+            return Shape(pa.list_(pa.field("element", item.type)), "Blocks", options, (item,))
         if kind == "map":
             value = self.of(schema["values"], inside)
             made = pa.map_(pa.string(), value.type)
             pair = Shape(pa.struct([made.key_field, made.item_field]), "Record", {}, (self._simple["string"], value))
-            return Shape(made, "Blocks", {}, (pair,))
+            return Shape(made, "Blocks", {"weight": self._bounds.item(schema).weight}, (pair,))
         if kind == "enum":
             return Shape(pa.string(), "Enum", {"symbols": list(schema["symbols"])})
         if kind == "fixed":

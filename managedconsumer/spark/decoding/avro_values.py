@@ -12,18 +12,37 @@ import json
 import os
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, Mapping
 
 from managedconsumer.errors import ConfigurationError
+from managedconsumer.spark.decoding.avro_bounds import Bounds
 from managedconsumer.spark.decoding.avro_evolution import Evolution, evolution
-from managedconsumer.spark.decoding.avro_shapes import LOGICAL, shape_of
-from managedconsumer.spark.decoding.formats import Decoded, ValueFormat, by_halves, missing
+from managedconsumer.spark.decoding.avro_shapes import is_sound, shape_of
+from managedconsumer.spark.decoding.formats import (
+    BATCH_BYTES,
+    Decoded,
+    TooLargeError,
+    ValueFormat,
+    by_halves,
+    joined,
+    missing,
+    told,
+)
 from managedconsumer.spark.decoding.registry import PREFIX, number_in, schema_of, take_id
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import ENVIRONMENT_VARIABLE
 
 # A batch with values of so many schemas or more goes through fastavro: most of its ids must be damaged.
 _MOST_SCHEMAS = 64
-_INTERFACE = 1  # as in _avro.pyx: a stale build is not mistaken for a new one
+_INTERFACE = 2  # as in _avro.pyx: a stale build is not mistaken for a new one
+
+
+class _Known(NamedTuple):
+    """A schema, as ``fastavro.parse_schema`` makes it and in its canonical form, and how large its values may be."""
+
+    schema: Any
+    canonical: str
+    bounds: Bounds
 
 
 class AvroDecoder:
@@ -38,12 +57,16 @@ class AvroDecoder:
         except ImportError as error:
             raise missing("fastavro>=1.9", error) from None
         self._registry = value_format.registry
-        self._schema = self._parsed(value_format.schema.decode())
+        try:
+            self._ours = self._parsed(value_format.schema.decode())
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        self._schema = self._ours.schema
         self._shape = shape_of(self._schema)
         if not pa.types.is_struct(self._shape.type):
             raise ConfigurationError("value.schema must describe a record")
         self._compiled = compiled()
-        self._writers = lru_cache(maxsize=256)(lambda number: self._parsed(schema_of(self._registry, number)))
+        self._parsed_once = lru_cache(maxsize=256)(self._parsed_or_why)
         self._same = lru_cache(maxsize=256)(self._written_so)
         self._evolution = lru_cache(maxsize=256)(self._evolution_of)
 
@@ -62,7 +85,7 @@ class AvroDecoder:
 
     def _as_ours(self, raw: Any) -> Decoded:
         column = self._shape.column(self._compiled, self._pa)
-        made, bad = self._compiled.decode(column, raw, self._same if self._registry else None)
+        made, bad = self._compiled.decode(column, raw, self._same if self._registry else None, self._ours.bounds.weight)
         return made, bad
 
     def _by_writers(self, raw: Any) -> Decoded:
@@ -84,53 +107,90 @@ class AvroDecoder:
             columns.append(column)
             bad.update({rows[row].as_py(): why for row, why in found.items()})
         where = pc.array_sort_indices(pa.concat_arrays(order))
-        return pa.concat_arrays(columns).take(where), bad
+        return joined(columns, self.type()).take(where), bad
 
     def _of_writer(self, number: int | None, raw: Any) -> Decoded:
         """Values that begin with that schema's id, or with none."""
         try:
-            ours = number is None or self._same(number)
+            if number is None or self._same(number):
+                return self._as_ours(raw)
         except ValueError:  # no such schema, which is then said of each row
-            ours = True
-        if ours:
             return self._as_ours(raw)
         known = self._evolution(number)
-        if known is not None:
-            column, bad = self._compiled.decode(known.shape.column(self._compiled, self._pa), raw, lambda _number: True)
-            if not bad:  # what is bad in a field that we drop is no matter
-                return known.step(column), bad
-        return by_halves(self._array, self.type(), raw)
+        if known is None:
+            return by_halves(self._array, self.type(), raw)
+        weight = self._writer(number).bounds.weight
+        empty = known.shape.column(self._compiled, self._pa)
+        column, bad = self._compiled.decode(empty, raw, lambda _number: True, weight)
+        made = known.step(column)
+        return self._read_again(made, bad, raw) if bad else (made, bad)
+
+    def _read_again(self, made: Any, bad: Mapping[int, str], raw: Any) -> Decoded:
+        """The bad rows by fastavro: what is bad in a field that we drop is no matter."""
+        pa, rows = self._pa, list(bad)
+        column, still = by_halves(self._array, self.type(), raw.take(pa.array(rows)))
+        where = list(range(len(raw)))
+        for at, row in enumerate(rows):
+            where[row] = len(raw) + at
+        return joined([made, column], self.type()).take(pa.array(where)), {rows[at]: why for at, why in still.items()}
 
     def _evolution_of(self, number: int) -> Evolution | None:
-        return evolution(self._writers(number), self._shape, self._fastavro.schema.to_parsing_canonical_form)
+        return evolution(self._writer(number).schema, self._shape, self._fastavro.schema.to_parsing_canonical_form)
 
     def _array(self, values: list[bytes | None]) -> Any:
-        return self._pa.array([None if value is None else self._read(value) for value in values], self.type())
+        found, size = [], 0
+        for value in values:
+            if size > BATCH_BYTES:
+                raise TooLargeError
+            row, weight = (None, self._ours.bounds.weight) if value is None else self._read(value)
+            found.append(row)
+            size += weight
+        return self._pa.array(found, self.type())
 
-    def _read(self, value: bytes) -> Any:
-        writer = self._schema
+    def _read(self, value: bytes) -> tuple[Any, int]:
+        """By fastavro; and how large it becomes."""
+        writer = self._ours
         if self._registry:
             number, value = take_id(value)
-            writer = self._writers(number)
+            writer = self._writer(number)
+        size = writer.bounds.check(value)
         source = io.BytesIO(value)
-        reader = None if writer is self._schema else self._schema
-        found = self._fastavro.schemaless_reader(source, writer, reader)
+        reader = None if writer is self._ours else self._schema
+        found = self._fastavro.schemaless_reader(source, writer.schema, reader)
         if source.tell() != len(value):
             raise ValueError(f"{len(value) - source.tell()} bytes are left: the value was written with another schema")
-        return found
+        return found, size
 
     def _written_so(self, number: int) -> bool:
         """Whether the bytes of that schema of the registry's are those of ours."""
-        canonical = self._fastavro.schema.to_parsing_canonical_form
-        return bool(canonical(self._writers(number)) == canonical(self._schema))
+        return self._writer(number).canonical == self._ours.canonical
 
-    def _parsed(self, text: str) -> Any:
+    def _writer(self, number: int) -> _Known:
+        """The registry's schema with that id. ValueError: there is none, or it is wrong."""
+        found = self._parsed_once(schema_of(self._registry, number))
+        if isinstance(found, str):
+            raise ValueError(found)
+        return found
+
+    def _parsed_or_why(self, text: str) -> _Known | str:
         try:
-            return self._fastavro.parse_schema(_without_logical(json.loads(text)))
+            return self._parsed(text)
         except ValueError as error:
-            raise ConfigurationError(f"the Avro schema is no JSON: {error}") from None
-        except self._fastavro.schema.SchemaParseException as error:
-            raise ConfigurationError(f"the Avro schema is wrong: {error}") from None
+            return str(error)
+
+    def _parsed(self, text: str) -> _Known:
+        """ValueError: anything is wrong with it. (It may be anybody's.)"""
+        try:
+            given = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"the Avro schema is no JSON: {error}") from None
+        try:
+            schema = self._fastavro.parse_schema(_understood(given))
+            return _Known(schema, self._fastavro.schema.to_parsing_canonical_form(schema), Bounds(schema))
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever fastavro says about data of anybody)
+            raise ValueError(f"the Avro schema is wrong: {told(error)}") from None
 
 
 def compiled() -> Any:
@@ -144,14 +204,18 @@ def compiled() -> Any:
     return module if module.INTERFACE == _INTERFACE else None
 
 
-def _without_logical(schema: Any) -> Any:
-    """What Spark has no type for stays what it is on the wire (a UUID a string, a time of day a number)."""
+def _understood(schema: Any) -> Any:
+    """What Spark has no type for stays what it is on the wire (a UUID a string, a time of day a number).
+
+    So does a logical type that is wrong, such as a decimal without a precision: the specification says so.
+    """
     if isinstance(schema, list):
-        return [_without_logical(each) for each in schema]
+        return [_understood(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
+    sound = is_sound(schema)
     return {
-        name: _without_logical(each) if isinstance(each, (dict, list)) and name != "default" else each
+        name: _understood(each) if isinstance(each, (dict, list)) and name != "default" else each
         for name, each in schema.items()
-        if name != "logicalType" or each in LOGICAL
+        if name != "logicalType" or sound
     }

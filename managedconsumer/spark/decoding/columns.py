@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Iterator
 
-from managedconsumer.spark.decoding.formats import Decoder
+from managedconsumer.spark.decoding.formats import Decoder, TooLargeError
 
 
 @lru_cache(maxsize=1)
@@ -16,12 +16,19 @@ def errors_type() -> Any:
     return pa.struct([("error", pa.string()), ("value", pa.binary())])
 
 
-def decode(decoder: Decoder, raw: Any) -> tuple[Any, Any]:
-    """The columns ``value`` and ``_errors`` of the values in ``raw``, a binary array."""
+def decode(decoder: Decoder, raw: Any) -> Iterator[tuple[Any, Any]]:
+    """The columns ``value`` and ``_errors`` of a binary array of values; in parts if they are too large."""
     import pyarrow as pa
 
-    column, bad = decoder.decode(raw)
-    if not bad:
-        return column, pa.nulls(len(raw), errors_type())
-    rows = [{"error": bad[row], "value": raw[row].as_py()} if row in bad else None for row in range(len(raw))]
-    return column, pa.array(rows, errors_type())
+    try:
+        column, bad = decoder.decode(raw)
+    except TooLargeError:
+        middle = len(raw) // 2
+        yield from decode(decoder, raw[:middle])
+        yield from decode(decoder, raw[middle:])
+        return
+    errors = pa.nulls(len(raw), errors_type())
+    if bad:
+        rows = [{"error": bad[row], "value": raw[row].as_py()} if row in bad else None for row in range(len(raw))]
+        errors = pa.array(rows, errors_type())
+    yield column, errors

@@ -9,8 +9,14 @@ from managedconsumer.errors import MissingPackageError
 
 #: A column, and for each row that is bad its number and why. What the column has there is null.
 Decoded = Tuple[Any, Mapping[int, str]]
+#: A batch whose columns become larger is cut.
+BATCH_BYTES = 256 * 1024 * 1024
 # The text of an error is cut to so many characters.
 _TEXT = 500
+
+
+class TooLargeError(Exception):
+    """The values become more than an Arrow array, or memory, should hold at once: fewer of them at a time do not."""
 
 
 def told(error: Exception) -> str:
@@ -25,7 +31,10 @@ class Decoder(Protocol):
         """The column's ``pyarrow.DataType``. Raises ConfigurationError for a schema that cannot be a column."""
 
     def decode(self, raw: Any) -> Decoded:
-        """The values in ``raw``, a binary array. Null stays null. OSError: a registry does not answer."""
+        """The values in ``raw``, a binary array. Null stays null.
+
+        OSError: a registry does not answer. TooLargeError: the batch must be cut; never for one value alone.
+        """
 
 
 @dataclass(frozen=True)
@@ -59,20 +68,41 @@ def by_halves(array: Callable[[list[bytes | None]], Any], kind: Any, raw: Any) -
     import pyarrow as pa
 
     bad: dict[int, str] = {}
+    size = 0
 
     def halves(values: list[bytes | None], first: int) -> list[Any]:
         if not values:
             return []
         try:
-            return [array(values)]
-        except OSError:
+            made = array(values)
+        except (OSError, TooLargeError):
             raise  # the registry does not answer: that is not the record's fault
-        except Exception as error:  # noqa: BLE001 (decoders of others, and data of anybody)
+        except Exception as error:  # decoders of others, and data of anybody
+            if isinstance(error, MemoryError) and len(values) == 1:
+                raise
             if len(values) == 1:
                 bad[first] = told(error)
                 return [pa.nulls(1, kind)]
+        else:
+            nonlocal size
+            size += made.nbytes
+            if size > BATCH_BYTES and len(raw) > 1:
+                raise TooLargeError
+            return [made]
         middle = len(values) // 2
         return halves(values[:middle], first) + halves(values[middle:], first + middle)
 
-    parts = halves(raw.to_pylist(), 0)
-    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts) if parts else pa.nulls(0, kind), bad
+    return joined(halves(raw.to_pylist(), 0), kind), bad
+
+
+def joined(parts: list[Any], kind: Any) -> Any:
+    """One array of several, which may be chunked. TooLargeError: its offsets would have more than 31 bits."""
+    import pyarrow as pa
+
+    arrays = [chunk for part in parts for chunk in (part.chunks if isinstance(part, pa.ChunkedArray) else (part,))]
+    if len(arrays) == 1:
+        return arrays[0]
+    try:
+        return pa.concat_arrays(arrays) if arrays else pa.nulls(0, kind)
+    except pa.ArrowInvalid as error:
+        raise TooLargeError(str(error)) from None
