@@ -15,7 +15,6 @@ from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.decoding.avro_bounds import MOST_EMPTY_ITEMS
 from managedconsumer.spark.decoding.avro_values import AvroDecoder, compiled
 from managedconsumer.spark.decoding.columns import decode
-from managedconsumer.spark.decoding.formats import BATCH_BYTES
 from tests.spark.registries import framed
 from tests.spark.test_avro_columns import decoder_of, needs_build, written
 
@@ -224,16 +223,19 @@ def test_a_schema_that_is_wrong_is_a_bad_row(twin: str, writers: dict[int, Any],
     assert list(bad) == [1]
 
 
-def test_a_batch_that_becomes_too_large_is_cut(twin: str) -> None:
+def test_a_batch_that_becomes_too_large_is_cut(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each value is within its bound; all together would take the memory of the machine."""
+    most = 1024 * 1024
+    for module in ("formats", "avro_values"):
+        monkeypatch.setattr(f"managedconsumer.spark.decoding.{module}.BATCH_BYTES", most)
     decimal = {"type": "bytes", "logicalType": "decimal", "precision": 9}
-    schema = with_field({"type": "array", "items": ["null", record("W", *[decimal] * 1000)]})
+    schema = with_field({"type": "array", "items": ["null", record("W", *[decimal] * 10)]})
     value = zigzag(7) + zigzag(200) + b"\0" * 200 + b"\0"
-    count = BATCH_BYTES // (16_000 * 200) + 10
+    count = 2 * most // (160 * 200)
     values = pa.array([value, None, b"bad"] * count, pa.binary())
     parts = list(decode(decoder_of(schema), values))
     assert len(parts) > 1
-    assert all(column.nbytes < 2 * BATCH_BYTES for column, _ in parts)
+    assert all(column.nbytes < 2 * most for column, _ in parts)
     rows = [row for column, _ in parts for row in pc.struct_field(column, [0]).to_pylist()]
     assert rows == [7, None, None] * count
     assert sum(len(errors) - errors.null_count for _, errors in parts) == count

@@ -19,8 +19,8 @@ cdef extern from *:
     ctypedef long long mc_int128
     ctypedef unsigned long long mc_uint128
 
-from managedconsumer.spark.decoding import avro_bounds
-from managedconsumer.spark.decoding.formats import BATCH_BYTES as MOST_OF_A_BATCH, TooLargeError, told
+from managedconsumer.spark.decoding import avro_bounds, formats
+from managedconsumer.spark.decoding.formats import TooLargeError, told
 
 INTERFACE = 2
 
@@ -34,7 +34,7 @@ cdef enum:
     PREFIX = 5                  # of a schema registry: a zero, and the schema's id in four bytes
 
 cdef int64_t MOST_BYTES = avro_bounds.MOST_BYTES, FOR_EACH_BYTE = avro_bounds.FOR_EACH_BYTE
-cdef int64_t MOST_EMPTY_ITEMS = avro_bounds.MOST_EMPTY_ITEMS, BATCH_BYTES = MOST_OF_A_BATCH
+cdef int64_t MOST_EMPTY_ITEMS = avro_bounds.MOST_EMPTY_ITEMS
 
 
 class OtherSchemaError(Exception):
@@ -50,7 +50,8 @@ def decode(Column column not None, raw, written_so=None, int64_t weight=1):
 
     ``weight``: how many bytes a value becomes without the items of arrays and maps, as ``avro_bounds`` says.
     """
-    cdef int64_t row, rows = len(raw), first = raw.offset, number, known = -1, used = 0, room
+    cdef int64_t row, rows = len(raw), first = raw.offset, number, known = -1
+    cdef int64_t used = 0, room, most = formats.BATCH_BYTES
     cdef const uint8_t *data = NULL
     cdef const int32_t *offsets = NULL
     cdef const uint8_t *valid = NULL
@@ -64,7 +65,7 @@ def decode(Column column not None, raw, written_so=None, int64_t weight=1):
     if marks is not None:
         valid = <const uint8_t *><uintptr_t>marks.address
     for row in range(rows):
-        if used > BATCH_BYTES and rows > 1:
+        if used > most and rows > 1:
             raise TooLargeError
         used += weight
         if valid != NULL and not valid[(first + row) >> 3] & (1 << ((first + row) & 7)):
