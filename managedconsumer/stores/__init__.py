@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from managedconsumer.stores.errors import AlreadyStoredError, ConflictError, FencedStoreError
+from managedconsumer.stores.errors import AlreadyStoredError, ConflictError, FencedStoreError, StoreWentBackError
 from managedconsumer.stores.rows import Move, Row
 from managedconsumer.stores.store import Store
 
@@ -27,6 +27,7 @@ __all__ = [  # noqa: PLE0604
     "Move",
     "Row",
     "Store",
+    "StoreWentBackError",
     *sorted(_HOMES),
 ]
 

@@ -8,7 +8,7 @@ from typing import Any, Callable, Collection, Iterable, Mapping, Protocol, Seque
 
 from managedconsumer import errors as err
 from managedconsumer.logs import LogFields
-from managedconsumer.stores.errors import FencedStoreError
+from managedconsumer.stores.errors import FencedStoreError, StoreWentBackError
 from managedconsumer.stores.rows import NO_GROUP, Row, spans_of
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import PartitionNotAssignedError
@@ -43,8 +43,11 @@ class ClaimingStore(Protocol):
     def claimed(self, group: str) -> dict[TopicPartition, int | None]:
         """See :meth:`managedconsumer.stores.Store.claimed`."""
 
+    def begins(self, group: str) -> dict[TopicPartition, int]:
+        """See :meth:`managedconsumer.stores.Store.begins`."""
 
-def attach(store: ClaimingStore, consumer: Any, group: str | None, lonely: str) -> None:
+
+def attach(store: ClaimingStore, consumer: Any, group: str | None, lonely: str) -> Taking:
     """See :meth:`managedconsumer.stores.Store.attach`. ``lonely``: the member id of a consumer without a group."""
     own = consumer.group
     name = own if group is None else group
@@ -62,12 +65,13 @@ def attach(store: ClaimingStore, consumer: Any, group: str | None, lonely: str) 
         if not consumer.partitions:
             raise err.IllegalStateError("attach: start() the consumer first, so that it has its partitions")
         taking.take(partitions_of(consumer))
-        return
+        return taking
     consumer.listener = StoreListener(taking, consumer.listener)
     held = partitions_of(consumer)
     if held:  # it has joined already: what comes later is told to the listener
         taking.take(held)
         taking.look_what_is_gone()
+    return taking
 
 
 def rewind(consumer: Any, begins: Callable[[str], Mapping[TopicPartition, int]]) -> None:
@@ -132,11 +136,23 @@ class Taking:
         self._taken.update(tps)
         self._excused.difference_update(tps)
         held = set(partitions_of(self._consumer)).intersection(tps)
-        for tp, offset in self.store.claimed(self.group).items():
+        for tp, offset in self.store.begins(self.group).items():
             # Also where the consumer is there already: what a commit of an earlier run() without the store says to be
             # finished behind its offset is not in the store.
-            if offset is not None and tp in held:
+            if tp in held:
                 self._consumer.seek(tp, offset)
+
+    def go_back(self, group: str, error: StoreWentBackError) -> None:
+        """The store has lost transactions, perhaps our claims: claim again, and read on from what it has now."""
+        lost = self._taken.intersection(error.partitions)
+        if group != self.group or not lost:
+            return
+        try:
+            self.take(sorted(lost))
+            log.warning("claimed again, and read on from there: %s", error, extra=LogFields(self.group)())
+        except Exception as problem:  # noqa: BLE001 - the error that is on its way is the one that matters
+            # The group gives them to others, or Kafka or the store is away.
+            log.warning("not back at the store's offsets: %s", problem, extra=LogFields(self.group)())
 
     def moved_on(self, error: BaseException, messages: Sequence[Any]) -> bool:
         """True if the store has refused ``messages`` because the group has given their partitions to others.

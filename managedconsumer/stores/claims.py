@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Iterable, Iterator, Mapping
 
 from managedconsumer import errors as err
-from managedconsumer.stores.errors import AlreadyStoredError, FencedStoreError
+from managedconsumer.stores.errors import AlreadyStoredError, FencedStoreError, StoreWentBackError
 from managedconsumer.stores.rows import Move, Row, Span
 from managedconsumer.structs import TopicPartition
 
@@ -20,20 +20,39 @@ _MOST_GAPS = 1000
 class Held:
     """One claimed partition. Changed only by the transaction that has it (``Claims.busy``), and by nobody else."""
 
-    __slots__ = ("gaps", "owed", "row", "unsure")
+    __slots__ = ("first", "gaps", "owed", "reached", "row", "unsure")
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, before: Held | None = None) -> None:
+        """``before``: what this object knew of the partition when it had claimed it the last time."""
         self.row = row
+        #: Where the first transaction began of a partition of which nothing was stored; None: that was not here.
+        self.first: int | None = None if before is None else before.first
+        #: Where the store was before it went back. The message before that is missing in the store now, so the next
+        #: transaction must begin before this offset.
+        self.reached: int | None = None
         #: The first offset of a transaction that was undone: the next one must not begin behind it.
         self.owed: int | None = None
         #: True when the end of a commit is not known.
         self.unsure = False
         #: (first, end) of offsets that were passed over, the newest last: Kafka need not have messages there.
         self.gaps: deque[tuple[int, int]] = deque(maxlen=_MOST_GAPS)
+        if before is not None:
+            known = max(before.row.next or 0, before.reached or 0)
+            if known > (row.next or 0):
+                self.reached = known
+
+    @property
+    def begin(self) -> int | None:
+        """From where the partition has to be read; None: nobody knows."""
+        if self.owed is not None:
+            return self.owed
+        return self.first if self.row.next is None else self.row.next
 
     def move(self, span: Span) -> None:
         """A transaction of ``span`` counts."""
         before = self.row.next or 0
+        if self.row.next is None:
+            self.first = span.first
         if span.first > before:
             self.gaps.append((before, span.first))
         self.stored(span.next)
@@ -41,7 +60,15 @@ class Held:
     def stored(self, next_offset: int) -> None:
         """Everything before ``next_offset`` is in the store."""
         self.row = self.row._replace(next=next_offset)
+        self.owed = self.reached = None
+        self.unsure = False
+
+    def went_back(self, next_offset: int | None) -> None:
+        """The store has less than it had."""
+        self.reached = max(self.row.next or 0, self.reached or 0)
+        self.row = self.row._replace(next=next_offset)
         self.owed, self.unsure = None, False
+        self.gaps.clear()
 
 
 class Claims:
@@ -49,6 +76,8 @@ class Claims:
 
     def __init__(self) -> None:
         self._held: dict[_Key, Held] = {}
+        # What was known of partitions that were given up: it shows whether the store has gone back meanwhile.
+        self._past: dict[_Key, Held] = {}
         self._busy: dict[_Key, object] = {}
         self._groups: dict[str, None] = {}
 
@@ -56,12 +85,14 @@ class Claims:
         """These partitions are ours, as they are in the store."""
         self._groups[group] = None
         for tp, row in rows.items():
-            self._held[group, tp] = Held(row)
+            self._held[group, tp] = Held(row, self._held.get((group, tp)) or self._past.get((group, tp)))
 
     def drop(self, group: str, tps: Iterable[TopicPartition]) -> None:
         """These partitions are not ours any more."""
         for tp in tps:
-            self._held.pop((group, tp), None)
+            held = self._held.pop((group, tp), None)
+            if held is not None:
+                self._past[group, tp] = held
 
     def offsets(self, group: str) -> dict[TopicPartition, int | None]:
         """What is claimed, with the next offsets as far as they are known."""
@@ -71,9 +102,8 @@ class Claims:
         """From where each claimed partition has to be read again, as far as that is known."""
         found = {}
         for (name, tp), held in list(self._held.items()):
-            begin = held.row.next if held.owed is None else held.owed
-            if name == group and begin is not None:
-                found[tp] = begin
+            if name == group and held.begin is not None:
+                found[tp] = held.begin
         return found
 
     def group(self, group: str | None) -> str:
@@ -123,7 +153,14 @@ class Claims:
                 stored,
             )
         for tp, span in spans.items():
-            owed = held[tp].owed
+            owed, reached = held[tp].owed, held[tp].reached
+            if reached is not None and span.first >= reached:
+                raise err.IllegalStateError(
+                    f"the store went back: it has {_has(held[tp].row.next)} of {tp.topic}-{tp.partition}, and had them "
+                    f"up to offset {reached}. These begin at {span.first}: what lies between would be lost. Read on "
+                    "from what the store has, by rewind(consumer). Where Kafka does not have those messages any more, "
+                    "a new store object goes on behind them"
+                )
             if owed is not None and span.first > owed:
                 raise err.IllegalStateError(
                     f"the transaction of {tp.topic}-{tp.partition} from offset {owed} on was undone, and these "
@@ -163,18 +200,49 @@ class Claims:
         found: Mapping[TopicPartition, Row],
         error: Exception | None = None,
     ) -> None:
-        """Believe the store. Raises FencedStoreError for partitions that others have claimed."""
-        lost = tuple(tp for tp, each in held.items() if not each.row.same_owner(found.get(tp)))
+        """Believe the store.
+
+        Raises FencedStoreError for partitions that others have claimed, and StoreWentBackError for those of which the
+        store has less than it had: an older claim, or an older offset.
+        """
+        lost, back = [], {}
         for tp, each in held.items():
-            if tp in lost:
+            row = found.get(tp)
+            if row is None or row.claim < each.row.claim:  # a claim's number never becomes smaller
+                back[tp] = None if row is None else row.next
+            elif not each.row.same_owner(row):
+                lost.append(tp)
                 if self._held.get((group, tp)) is each:
                     self.drop(group, [tp])
-            elif (end := found[tp].next) is not None and end != each.row.next:
-                each.stored(end)
-            else:
+            elif row.next == each.row.next:
                 each.unsure = False
+            elif row.next is not None and row.next > (each.row.next or 0):
+                each.stored(row.next)
+            else:
+                back[tp] = row.next
+        for tp, offset in back.items():
+            held[tp].went_back(offset)
         if lost:
-            raise _not_ours(group, lost, found) from error
+            raise _not_ours(group, tuple(lost), found) from error
+        if back:
+            raise _went_back(group, back, held) from error
+
+
+def _went_back(
+    group: str, back: Mapping[TopicPartition, int | None], held: Mapping[TopicPartition, Held]
+) -> StoreWentBackError:
+    (topic, number), offset = next(iter(back.items()))
+    return StoreWentBackError(
+        f"group {group}: the store went back. It has {_has(offset)} of {topic}-{number}, and had them up to offset "
+        f"{held[TopicPartition(topic, number)].reached}, with this object's claim (a restored backup, or a fail-over "
+        "that lost the last transactions?). Nothing was stored, as the messages between would be lost. Claim again, "
+        "and read on from what the store has; an attached consumer does so by itself",
+        back,
+    )
+
+
+def _has(offset: int | None) -> str:
+    return "no messages" if offset is None else f"messages up to offset {offset}"
 
 
 def _not_ours(

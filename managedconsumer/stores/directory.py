@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Iterable
 
 from managedconsumer.stores.rows import Row
 from managedconsumer.stores.versioned import Rows, VersionedStore
@@ -22,11 +22,12 @@ _Key = tuple[str, str, int]
 
 
 class _Version:
-    """The rows of all groups after change ``number``."""
+    """The rows of all groups after change ``number``, whose file says ``text``."""
 
-    def __init__(self, number: int, rows: dict[_Key, Row]) -> None:
+    def __init__(self, number: int, rows: dict[_Key, Row], text: str | None = None) -> None:
         self.number = number
         self.rows = rows
+        self.text = text
 
 
 class DirectoryStore(VersionedStore):
@@ -42,10 +43,13 @@ class DirectoryStore(VersionedStore):
         self.path = Path(path).expanduser().absolute()
         self._log = self.path / "_log"
         self._seen = _Version(0, {})
+        made = [directory for directory in (self.path, *self.path.parents) if not directory.exists()]
         if not self._log.exists():
             for directory in (self.path / "data", self._log):
                 directory.mkdir(parents=True, exist_ok=True)
-            _sync(self.path)
+        # Also what another process has made: it may not have written the names through to the disk yet.
+        for directory in (self.path, *(each.parent for each in made)):
+            sync(directory)
 
     def __repr__(self) -> str:
         return f"DirectoryStore({str(self.path)!r})"
@@ -61,18 +65,20 @@ class DirectoryStore(VersionedStore):
     def look(self) -> _Version:
         """Read what was added to the log since the last look."""
         seen = self._seen
+        if seen.number and self._read(seen.number) != seen.text:
+            seen = _Version(0, {})  # an older copy of the directory, perhaps with other changes after it
         if not seen.number:
             last = max((int(file.stem) for file in self._log.glob("*.json")), default=0)
             seen = _Version(max(0, last - last % _WHOLE - 1), {})
-        rows = dict(seen.rows)
-        number = seen.number
-        while (change := self._read(number + 1)) is not None:
-            number += 1
+        rows, number, text = dict(seen.rows), seen.number, seen.text
+        while (found := self._read(number + 1)) is not None:
+            number, text = number + 1, found
+            change = json.loads(found)
             if change["whole"]:
                 rows.clear()
             rows.update({(group, topic, part): Row(*row) for group, topic, part, *row in change["rows"]})
         self._look_whether_it_is_there()
-        self._seen = _Version(number, rows)
+        self._seen = _Version(number, rows, text)
         return self._seen
 
     def read(self, version: _Version, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
@@ -85,8 +91,6 @@ class DirectoryStore(VersionedStore):
         if output is not None and any(output.iterdir()):
             _sync_tree(output, self.path)
             name = str(output.relative_to(self.path))
-        elif output is not None:
-            output.rmdir()
         number = version.number + 1
         new: dict[_Key, Row] = {(group, *tp): row for tp, row in rows.items()}
         whole = number % _WHOLE == 0
@@ -94,8 +98,13 @@ class DirectoryStore(VersionedStore):
             "whole": whole,
             "rows": [[*key, *row] for key, row in ({**version.rows, **new} if whole else new).items()],
             "data": name,
+            "id": self._handler.new_id(),  # no other change, before a loss or after it, has the same text
         }
-        return self._create(number, change)
+        if not self._create(number, json.dumps(change)):
+            return False
+        if output is not None and name is None:
+            self.discard(output)
+        return True
 
     def output(self) -> Path:
         """A new directory."""
@@ -104,7 +113,7 @@ class DirectoryStore(VersionedStore):
         return made
 
     def discard(self, output: Path) -> None:
-        """Remove it."""
+        """Remove it. No change names it: :meth:`append` has not returned True for it, nor raised."""
         shutil.rmtree(output, ignore_errors=True)
 
     # -- files ------------------------------------------------------------------------------------------
@@ -116,26 +125,28 @@ class DirectoryStore(VersionedStore):
     def _file(self, number: int) -> Path:
         return self._log / f"{number:020d}.json"
 
-    def _read(self, number: int) -> Any:
+    def _read(self, number: int) -> str | None:
         try:
-            return json.loads(self._file(number).read_text(encoding="utf-8"))
+            return self._file(number).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
 
-    def _create(self, number: int, change: object) -> bool:
-        """The whole file at once, unless it is there."""
+    def _create(self, number: int, text: str) -> bool:
+        """The whole file at once, unless it is there. Its text is on the disk before its name, and both on return."""
         draft = self._log / f".{self._handler.new_id()}"
         try:
             with draft.open("w", encoding="utf-8") as out:
-                json.dump(change, out)
+                out.write(text)
                 out.flush()
                 os.fsync(out.fileno())
             os.link(draft, self._file(number))
         except FileExistsError:
-            return False
+            # NFS repeats a call whose answer was lost, and finds the link that the first one has made.
+            if self._read(number) != text:
+                return False
         finally:
             draft.unlink(missing_ok=True)
-        _sync(self._log)
+        sync(self._log)
         return True
 
 
@@ -143,13 +154,14 @@ def _sync_tree(output: Path, root: Path) -> None:
     """Write the files through to the disk, and the names by which they are found: a power cut loses none of them."""
     for directory, _, names in os.walk(output, topdown=False):
         for name in names:
-            _sync(Path(directory) / name)
-        _sync(Path(directory))
-    _sync(output.parent)
-    _sync(root)
+            sync(Path(directory) / name)
+        sync(Path(directory))
+    sync(output.parent)
+    sync(root)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Write a file, or the names in a directory, through to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -20,6 +20,19 @@ class FencedStoreError(KafkaException):
         self.partitions = partitions
 
 
+class StoreWentBackError(FencedStoreError):
+    """The store has less than this object has stored in it (a restored backup, a fail-over): nothing was stored.
+
+    ``next_offsets``: what the store has now, by partition (None: nothing). An attached consumer is sent back there, so
+    go on with ``consume()``; ``run()`` goes on by itself. Without ``attach``: claim again, and read on from what
+    :meth:`~managedconsumer.stores.Store.claimed` says.
+    """
+
+    def __init__(self, text: str, next_offsets: Mapping[TopicPartition, int | None]) -> None:
+        super().__init__(text, tuple(next_offsets))
+        self.next_offsets = dict(next_offsets)
+
+
 class AlreadyStoredError(KafkaException):
     """Some of these messages are stored already: nothing was stored a second time.
 

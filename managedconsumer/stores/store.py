@@ -11,6 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Callable, Iterable, Iterator, Mapping, TypeVar
+from weakref import WeakSet
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
@@ -18,7 +19,7 @@ from managedconsumer.logs import LogFields
 from managedconsumer.runtime.waiting.handlers import default_handler
 from managedconsumer.stores import attaching
 from managedconsumer.stores.claims import Claims, Held
-from managedconsumer.stores.errors import AlreadyStoredError, ConflictError, FencedStoreError
+from managedconsumer.stores.errors import AlreadyStoredError, ConflictError, FencedStoreError, StoreWentBackError
 from managedconsumer.stores.micro_batches import check_size, micro_batch
 from managedconsumer.stores.rows import NO_GROUP, Move, Row, Span, below, outranks, spans_of, unstored
 from managedconsumer.structs import TopicPartition
@@ -29,6 +30,8 @@ T = TypeVar("T")
 
 # How long (seconds) between two tries of what has failed by passing trouble: the first and the longest pause.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+# The first pause (seconds) where another writer was faster.
+_SHORT_PAUSE = 0.001
 
 
 class Store(ABC):
@@ -45,6 +48,7 @@ class Store(ABC):
         self._handler = default_handler(use_greenlets)
         self._patience = patience_ms / 1000.0
         self._claims = Claims()
+        self._attached: WeakSet[attaching.Taking] = WeakSet()
 
     # -- what an adapter does ---------------------------------------------------------------------------
 
@@ -113,8 +117,7 @@ class Store(ABC):
             return
         member = self.member_name(member)
         mine: dict[TopicPartition, Row] = {}
-        swapped = False
-        while not swapped:
+        for _ in self.tries():
             old = self.patiently(lambda: self.rows(group, wanted))
             refused = {tp: row for tp, row in old.items() if outranks(row, generation, member)}
             if refused and proof is None:
@@ -123,7 +126,14 @@ class Store(ABC):
                 proof(old)
             mine = {tp: Row(None, _number(old.get(tp)) + 1, generation, member) for tp in wanted}
             changes = {tp: (old.get(tp), row) for tp, row in mine.items()}
-            swapped = self.patiently(lambda changes=changes: self.swap(group, changes))  # type: ignore[misc]
+            if self.patiently(lambda changes=changes: self.swap(group, changes)):  # type: ignore[misc]
+                break
+        else:
+            raise FencedStoreError(
+                f"group {group}: {_shown(wanted)} could not be claimed within {self._patience:.0f} s: somebody else "
+                "claims them again and again",
+                tuple(wanted),
+            )
         # Read again: until the claim counted, the owner before us could still move the offsets.
         found = self.patiently(lambda: self.rows(group, wanted))
         lost = tuple(tp for tp in wanted if not mine[tp].same_owner(found.get(tp)))
@@ -147,6 +157,13 @@ class Store(ABC):
         """What this object has claimed and knows to be its own, with the next offsets (None: nothing stored yet)."""
         return self._claims.offsets(group)
 
+    def begins(self, group: str) -> dict[TopicPartition, int]:
+        """From where each claimed partition has to be read, as far as that is known.
+
+        That is the next offset, or the first one of a transaction that was undone.
+        """
+        return self._claims.begins(group)
+
     # -- transactions -----------------------------------------------------------------------------------
 
     @contextmanager
@@ -159,10 +176,20 @@ class Store(ABC):
         An exception in the block undoes everything. Raises FencedStoreError when a partition is not ours any more,
         AlreadyStoredError when some of the messages are stored already, IllegalStateError when messages would be passed
         over (an earlier transaction of the partition was undone), or have been (they come after later ones), or another
-        transaction of the partition is open.
+        transaction of the partition is open, StoreWentBackError when the store has lost what was stored.
         """
-        spans = spans_of(messages)
         group = self._claims.group(group)
+        try:
+            with self._transaction(messages, group) as handle:
+                yield handle
+        except StoreWentBackError as error:
+            for taking in list(self._attached):
+                taking.go_back(group, error)
+            raise
+
+    @contextmanager
+    def _transaction(self, messages: Any, group: str) -> Iterator[Any]:
+        spans = spans_of(messages)
         with self._claims.busy(group, spans) as held:
             self._refresh(group, held)
             try:
@@ -226,14 +253,14 @@ class Store(ABC):
 
         Raises FencedStoreError when Kafka does not confirm a claim that another one outranks.
         """
-        attaching.attach(self, consumer, group, self._handler.new_id())
+        self._attached.add(attaching.attach(self, consumer, group, self._handler.new_id()))
 
     def rewind(self, consumer: Any) -> None:
         """Let ``consumer`` hand out again what was not stored, for a loop that goes on after a transaction was undone.
 
         Call it in the thread that consumes.
         """
-        attaching.rewind(consumer, self._claims.begins)
+        attaching.rewind(consumer, self.begins)
 
     def foreach_batch(
         self, write: Callable[[Any, Any], object], *, group: str, max_offsets: int | None = None
@@ -251,14 +278,18 @@ class Store(ABC):
         check_size(max_offsets)
         member = self._handler.new_id()
 
+        ends: dict[TopicPartition, int] = {}
+
         def store_batch(frame: Any, batch_id: int) -> None:
             with micro_batch(frame, write, max_offsets) as (messages, put):
-                while len(messages):
+                spans, fenced = spans_of(messages), None
+                for _ in self.tries() if spans else ():
                     # A query has no generation for each batch: the newest claim counts, and the offsets decide.
-                    self.claim(group, spans_of(messages), NO_GROUP, member)
+                    self.claim(group, spans, NO_GROUP, member)
+                    _check_ends(group, ends, self.claimed(group), spans)
                     try:
                         self.save(messages, put, group=group)
-                        return
+                        break
                     except FencedStoreError as error:
                         log.info(
                             "group %s, batch %d: another query was faster, looking again: %s",
@@ -267,6 +298,11 @@ class Store(ABC):
                             error,
                             extra=LogFields(group)(),
                         )
+                        fenced = error
+                else:
+                    if fenced is not None:
+                        raise fenced
+            ends.update({tp: span.next for tp, span in spans.items()})
 
         return store_batch
 
@@ -287,6 +323,16 @@ class Store(ABC):
                 else:
                     log.debug("the store has to wait: %s", error)
             self._handler.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def tries(self) -> Iterator[None]:
+        """Once for each try of what another writer may be faster at: with pauses, until ``patience_ms`` are over."""
+        deadline, pause = Deadline(self._handler.now(), self._patience), _SHORT_PAUSE
+        while True:
+            yield
+            if deadline.expired(self._handler.now()):
+                return
+            self._handler.sleep(pause * (0.5 + self._handler.random()))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _refresh(self, group: str, held: Mapping[TopicPartition, Held]) -> None:
@@ -328,7 +374,30 @@ class Store(ABC):
             raise AlreadyStoredError(
                 f"group {group}: messages of {_shown(stored)} are stored already: {stored}", stored
             ) from error
+        if isinstance(error, ConflictError):
+            raise err.IllegalStateError(
+                f"group {group}: the store does not move the offsets of {_shown(moves)}, though nobody else has "
+                "changed them: does a trigger, a rule or a policy of the database forbid it?"
+            ) from error
         raise error
+
+
+def _check_ends(
+    group: str,
+    ends: Mapping[TopicPartition, int],
+    found: Mapping[TopicPartition, int | None],
+    spans: Mapping[TopicPartition, Span],
+) -> None:
+    """Raise StoreWentBackError where a query has stored more than the store has, and goes on behind that."""
+    for tp, span in spans.items():
+        has = found.get(tp)
+        if (has or 0) < ends.get(tp, 0) and span.first > (has or 0):
+            raise StoreWentBackError(
+                f"group {group}: the store went back. Its next offset of {tp.topic}-{tp.partition} is {has}, the query "
+                f"has stored up to {ends[tp]}, and the batch begins at {span.first}. Nothing of it was stored: the "
+                "messages between would be lost. Put the query's checkpoint back to where the store is",
+                {tp: has},
+            )
 
 
 def _number(row: Row | None) -> int:

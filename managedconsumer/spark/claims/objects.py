@@ -54,9 +54,18 @@ class LocalObjects:
         target = self.path / name
         home = target.parent
         home.mkdir(parents=True, exist_ok=True)
-        if target.exists():
-            return False
-        draft = home / f".{uuid.uuid4().hex}"
+        made = not target.exists() and self._link(target, content)
+        # Also where it was there: who has made it may have ended before it wrote the name through.
+        sync(home)
+        # Another process may have made the directories, and not written their names through yet.
+        while home != self.path and home not in self._known:
+            self._known.add(home)
+            home = home.parent
+            sync(home)
+        return made
+
+    def _link(self, target: Path, content: bytes) -> bool:
+        draft = target.parent / f".{uuid.uuid4().hex}"
         with draft.open("wb") as out:
             out.write(content)
             out.flush()
@@ -67,12 +76,6 @@ class LocalObjects:
             return False
         finally:
             draft.unlink()
-        sync(home)
-        # Another process may have made the directories, and not written their names through yet.
-        while home != self.path and home not in self._known:
-            self._known.add(home)
-            home = home.parent
-            sync(home)
         return True
 
     def read(self, name: str) -> bytes | None:
