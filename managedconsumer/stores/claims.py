@@ -158,8 +158,8 @@ class Claims:
                 raise err.IllegalStateError(
                     f"the store went back: it has {_has(held[tp].row.next)} of {tp.topic}-{tp.partition}, and had them "
                     f"up to offset {reached}. These begin at {span.first}: what lies between would be lost. Read on "
-                    "from what the store has, by rewind(consumer). Where Kafka does not have those messages any more, "
-                    "a new store object goes on behind them"
+                    "from what the store has (rewind(consumer); of a Spark query put the checkpoint back). Where Kafka "
+                    "does not have those messages any more, a new store object goes on behind them"
                 )
             if owed is not None and span.first > owed:
                 raise err.IllegalStateError(

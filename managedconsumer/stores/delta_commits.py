@@ -29,7 +29,8 @@ def append(version: Any, marks: Mapping[str, int], rows: Any) -> bool:
     """Make ``rows`` (a ``pyarrow.Table``; None: none) and ``marks`` the version after ``version``.
 
     ``marks`` are application transactions of the Delta protocol (``txn``), by name. False if there is a version after
-    ``version`` already; then nothing has changed.
+    ``version`` already; then nothing has changed. Raises what deltalake raises, its CommitFailedError too where there
+    is no newer version: as for a table with features that deltalake cannot write.
     """
     from deltalake import CommitProperties, Transaction, write_deltalake
     from deltalake.exceptions import CommitFailedError
@@ -43,5 +44,9 @@ def append(version: Any, marks: Mapping[str, int], rows: Any) -> bool:
         else:
             write_deltalake(version, rows, mode="append", commit_properties=properties)
     except CommitFailedError:
+        number = version.version()
+        version.update_incremental()
+        if version.version() == number:
+            raise
         return False
     return True

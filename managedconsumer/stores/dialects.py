@@ -6,6 +6,7 @@ beside a change of it. So a transaction that began before a claim and ends after
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, Iterable, Mapping, Sequence
 
 from managedconsumer.stores.rows import Move
@@ -22,6 +23,8 @@ _COLUMNS = """
     member varchar(512) not null,
     primary key (consumer_group, topic, kafka_partition)
 """
+# The savepoint that shows whether a block has ended the transaction in which it is.
+_OURS = "managedconsumer_block"
 _WHERE = "consumer_group = ? and topic = ? and kafka_partition = ?"
 # PostgreSQL: a setting of a session, in ms.
 _IDLE = "idle_in_transaction_session_timeout"
@@ -38,14 +41,22 @@ class Dialect:
     also = ""
     #: How the table is kept. In SQLite: by its key alone, so a row is one page, and found in one step.
     layout = " without rowid"
+    #: True if a transaction keeps all others from writing from its beginning on.
+    alone = True
 
     def __init__(self, table: str, idle_ms: int) -> None:
         self.table = table
         self.idle_ms = idle_ms
 
+    def cursor(self, connection: Any) -> Any:
+        """One that gives tuples, whatever rows the user's connection gives."""
+        cursor = connection.cursor()
+        cursor.row_factory = None
+        return cursor
+
     def run(self, connection: Any, statement: str, values: Sequence[object] = ()) -> Any:
         """A cursor after the statement, whose placeholders are written as question marks."""
-        cursor = connection.cursor()
+        cursor = self.cursor(connection)
         cursor.execute(statement if self.mark == "?" else statement.replace("?", self.mark), values)
         return cursor
 
@@ -71,10 +82,24 @@ class Dialect:
     def begin(self, connection: Any) -> None:
         """Take the lock at once: a transaction that reads first and writes then can be refused half-way otherwise."""
         connection.execute("begin immediate")
+        connection.execute(f"savepoint {_OURS}")
 
     def mark_of(self, connection: Any) -> object:
-        """What is the same at the beginning and at the end of one transaction, and different outside of it."""
-        return connection.in_transaction
+        """What says at the end whether it is the same transaction still; see :meth:`same`."""
+        del connection
+        return None
+
+    def same(self, connection: Any, mark: object) -> bool:
+        """False if the transaction of ``mark`` has ended. Asked once, after the block."""
+        del mark
+        try:
+            connection.execute(f"release {_OURS}")
+        except Exception as error:
+            # A commit takes it away, also where the block has begun another transaction.
+            if "no such savepoint" in str(error):
+                return False
+            raise
+        return True
 
     def commit(self, connection: Any) -> None:
         """Durable when it returns."""
@@ -157,6 +182,15 @@ class PostgreSQL(Dialect):
     name = "postgresql"
     mark = "%s"
     layout = ""
+    alone = False
+
+    def cursor(self, connection: Any) -> Any:
+        home = type(connection).__module__.partition(".")[0]
+        if home == "psycopg":
+            return connection.cursor(row_factory=import_module("psycopg.rows").tuple_row)
+        if home == "psycopg2":
+            return connection.cursor(cursor_factory=import_module("psycopg2.extensions").cursor)
+        return connection.cursor()
 
     def prepare(self, connection: Any) -> None:
         connection.autocommit = True
@@ -180,6 +214,9 @@ class PostgreSQL(Dialect):
 
     def mark_of(self, connection: Any) -> object:
         return connection.info.transaction_status  # libpq's: 2 in a transaction that has not failed, 0 outside
+
+    def same(self, connection: Any, mark: object) -> bool:
+        return self.mark_of(connection) == mark
 
     def commit(self, connection: Any) -> None:
         self.run(connection, "commit").close()
@@ -219,6 +256,7 @@ class DuckDB(Dialect):
 
     name = "duckdb"
     layout = ""
+    alone = False
     # Its transactions see the rows as they were at their beginning, and two changes of one row conflict only if they
     # change the same column. A move that began before a claim must conflict with it.
     also = ", claim_number = claim_number + 0"
@@ -246,6 +284,9 @@ class DuckDB(Dialect):
 
     def mark_of(self, connection: Any) -> object:
         return connection.execute("select txid_current()").fetchone()
+
+    def same(self, connection: Any, mark: object) -> bool:
+        return bool(self.mark_of(connection) == mark)
 
     def rollback(self, connection: Any) -> None:
         connection.execute("rollback")

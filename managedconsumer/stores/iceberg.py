@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Iterable
+from typing import Any, Iterable, Mapping
 
-from managedconsumer.errors import MissingPackageError
+from managedconsumer.compat.naming import is_legal
+from managedconsumer.errors import ConfigurationError, MissingPackageError
 from managedconsumer.stores import iceberg_commits
 from managedconsumer.stores.rows import Row
 from managedconsumer.stores.versioned import Rows, Tables, VersionedStore
@@ -24,8 +25,9 @@ _PASSING = {
 class IcebergStore(VersionedStore):
     """A transaction's ``write(arrow_table)`` appends rows; they are committed together with the offsets.
 
-    Offsets and claims are properties of the table (``managedconsumer.<group>.<topic>.<partition>``). Every change, a
-    claim too, makes a snapshot of the branch ``main``, and the catalog refuses it if another one came first.
+    Offsets and claims are properties of the table (``managedconsumer.<group>.<topic>.<partition>``, with ``%2E`` for a
+    dot of a name). Every change, a claim too, makes a snapshot of the branch ``main``, and the catalog refuses it if
+    another one came first.
     """
 
     def __init__(self, table: Any, *, patience_ms: int = 60_000, use_greenlets: bool = False) -> None:
@@ -50,7 +52,7 @@ class IcebergStore(VersionedStore):
     def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
         """See :meth:`VersionedStore.read`."""
         properties = version.metadata.properties
-        return {tp: Row(*json.loads(text)) for tp in tps if (text := properties.get(_name(group, tp))) is not None}
+        return {tp: Row(*json.loads(text)) for tp in tps if (text := _find(properties, group, tp)) is not None}
 
     def append(self, version: Any, group: str, rows: Rows, output: Tables | None) -> bool:
         """See :meth:`VersionedStore.append`."""
@@ -60,7 +62,7 @@ class IcebergStore(VersionedStore):
         transaction = version.transaction()
         transaction.set_properties({_name(group, tp): json.dumps(row) for tp, row in rows.items()})
         transaction.append(table)
-        return iceberg_commits.commit(transaction)
+        return iceberg_commits.commit(version, transaction)
 
     def output(self) -> Tables:
         """See :meth:`VersionedStore.output`."""
@@ -72,4 +74,32 @@ class IcebergStore(VersionedStore):
 
 
 def _name(group: str, tp: TopicPartition) -> str:
-    return f"managedconsumer.{group}.{tp.topic}.{tp.partition}"
+    """Another one for each partition of each group: the names' own dots do not look like those between them."""
+    return f"managedconsumer.{_part(group)}.{_part(tp.topic)}.{tp.partition}"
+
+
+def _part(name: str) -> str:
+    return name.replace("%", "%25").replace(".", "%2E")
+
+
+def _find(properties: Mapping[str, str], group: str, tp: TopicPartition) -> str | None:
+    """The row's text. Raises ConfigurationError for a property of version 0.2.0 that may be of another group."""
+    name = _name(group, tp)
+    found = properties.get(name)
+    if found is not None:
+        return found
+    old = f"managedconsumer.{group}.{tp.topic}.{tp.partition}"
+    found = properties.get(old)
+    if found is None:
+        return None
+    names = f"{group}.{tp.topic}".split(".")
+    owners = [(".".join(names[:n]), ".".join(names[n:])) for n in range(1, len(names))]
+    owners = [(owner, topic) for owner, topic in owners if owner and is_legal(topic)]
+    if len(owners) > 1:
+        shown = " or ".join(f"group {owner!r}, topic {topic!r}" for owner, topic in owners)
+        raise ConfigurationError(
+            f"the table has the property {old!r}, which version 0.2.0 has written: it may be of {shown}. Stop all of "
+            f"them, set the property {name!r} to {found!r} if it is of group {group!r} and topic {tp.topic!r}, and "
+            f"remove the property {old!r} when its owner has its own"
+        )
+    return found

@@ -20,12 +20,18 @@ def once(table: Any) -> Any:
     return table
 
 
-def commit(transaction: Any) -> bool:
-    """Commit a transaction of a table that :func:`once` gave. False if another commit came first."""
+def commit(version: Any, transaction: Any) -> bool:
+    """Commit a transaction of ``version``, a table that :func:`once` gave. False if another commit came first.
+
+    Raises what pyiceberg raises, its CommitFailedException too where no other commit came.
+    """
+    before = version.metadata_location
     from pyiceberg.exceptions import CommitFailedException
 
     try:
         transaction.commit_transaction()
     except CommitFailedException:
+        if version.catalog.load_table(version.name()).metadata_location == before:
+            raise
         return False
     return True

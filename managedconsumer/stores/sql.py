@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import contextmanager
-from typing import Any, Callable, Iterable, Iterator, Mapping
+from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol
+from weakref import WeakMethod
 
 from managedconsumer import errors as err
 from managedconsumer.stores.dialects import DIALECTS, Dialect
@@ -17,6 +19,22 @@ from managedconsumer.structs import TopicPartition
 _TOGETHER = 100
 
 
+class Connection(Protocol):
+    """A connection of PEP 249: sqlite3's, psycopg's, duckdb's."""
+
+    def cursor(self) -> Any:
+        """See PEP 249."""
+
+    def commit(self) -> Any:
+        """See PEP 249."""
+
+    def rollback(self) -> Any:
+        """See PEP 249."""
+
+    def close(self) -> Any:
+        """See PEP 249."""
+
+
 class SQLStore(Store):
     """Next offsets in a table of the user's database; a transaction gives the user's own connection to write with.
 
@@ -26,7 +44,7 @@ class SQLStore(Store):
 
     def __init__(
         self,
-        connect: Callable[[], Any],
+        connect: Callable[[], Connection],
         dialect: str = "sqlite",
         *,
         table: str = "managedconsumer_offsets",
@@ -38,8 +56,13 @@ class SQLStore(Store):
 
         ``idle_ms`` (PostgreSQL; 0: never): the server ends a transaction in which nothing was said for so long, so that
         a process that is stopped in the middle of one does not hold its locks for ever. Raises ConfigurationError for
-        an unknown dialect or a table name that is none.
+        an unknown dialect or a table name that is none, TypeError for a connection in place of the function.
         """
+        if not callable(connect) or (hasattr(connect, "cursor") and not isinstance(connect, type)):
+            raise TypeError(
+                f"connect={connect!r}: a function that makes a connection is needed, such as lambda: "
+                "sqlite3.connect(path), because each thread gets one of its own and a lost one is made again"
+            )
         if dialect not in DIALECTS:
             raise err.ConfigurationError(f"dialect={dialect!r}: allowed are {', '.join(map(repr, DIALECTS))}")
         if not all(part.isidentifier() and part.isascii() for part in table.split(".")):
@@ -49,6 +72,7 @@ class SQLStore(Store):
         self.dialect = dialect
         self._dialect: Dialect = DIALECTS[dialect](table, idle_ms)
         self._connections: dict[tuple[int, int], Any] = {}
+        self._here = _local(use_greenlets)
         self._made = False
 
     def __repr__(self) -> str:
@@ -56,12 +80,15 @@ class SQLStore(Store):
 
     def rows(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
         """See :meth:`Store.rows`."""
-        wanted, found = list(tps), {}
         with self._reading() as connection:
-            for start in range(0, len(wanted), _TOGETHER):
-                part = wanted[start : start + _TOGETHER]
-                for topic, number, *row in self._dialect.select(connection, group, part):
-                    found[TopicPartition(topic, number)] = Row(*row)
+            return self._rows(connection, group, list(tps))
+
+    def _rows(self, connection: Any, group: str, wanted: list[TopicPartition]) -> dict[TopicPartition, Row]:
+        found = {}
+        for start in range(0, len(wanted), _TOGETHER):
+            part = wanted[start : start + _TOGETHER]
+            for topic, number, *row in self._dialect.select(connection, group, part):
+                found[TopicPartition(topic, number)] = Row(*row)
         return found
 
     def swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
@@ -80,9 +107,15 @@ class SQLStore(Store):
         except ConflictError:
             return False
         except Exception as error:
-            if dialect.conflict(error):
-                return False
-            raise
+            if dialect.passing(error) or not dialect.conflict(error):
+                raise
+            found = self.rows(group, changes)
+            if all(found.get(tp) == old for tp, (old, _) in changes.items()):
+                raise err.ConfigurationError(
+                    f"the database refuses a claim, and nobody else has claimed: {type(error).__name__}: {error}. Does "
+                    f"the table {dialect.table} have a column, a check or a trigger of its own?"
+                ) from error
+            return False
         return True
 
     @contextmanager
@@ -90,11 +123,16 @@ class SQLStore(Store):
         """See :meth:`Store.writing`; gives the connection, in a transaction."""
         with self._committing() as connection:
             mark = self._dialect.mark_of(connection)
+            # Where nobody can change the rows from here on, a zombie's block is not even called.
+            if self._dialect.alone and self._rows(connection, group, list(moves)) != {
+                tp: move.row for tp, move in moves.items()
+            }:
+                raise ConflictError("the offsets were moved, or claimed by another member")
             yield connection
-            if self._dialect.mark_of(connection) != mark:
+            if not self._dialect.same(connection, mark):
                 raise err.IllegalStateError(
-                    "the block has ended the store's transaction (commit(), rollback(), `with connection:`), or hidden "
-                    "its failure: what it wrote may count without its offsets"
+                    "the block has ended the store's transaction (commit(), rollback(), `with connection:`, "
+                    "executescript()), or hidden its failure: what it wrote may count without its offsets"
                 )
             if self._dialect.move(connection, group, moves) != len(moves):
                 raise ConflictError("the offsets were moved, or claimed by another member")
@@ -125,13 +163,17 @@ class SQLStore(Store):
             if not self._made:
                 self._dialect.create(connection)
                 self._made = True
+            # In this order: that of a connection that was lost goes, and must not close this one.
+            self._here.end = _End(WeakMethod(self._drop), key)
             self._connections[key] = connection
         return connection
 
     def _drop(self, key: tuple[int, int]) -> None:
+        if key[0] != os.getpid():
+            return  # the parent's: closed, or forgotten, here, it could undo what the parent writes
         connection = self._connections.pop(key, None)
-        if connection is None or key[0] != os.getpid():
-            return  # another process's
+        if connection is None:
+            return
         try:
             connection.close()
         except Exception:  # noqa: BLE001, S110 - it was lost
@@ -174,3 +216,25 @@ class SQLStore(Store):
             self._drop(key)
         if self._dialect.passing(error):
             self._drop(key)
+
+
+class _End:
+    """Is forgotten when its thread or greenlet ends, and closes the connection then."""
+
+    def __init__(self, drop: WeakMethod[Callable[[tuple[int, int]], None]], key: tuple[int, int]) -> None:
+        self._drop = drop
+        self._key = key
+
+    def __del__(self) -> None:
+        drop = self._drop()
+        if drop is not None:
+            drop(self._key)
+
+
+def _local(use_greenlets: bool) -> Any:
+    """What each thread, or each greenlet, has for itself."""
+    if not use_greenlets:
+        return threading.local()
+    from gevent.local import local
+
+    return local()

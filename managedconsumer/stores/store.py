@@ -117,8 +117,15 @@ class Store(ABC):
             return
         member = self.member_name(member)
         mine: dict[TopicPartition, Row] = {}
+        before: dict[TopicPartition, Row] | None = None
         for _ in self.tries():
             old = self.patiently(lambda: self.rows(group, wanted))
+            if old == before:
+                raise err.IllegalStateError(
+                    f"group {group}: the store refuses a claim of {_shown(wanted)}, though nobody else has changed the "
+                    "rows: does a trigger, a rule or a policy of the database forbid it?"
+                )
+            before = old
             refused = {tp: row for tp, row in old.items() if outranks(row, generation, member)}
             if refused and proof is None:
                 raise _outranked(group, refused, generation, member)
@@ -140,14 +147,8 @@ class Store(ABC):
         if lost:
             raise FencedStoreError(f"group {group}: {_shown(lost)} were claimed by another member just now", lost)
         self._claims.take(group, found)
-        log.info(
-            "group %s: claimed %s in generation %d as %s",
-            group,
-            _shown(wanted),
-            generation,
-            member,
-            extra=LogFields(group)(),
-        )
+        told = (group, _shown(wanted), generation, member)
+        log.info("group %s: claimed %s in generation %d as %s", *told, extra=LogFields(group)())
 
     def give_up(self, group: str, tps: Iterable[TopicPartition]) -> None:
         """Forget the claims of ``tps``: transactions of this object are refused from here on. Never raises."""
@@ -197,13 +198,15 @@ class Store(ABC):
             except AlreadyStoredError as error:
                 self._claims.check_order(group, below(messages, error.next_offsets))
                 raise
-            finished = False
+            begun = finished = False
             try:
                 with self.writing(group, moves) as handle:
+                    begun = True
                     yield handle
                     finished = True
             except BaseException as error:
-                if not finished or not isinstance(error, Exception):
+                refused = isinstance(error, ConflictError) and not begun
+                if not (finished or refused) or not isinstance(error, Exception):
                     self._claims.owe(held, spans, unsure=finished)
                     raise
                 self._settle(group, spans, moves, held, error)
@@ -278,31 +281,22 @@ class Store(ABC):
         check_size(max_offsets)
         member = self._handler.new_id()
 
-        ends: dict[TopicPartition, int] = {}
-
         def store_batch(frame: Any, batch_id: int) -> None:
             with micro_batch(frame, write, max_offsets) as (messages, put):
                 spans, fenced = spans_of(messages), None
                 for _ in self.tries() if spans else ():
                     # A query has no generation for each batch: the newest claim counts, and the offsets decide.
                     self.claim(group, spans, NO_GROUP, member)
-                    _check_ends(group, ends, self.claimed(group), spans)
                     try:
-                        self.save(messages, put, group=group)
-                        break
+                        return self.save(messages, put, group=group)
+                    except StoreWentBackError:
+                        raise
                     except FencedStoreError as error:
-                        log.info(
-                            "group %s, batch %d: another query was faster, looking again: %s",
-                            group,
-                            batch_id,
-                            error,
-                            extra=LogFields(group)(),
-                        )
-                        fenced = error
-                else:
-                    if fenced is not None:
-                        raise fenced
-            ends.update({tp: span.next for tp, span in spans.items()})
+                        fenced, fields = error, LogFields(group)()
+                        log.info("group %s, batch %d: another query was faster: %s", group, batch_id, error, extra=fields)
+                if fenced is not None:
+                    raise fenced
+                return None
 
         return store_batch
 
@@ -351,6 +345,11 @@ class Store(ABC):
         error: Exception,
     ) -> None:
         """A commit has failed: ask the store how it ended. Returns if it counts, raises otherwise."""
+        if isinstance(
+            error, err.IllegalStateError
+        ):  # the block has done what it must not do, whoever has claimed since
+            self._claims.owe(held, spans, unsure=True)
+            raise error
         try:
             found = self.patiently(lambda: self.rows(group, moves))
         except Exception:  # noqa: BLE001 - the first error is the one that matters; the next transaction asks again
@@ -360,11 +359,9 @@ class Store(ABC):
             raise error
         ours = all(move.row.same_owner(found.get(tp)) for tp, move in moves.items())
         if ours and not isinstance(error, ConflictError) and all(found[tp].next == moves[tp].next for tp in moves):
+            fields = LogFields(group)()
             log.info(
-                "group %s: a commit has succeeded although it was reported to fail: %s",
-                group,
-                error,
-                extra=LogFields(group)(),
+                "group %s: a commit has succeeded although it was reported to fail: %s", group, error, extra=fields
             )
             return
         self._claims.owe(held, spans)
@@ -380,24 +377,6 @@ class Store(ABC):
                 "changed them: does a trigger, a rule or a policy of the database forbid it?"
             ) from error
         raise error
-
-
-def _check_ends(
-    group: str,
-    ends: Mapping[TopicPartition, int],
-    found: Mapping[TopicPartition, int | None],
-    spans: Mapping[TopicPartition, Span],
-) -> None:
-    """Raise StoreWentBackError where a query has stored more than the store has, and goes on behind that."""
-    for tp, span in spans.items():
-        has = found.get(tp)
-        if (has or 0) < ends.get(tp, 0) and span.first > (has or 0):
-            raise StoreWentBackError(
-                f"group {group}: the store went back. Its next offset of {tp.topic}-{tp.partition} is {has}, the query "
-                f"has stored up to {ends[tp]}, and the batch begins at {span.first}. Nothing of it was stored: the "
-                "messages between would be lost. Put the query's checkpoint back to where the store is",
-                {tp: has},
-            )
 
 
 def _number(row: Row | None) -> int:

@@ -33,7 +33,7 @@ class VersionedStore(Store):
     def append(self, version: Any, group: str, rows: Rows, output: Any) -> bool:
         """Make ``rows`` and what was written to ``output`` (None: nothing) the version after ``version``.
 
-        False if there is one already. Durable when it returns True.
+        False if there is one already, and only then. Durable when it returns True.
         """
 
     @abstractmethod
@@ -98,10 +98,11 @@ class VersionedStore(Store):
         output: Any,
     ) -> None:
         """One change, on the newest version that there is."""
-        while True:
+        for _ in self.tries():
             version = self.look()
             if self.append(version, group, change(self.read(version, group, tps)), output):
                 return
+        raise TimeoutError(f"{self!r}: other writers were faster each time, for {self._patience:.0f} s")
 
 
 class Tables:

@@ -29,6 +29,16 @@ def postgresql() -> Iterator[Any]:
 
 
 @pytest.fixture
+def postgresql_database(request: pytest.FixtureRequest, postgresql: Any) -> str:
+    """The address of a database of the test's own."""
+    psycopg = pytest.importorskip("psycopg")
+    name = f"test_{abs(hash(request.node.nodeid))}"
+    with psycopg.connect(postgresql.get_uri(), autocommit=True) as admin:
+        admin.execute(f"create database {name}")
+    return str(postgresql.get_uri(database=name))
+
+
+@pytest.fixture
 def database(tmp_path: Path) -> Path:
     """Where a test's SQLite database is."""
     return tmp_path / "database"
@@ -71,11 +81,7 @@ def _sqlite(_: pytest.FixtureRequest, at: Path) -> Iterator[Callable[..., SQLSto
 
 def _postgresql(request: pytest.FixtureRequest, _: Path) -> Iterator[Callable[..., SQLStore]]:
     psycopg = pytest.importorskip("psycopg")
-    server = request.getfixturevalue("postgresql")
-    name = f"test_{abs(hash(request.node.nodeid))}"
-    with psycopg.connect(server.get_uri(), autocommit=True) as admin:
-        admin.execute(f"create database {name}")
-    uri = server.get_uri(database=name)
+    uri = request.getfixturevalue("postgresql_database")
     yield lambda **more: SQLStore(lambda: psycopg.connect(uri), "postgresql", **more)
 
 

@@ -194,14 +194,12 @@ def test_a_zombies_transaction_is_refused(
     with consumer_of(broker) as zombie:
         zombies.attach(zombie)
         batch = until(lambda: zombie.consume_batch(20, 50))
+        broker.evict("billing")
+        with consumer_of(broker, auto_start=False, consumer_timeout_ms=500) as heir:
+            heirs.attach(heir)
+            heir.start()
+            until(lambda: store_some(heir, heirs))
         with pytest.raises(FencedStoreError) as raised, zombies.transaction(batch) as handle:
-            handle.rollback()  # it holds no lock yet: SQLite lets nobody else write otherwise
-            broker.evict("billing")
-            with consumer_of(broker, auto_start=False, consumer_timeout_ms=500) as heir:
-                heirs.attach(heir)
-                heir.start()
-                until(lambda: store_some(heir, heirs))
-            handle.execute("begin immediate")
             insert(handle, batch)
         assert {tp.topic for tp in raised.value.partitions} == {"orders"}
         store_all(zombie, zombies, database)  # it is a member again

@@ -55,9 +55,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
         pytest.importorskip(package)
     where = str(tmp_path / "store")
     if request.param == "postgresql":
-        server = request.getfixturevalue("postgresql")
-        where = str(server.get_uri())
-        server.psql("drop table if exists managedconsumer_offsets; drop table if exists results")
+        where = request.getfixturevalue("postgresql_database")
     made = Shop(request.param, where)
     yield made
     for store in made.opened:

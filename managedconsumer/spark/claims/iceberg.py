@@ -10,7 +10,7 @@ from typing import Any, Collection, Iterator, Sequence
 from urllib.parse import parse_qsl, urlparse
 
 from managedconsumer.errors import ConfigurationError, MissingPackageError
-from managedconsumer.spark.claims.tables import Ends, TableClaims, schema
+from managedconsumer.spark.claims.tables import Ends, TableClaims, schema, tries
 from managedconsumer.spark.where import without_secrets
 from managedconsumer.stores import iceberg_commits
 from managedconsumer.structs import TopicPartition
@@ -87,11 +87,12 @@ class IcebergClaims(TableClaims):
 
     def _append(self, version: Any, ends: Ends, rows: Any) -> bool:
         """See :meth:`TableClaims._append`."""
-        transaction = iceberg_commits.once(version).transaction()
+        version = iceberg_commits.once(version)
+        transaction = version.transaction()
         transaction.set_properties({_name(tp): json.dumps(end) for tp, end in ends.items()})
         if rows is not None:
             transaction.append(rows)
-        return iceberg_commits.commit(transaction)
+        return iceberg_commits.commit(version, transaction)
 
     def _rows(self, version: Any, columns: Sequence[str]) -> Any:
         """See :meth:`TableClaims._rows`."""
@@ -99,13 +100,14 @@ class IcebergClaims(TableClaims):
 
     def vacuum(self, older_than: float) -> int:
         """See :meth:`TableClaims.vacuum`. The snapshots that need the files are expired."""
-        while (version := self._look(make=False)) is not None:
+        for _ in tries("the table's files were not put into one"):
+            version = self._look(make=False)
+            if version is None:
+                return 0
             transaction = iceberg_commits.once(version).transaction()
             transaction.overwrite(version.scan().to_arrow())
-            if iceberg_commits.commit(transaction):
+            if iceberg_commits.commit(version, transaction):
                 break
-        if version is None:
-            return 0
         table = self._look(make=False)
         before = set(_files(table))
         table.maintenance.expire_snapshots().older_than(

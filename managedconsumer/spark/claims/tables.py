@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Collection, Mapping, Sequence
+from typing import Any, Collection, Iterator, Mapping, Sequence
 
 from managedconsumer.spark.claims.log import Winners
 from managedconsumer.spark.ranges import OffsetRange, Ranges
 from managedconsumer.structs import TopicPartition
 
 Ends = dict[TopicPartition, int]
+# For how long (seconds) a commit is made again behind those of other writers, and the first pause.
+_PATIENCE, _PAUSE = 60.0, 0.001
 
 
 class TableClaims(ABC):
@@ -53,7 +55,8 @@ class TableClaims(ABC):
     def claim(self, ranges: Ranges, data: str) -> Ranges:
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.claim`."""
         wanted = {tp: entry for tp, entry in ranges.items() if entry.size > 0}
-        while True:
+        new: dict[TopicPartition, OffsetRange] = {}
+        for _ in tries("nothing was claimed"):
             version = self._look(make=True)
             ends = self._marks(version, wanted)
             new = {tp: entry for tp, entry in wanted.items() if ends.get(tp, entry.start) == entry.start}
@@ -100,6 +103,16 @@ class TableClaims(ABC):
 def _repeat(data: str) -> TopicPartition:
     """No partition: no topic has a / in its name."""
     return TopicPartition(f"repeats/{data}", 0)
+
+
+def tries(what: str) -> Iterator[None]:
+    """Once for each try of a commit, with pauses. Raises TimeoutError, which says ``what``, after a minute."""
+    began, pause = time.monotonic(), _PAUSE
+    while time.monotonic() - began < _PATIENCE:
+        yield
+        time.sleep(pause)
+        pause = min(2 * pause, 1.0)
+    raise TimeoutError(f"{what}: other writers of the table were faster each time, for {_PATIENCE:.0f} s")
 
 
 def schema() -> Any:
