@@ -59,7 +59,7 @@ def attach(store: ClaimingStore, consumer: Any, group: str | None, lonely: str) 
     consumer.keep_order(
         "a store is attached to this consumer. It keeps one next offset for each partition, so a message that is "
         "stored before an earlier one would move the offset beyond that one, which would be lost",
-        taking.moved_on if own is not None else None,
+        taking.moved_on,
     )
     if not hasattr(consumer, "listener"):
         if not consumer.partitions:
@@ -135,6 +135,9 @@ class Taking:
                     raise
         self._taken.update(tps)
         self._excused.difference_update(tps)
+        self._seek(tps)
+
+    def _seek(self, tps: Collection[TopicPartition]) -> None:
         held = set(partitions_of(self._consumer)).intersection(tps)
         for tp, offset in self.store.begins(self.group).items():
             # Also where the consumer is there already: what a commit of an earlier run() without the store says to be
@@ -142,13 +145,17 @@ class Taking:
             if tp in held:
                 self._consumer.seek(tp, offset)
 
-    def go_back(self, group: str, error: StoreWentBackError) -> None:
-        """The store has lost transactions, perhaps our claims: claim again, and read on from what it has now."""
+    def go_back(self, group: str, error: StoreWentBackError, tps: Iterable[TopicPartition]) -> None:
+        """The store has lost transactions, perhaps our claims: claim again, and read on from what it has now.
+
+        ``tps``: of the transaction that was undone. Its other messages are handed out again, too.
+        """
         lost = self._taken.intersection(error.partitions)
         if group != self.group or not lost:
             return
         try:
             self.take(sorted(lost))
+            self._seek(self._taken.intersection(tps) - lost)
             log.warning("claimed again, and read on from there: %s", error, extra=LogFields(self.group)())
         except Exception as problem:  # noqa: BLE001 - the error that is on its way is the one that matters
             # The group gives them to others, or Kafka or the store is away.

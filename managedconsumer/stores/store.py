@@ -185,7 +185,7 @@ class Store(ABC):
                 yield handle
         except StoreWentBackError as error:
             for taking in list(self._attached):
-                taking.go_back(group, error)
+                taking.go_back(group, error, spans_of(messages))
             raise
 
     @contextmanager
