@@ -292,8 +292,10 @@ class Store(ABC):
                     except StoreWentBackError:
                         raise
                     except FencedStoreError as error:
-                        fenced, fields = error, LogFields(group)()
-                        log.info("group %s, batch %d: another query was faster: %s", group, batch_id, error, extra=fields)
+                        fenced, extra = error, LogFields(group)()
+                        log.info(
+                            "group %s, batch %d: another query was faster: %s", group, batch_id, error, extra=extra
+                        )
                 if fenced is not None:
                     raise fenced
                 return None

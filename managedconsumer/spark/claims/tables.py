@@ -75,8 +75,10 @@ class TableClaims(ABC):
     def repeat(self, data: str, name: str) -> None:  # noqa: ARG002
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeat`. It is kept as the end of a partition is."""
         mark = _repeat(data)
-        while not self._marks(version := self._look(make=True), [mark]):
-            self._append(version, {mark: 1}, None)
+        for _ in tries("the name of a batch that runs again was not kept"):
+            version = self._look(make=True)
+            if self._marks(version, [mark]) or self._append(version, {mark: 1}, None):
+                break
 
     def repeated(self, data: str) -> bool:
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeated`."""
