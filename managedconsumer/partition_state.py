@@ -149,13 +149,27 @@ class TopicPartitionState:
         self._finished = offset
         return True
 
-    def await_reset(self, strategy: int) -> None:
-        """The position is of no use: it is to be looked up by ``strategy`` (an OffsetResetStrategy)."""
+    def await_reset(self, strategy: int, *, in_hand: bool = False) -> None:
+        """The position is of no use: it is to be looked up by ``strategy`` (an OffsetResetStrategy).
+
+        ``in_hand``: what was handed out before it still counts, see :meth:`go_on`.
+        """
         self._move(FetchState.AWAITING_RESET)
         self.reset_strategy = strategy
+        self.found_map = None
+        self._position = None
+        if not in_hand:
+            self.forget_finished()
+
+    def forget_finished(self) -> None:
+        """What was handed out says nothing about the log that there is now: nothing of it is committed."""
         self._epochs = []
-        self.finished_map, self.found_map = "", None
-        self._position = self._finished = None
+        self.finished_map = ""
+        self._finished = None
+
+    def awaits(self, strategy: int) -> bool:
+        """False if a look-up for ``strategy`` comes too late: a seek or a reset by another strategy wins."""
+        return self.awaiting_reset and self.reset_strategy == strategy and self.active
 
     def reset_to(self, offset: int, strategy: int, leader_epoch: int = -1) -> bool:
         """Take the answer of a look-up that was started for ``strategy``.
@@ -163,10 +177,23 @@ class TopicPartitionState:
         False, and nothing changes, if the partition no longer waits for that: a seek in the meantime wins, and so does
         a reset by another strategy.
         """
-        if not self.awaiting_reset or self.reset_strategy != strategy or not self.active:
+        if not self.awaits(strategy):
             return False
         self.seek(offset, leader_epoch)
         return True
+
+    def go_on(self, offset: int, unfinished: int, leader_epoch: int = -1) -> None:
+        """The log has other records from ``offset`` on than those that were read, or begins there: read on from it.
+
+        ``unfinished``: the lowest offset below it that is in a hand, or else ``offset``. ``leader_epoch``: that of the
+        record before ``offset``, -1 if it is not known.
+        """
+        finished = min(offset, max(unfinished, self._finished or 0))
+        epochs = [entry for entry in self._epochs if entry[0] < offset]
+        if epochs and epochs[-1][1] != leader_epoch:
+            epochs.append((offset - 1, leader_epoch))
+        self.seek(offset, leader_epoch)
+        self._finished, self._epochs = finished, epochs or self._epochs
 
     def seek(self, offset: int, leader_epoch: int = -1) -> None:
         """Set the next offset, whatever the state; ends a pending reset.  Raises ValueError for a negative offset."""

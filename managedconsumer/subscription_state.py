@@ -296,11 +296,16 @@ class SubscriptionState:
         """
         self.partition_state(partition).seek(offset, leader_epoch)
 
-    def need_offset_reset(self, partition: TopicPartition, offset_reset_strategy: int | None = None) -> None:
-        """Let the position be looked up by this strategy (an OffsetResetStrategy; default: the consumer's)."""
+    def need_offset_reset(
+        self, partition: TopicPartition, offset_reset_strategy: int | None = None, *, in_hand: bool = False
+    ) -> None:
+        """Let the position be looked up by this strategy (an OffsetResetStrategy; default: the consumer's).
+
+        ``in_hand``: what was handed out before it still counts.
+        """
         if offset_reset_strategy is None:
             offset_reset_strategy = self._default_offset_reset_strategy
-        self.partition_state(partition).await_reset(offset_reset_strategy)
+        self.partition_state(partition).await_reset(offset_reset_strategy, in_hand=in_hand)
 
     def pause(self, partition: TopicPartition) -> None:
         """Stop fetching a partition without touching its position."""

@@ -164,12 +164,15 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         return accepted
 
     def fetch_offsets(self) -> list[tuple[Any, OffsetFetchPartitionResponse]]:
-        """The group's committed (*next*) offsets; with ``reset_offset_on_fetch`` they become the positions too."""
+        """The group's committed (*next*) offsets; with ``reset_offset_on_fetch`` they become the positions too.
+
+        While :meth:`run` goes on they only are told: it has begun what lies behind them. :meth:`seek` moves it.
+        """
         session, engine = self._session, self._session.engine
         session.require_running()
         tps = session.assigned()
         found = engine.offsets.committed(tps, _PATIENCE, lambda: engine.closing)
-        if session.options.reset_offset_on_fetch:
+        if session.options.reset_offset_on_fetch and session.running is None:
             positions = {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
             if session.options.auto_offset_reset != "none":
                 policy = session.positioning.default_reset

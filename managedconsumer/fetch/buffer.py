@@ -82,6 +82,12 @@ class PartitionQueue:
         self.fetch_offset = -1 if position is None or self.undecided is not None else position
         return freed
 
+    def part_with(self) -> None:
+        """What has been handed out does not count any more: those who work on it see ``Message.fenced``."""
+        old = self.context
+        old.fenced = True
+        self.context = PartitionContext(old.topic, old.partition_id, old.partition)
+
     def push(self, chunk: RecordChunk) -> None:
         """Append a chunk that was fetched at ``fetch_offset``.
 

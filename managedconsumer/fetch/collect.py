@@ -111,11 +111,10 @@ class FetchCollector:
             while len(taken) < limit and (found := self._next_many(limit - len(taken), taken)) is not None:
                 queue, more, fresh = found
                 taken += more
-                if queue not in lowest:
-                    # Right now: the end of a chunk settles what is finished, and these are not.
-                    lowest[queue] = more[0].offset
-                    self.hands[who] = tuple(lowest.items())
-                    self.hands.stamp(who, queue, more[0].offset, more[0].timestamp)
+                # Right now: the end of a chunk settles what is finished, and these are not.
+                lowest.setdefault(queue, more[0].offset)
+                self.hands[who] = tuple(lowest.items())
+                self.hands.stamp(who, queue, more[0].offset, more[0].timestamp, more[-1].offset + 1)
                 if fresh:
                     queue.state.position = self._mark = more[-1].offset + 1
                 else:
@@ -150,7 +149,7 @@ class FetchCollector:
                 queue = pushed[0]
                 taken += self._pushed.of(queue)
                 batch = messages_to_columns(queue.context, taken, columns)
-                self.hands[who] = ((queue, taken[0].offset),)
+                self.hands.give(who, queue, taken[0], taken[-1].offset + 1)
                 self._take_pushed(queue, taken)
                 self.handed_out += len(taken)
                 return (batch,)
@@ -158,7 +157,7 @@ class FetchCollector:
             if found is None or self._queue is None or self._chunk is None:
                 return None
             self.hands[who] = ((self._queue, self._mark),)
-            self.hands.stamp(who, self._queue, *first_of(found[0], self._mark))
+            self.hands.stamp(who, self._queue, *first_of(found[0], self._mark), self._chunk.position)
             self._queue.state.position = self._chunk.position
             self.handed_out += found[0].num_rows
             return found
@@ -313,9 +312,10 @@ class FetchCollector:
             unused = back.get(queue.tp)
             if unused is None or lowest < unused[0].offset:
                 kept.append((queue, lowest))
-            if unused is not None and queue.state.active and queue.state.has_valid_position:
+            if unused is not None and queue.state.active:
                 self._pushed.add(queue, unused)
-                self._reach(queue, queue.state.position or 0)
+                if queue.state.has_valid_position:  # otherwise they wait for a reset, as they still count
+                    self._reach(queue, queue.state.position or 0)
         if kept:
             self.hands[who] = tuple(kept)
         else:
@@ -347,6 +347,17 @@ class FetchCollector:
         self.hands.forget(tps)
         self._pushed.forget(tps)
 
+    def go_on(self, queue: PartitionQueue, offset: int, leader_epoch: int = -1) -> None:
+        """See :meth:`TopicPartitionState.go_on`. What is in hand below ``offset``, or has come back, still counts."""
+        self.shelve()
+        self.hands.forget({queue.tp}, offset)
+        back = self._pushed.take_out(queue, offset)
+        low, first = self.hands.lowest(queue), back[0].offset if back else offset
+        queue.state.go_on(offset, min(first, offset if low is None else low), leader_epoch)
+        queue.restart()
+        self._pushed.add(queue, back)
+        self._reach(queue, offset)
+
     # -- hands ----------------------------------------------------------------------------------------
 
     def take_away(self, tps: Container[TopicPartition]) -> None:
@@ -369,10 +380,6 @@ class FetchCollector:
         self.settle_lane()
         queue = self._buffer.queues.get(tp)
         return None if queue is None else self.hands.lowest(queue, but)
-
-    def has_hand(self, who: int) -> bool:
-        """True if ``who`` has something in hand."""
-        return who in self.hands
 
     def in_sight(self, queue: PartitionQueue) -> tuple[list[RecordChunk], dict[int, int]]:
         """The chunks of ``queue`` that are still there, and timestamps by offset of messages in hand."""

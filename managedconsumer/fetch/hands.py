@@ -5,7 +5,7 @@ Pure and not thread-safe: the consumer's lock is held around every call.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Container, Protocol
+from typing import Any, Callable, Container, Mapping, Protocol
 
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.structs import TopicPartition
@@ -29,10 +29,10 @@ class Keeper(Protocol):
         """True while a message of ``tps`` (None: any) is being worked on."""
 
     def interrupt(self) -> None:
-        """Partitions are held, or go on: look at each before anything of it starts."""
+        """Partitions are held or paused, or go on: look at each before anything of it starts."""
 
-    def forget(self, tps: Container[TopicPartition]) -> None:
-        """Nothing of these partitions is in hand any more."""
+    def forget(self, tps: Container[TopicPartition], beyond: int = 0) -> None:
+        """Nothing of these partitions is in hand any more from the offset ``beyond`` on."""
 
     def health(self) -> dict[str, Any]:
         """How it gets on; called without the lock."""
@@ -45,23 +45,27 @@ class Hands(dict[int, Hand]):
         super().__init__()
         # What each had in hand when its partition was taken away: the next offset, until it comes back.
         self._taken: dict[int, dict[TopicPartition, int]] = {}
-        # Timestamps (ms) of what was given out under the lock, as its bytes may be gone: partition, offset, timestamp.
-        self._stamps: dict[int, list[tuple[PartitionQueue, int, int]]] = {}
+        # Of what was given out under the lock: partition, first offset, its timestamp (ms; its bytes may be gone), and
+        # the offset behind the last.
+        self._stamps: dict[int, list[tuple[PartitionQueue, int, int, int]]] = {}
+        # What each has in hand and has committed itself: it is finished, should the thread end with it.
+        self._said: dict[int, Hand] = {}
         #: None: no ``run()`` goes on.
         self.keeper: Keeper | None = None
 
-    def give(self, who: int, queue: PartitionQueue, message: Message) -> None:
-        """``who`` has ``message`` in hand, and nothing else."""
+    def give(self, who: int, queue: PartitionQueue, message: Message, behind: int = 0) -> None:
+        """``who`` has ``message`` in hand, and nothing else; or it has all from there to the offset ``behind``."""
         self[who] = ((queue, message.offset),)
-        self._stamps[who] = [(queue, message.offset, message.timestamp)]
+        self._stamps[who] = [(queue, message.offset, message.timestamp, behind)]
 
-    def stamp(self, who: int, queue: PartitionQueue, offset: int, timestamp: int) -> None:
-        """What ``who`` has in hand of ``queue`` begins at ``offset``, with a message of this time (ms; -1: unknown)."""
-        self._stamps.setdefault(who, []).append((queue, offset, timestamp))
+    def stamp(self, who: int, queue: PartitionQueue, offset: int, timestamp: int, behind: int) -> None:
+        """``who`` gets messages from ``offset`` up to ``behind``; the first has this time (ms; -1: unknown)."""
+        self._stamps.setdefault(who, []).append((queue, offset, timestamp, behind))
 
     def stamps(self, queue: PartitionQueue) -> dict[int, int]:
         """Timestamps (ms) of messages in hand by offset, as far as they are known."""
-        return {o: time for each in self._stamps.values() for other, o, time in each if other is queue and time >= 0}
+        every = (stamp for stamps in self._stamps.values() for stamp in stamps)
+        return {offset: time for other, offset, time, _ in every if other is queue and time >= 0}
 
     def lowest(self, queue: PartitionQueue, but: int | None = None) -> int | None:
         """The lowest offset of the partition in any hand other than that of ``but``."""
@@ -81,18 +85,19 @@ class Hands(dict[int, Hand]):
             for who, hand in self.items()
         )
 
-    def forget(self, tps: Container[TopicPartition]) -> None:
-        """Nothing of these partitions is in hand any more."""
+    def forget(self, tps: Container[TopicPartition], beyond: int = 0) -> None:
+        """Nothing of these partitions is in hand any more from the offset ``beyond`` on."""
         for who, hand in list(self.items()):
-            kept = tuple(pair for pair in hand if pair[0].tp not in tps)
+            kept = tuple(pair for pair in hand if pair[0].tp not in tps or pair[1] < beyond)
             if kept:
                 self[who] = kept
             else:
                 self.pop(who, None)
         for who, stamps in list(self._stamps.items()):
-            self._stamps[who] = [each for each in stamps if each[0].tp not in tps]
+            self._stamps[who] = [each for each in stamps if each[0].tp not in tps or each[1] < beyond]
+        self._said.clear()  # at worst a thread that has committed counts as one that has not
         if self.keeper is not None:
-            self.keeper.forget(tps)
+            self.keeper.forget(tps, beyond)
 
     def settle(self, queue: PartitionQueue, but: int | None = None) -> None:
         """Everything below the lowest offset still in a hand (other than that of ``but``) is finished."""
@@ -154,8 +159,10 @@ class Hands(dict[int, Hand]):
         if who is None:
             self._taken.clear()
             self._stamps.clear()
+            self._said.clear()
         else:
             self._taken.pop(who, None)
+            self._said.pop(who, None)
             self._stamps.pop(who, None)
 
     # -- those who ended ------------------------------------------------------------------------------
@@ -164,9 +171,26 @@ class Hands(dict[int, Hand]):
         """All that have something in hand and are not known to have ended."""
         return {who for who in self if who not in (NOBODY, RUN)}
 
+    def covered(self, who: int, offsets: Mapping[TopicPartition, int] | None) -> Hand:
+        """What of the hand of ``who`` a commit of these next offsets says to be finished (None: it says so of all)."""
+
+        def behind(queue: PartitionQueue, lowest: int) -> int:
+            return max([lowest + 1, *(stamp[3] for stamp in self._stamps.get(who, ()) if stamp[0] is queue)])
+
+        hand = self.get(who, ())
+        return hand if offsets is None else tuple(pair for pair in hand if offsets.get(pair[0].tp, 0) >= behind(*pair))
+
+    def say(self, who: int, covered: Hand) -> None:
+        """``who`` has committed this, which it still has in hand."""
+        self._said[who] = covered
+
     def leave_behind(self, who: int) -> list[tuple[TopicPartition, int]]:
-        """``who`` has ended: what it had in hand stays unfinished as long as the partition is ours. Returns that."""
-        hand = self.pop(who, ())
+        """``who`` has ended: what it had in hand stays unfinished as long as the partition is ours. Returns that.
+
+        What it has committed is finished.
+        """
+        said = self._said.pop(who, ())
+        hand = tuple(pair for pair in self.pop(who, ()) if pair not in said)
         lowest: dict[PartitionQueue, int] = {}
         for queue, offset in (*self.get(NOBODY, ()), *hand):
             lowest[queue] = min(offset, lowest.get(queue, offset))

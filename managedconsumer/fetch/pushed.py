@@ -43,6 +43,12 @@ class PushedBack:
             return []
         return [message for other, version, message in self._items if other is queue and version == queue.version]
 
+    def take_out(self, queue: PartitionQueue, below: int) -> list[Message]:
+        """Nothing of ``queue`` waits any more. Returns what did, below this offset, in order."""
+        found = [message for message in self.of(queue) if message.offset < below]
+        self.forget({queue.tp})
+        return found
+
     def remove(self, messages: Sequence[Message]) -> None:
         """These are in a hand again."""
         gone = {id(message) for message in messages}

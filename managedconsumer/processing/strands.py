@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from enum import Enum
+from itertools import compress
 from typing import Any, Protocol, Sequence
 
 from managedconsumer.processing import offset_map
@@ -20,6 +22,8 @@ class Gate(Protocol):
 
     #: True while a rebalance keeps the partition from being handed out.
     held: bool
+    #: True while the user does.
+    paused: bool
 
 
 class State(Enum):
@@ -29,7 +33,7 @@ class State(Enum):
     READY = "ready"
     RUNNING = "running"
     PARKED = "parked"  # waits for its next attempt
-    SHELVED = "shelved"  # waits for the end of a rebalance
+    SHELVED = "shelved"  # waits for the end of a rebalance, or of a pause
 
 
 class Strand:
@@ -64,27 +68,46 @@ class Strand:
         return self.part.tp in tps if self.parts is None else any(part.tp in tps for part in self.parts)
 
     def finish(self, count: int) -> int:
-        """The first ``count`` of what runs are finished; returns how many of them are still ours."""
+        """The first ``count`` of what runs are finished; returns how many of them still count.
+
+        A message counts while it is the one that is pending: after a seek or a reset another one may have its offset.
+        """
         part, running = self.part, self.running
+        ours = 0
         if self.parts is None:
             if not part.alive:
                 return 0
-            pending, top = part.pending, 0
+            pending, top, offset = part.pending, -1, 0
             for message in running if count == len(running) else running[:count]:
-                top = message.offset
-                del pending[top]
-            top += 1
-            if top > part.top:
-                part.top = top
-            return count
-        ours = 0
+                offset = message.offset
+                if pending.get(offset) is message:
+                    del pending[offset]
+                    top = offset
+                    ours += 1
+            if top >= part.top:
+                part.top = top + 1
+            return ours
         for message, its in zip(running[:count], self.parts, strict=False):
-            if its.alive:
+            if its.has(message):
                 del its.pending[message.offset]
                 its.top = max(its.top, message.offset + 1)
                 ours += 1
         del self.parts[:count]
         return ours
+
+    def sweep(self) -> None:
+        """Of what waits, drop what does not count any more. Nothing of it runs."""
+        parts = [self.part] * len(self.waiting) if self.parts is None else self.parts
+        counts = [its.has(message) for message, its in zip(self.waiting, parts, strict=True)]
+        self.waiting, self.same = list(compress(self.waiting, counts)), sum(counts[: self.same])
+        if self.parts is not None:
+            self.parts = list(compress(parts, counts))
+
+    def left(self) -> bool:
+        """:meth:`sweep` it, unless it runs; False: nothing is left that waits."""
+        if self.state is not State.RUNNING:
+            self.sweep()
+        return bool(self.waiting)
 
 
 class Part:
@@ -93,6 +116,7 @@ class Part:
     __slots__ = (
         "_fits",
         "_looked",
+        "_lots",
         "alive",
         "full",
         "gate",
@@ -110,10 +134,12 @@ class Part:
         self.tp = tp
         self.gate = gate
         self.alive = True
-        #: When each message that is not finished was taken (seconds), by ascending offset.
-        self.pending: dict[int, float] = {}
+        #: What was taken and is not finished, by ascending offset.
+        self.pending: dict[int, Any] = {}
+        # Of each lot that was taken: the offset behind it, and when that was (seconds).
+        self._lots: deque[tuple[int, float]] = deque()
         self.strands: dict[Any, Strand] = {}
-        #: Strands that wait for the end of a rebalance.
+        #: Strands that wait for the end of a rebalance, or of a pause.
         self.shelf: list[Strand] = []
         self.skip = skip
         #: Behind the last message that was taken, and behind the highest that is finished.
@@ -124,27 +150,72 @@ class Part:
         self._looked = 0
         self._fits = True
 
+    @property
+    def waits(self) -> bool:
+        """True while nothing of it may start."""
+        return self.gate.held or self.gate.paused
+
+    def has(self, message: Any) -> bool:
+        """True if ``message`` is in hand and not finished, and counts."""
+        return self.alive and self.pending.get(message.offset) is message
+
     def take(self, messages: Sequence[Any], now: float) -> Sequence[Any]:
         """These came; returns those of them that are not finished already."""
         self.next = messages[-1].offset + 1
         skip = self.skip
         if skip is not None:
             messages = [message for message in messages if not skip.finished(message.offset)]
-            if self.next >= skip.top:
-                self.skip, self.top = None, max(self.top, skip.top)
-        self.pending.update(dict.fromkeys([message.offset for message in messages], now))
+            self.believe(None)
+        self.pending.update(zip([message.offset for message in messages], messages, strict=True))
+        self._lots.append((self.next, now))
         return messages
+
+    def cut(self, offset: int) -> int:
+        """Nothing counts that is in hand from ``offset`` on: the log has other records. Returns how many that is."""
+        beyond = [each for each in self.pending if each >= offset]
+        for each in beyond:
+            del self.pending[each]
+        self.next, self.top = min(self.next, offset), min(self.top, offset)
+        self._lots = deque((min(end, offset), taken) for end, taken in self._lots)
+        self.believe(offset)
+        return len(beyond)
+
+    def sweep(self) -> None:
+        """Drop what does not count any more from the strands, where it is not at work."""
+        for key, strand in list(self.strands.items()):
+            if strand.state is State.RUNNING:
+                strand.waiting = [message for message in strand.waiting if self.has(message)]
+            elif not strand.left():
+                del self.strands[key]
+        self.shelf = [strand for strand in self.shelf if strand.left()]
+
+    def end(self) -> dict[Any, Strand]:
+        """It is not ours any more, or goes on elsewhere: nothing of it counts. Returns the strands that run, by key."""
+        self.alive, self.shelf = False, []
+        self.strands = {key: strand for key, strand in self.strands.items() if strand.state is State.RUNNING}
+        for strand in self.strands.values():
+            strand.waiting = []
+        return self.strands
 
     def believe(self, newer: int | None) -> None:
         """What is known to be finished counts up to ``newer`` only: what is there was written under a later epoch."""
-        if self.skip is not None and newer is not None:
-            self.skip = self.skip.below(newer)
+        if self.skip is not None:
+            self.skip = self.skip if newer is None else self.skip.below(newer)
             if self.skip.top <= self.next:
-                self.skip = None
+                self.top, self.skip = max(self.top, self.skip.top), None
 
     def lowest(self) -> int | None:
         """The lowest offset that is not finished; None: all that was taken is."""
         return next(iter(self.pending), None)
+
+    def since(self) -> float | None:
+        """When the lowest message that is not finished was taken (seconds); None: all that was taken is."""
+        low = self.lowest()
+        if low is None:
+            return None
+        while self._lots[0][0] <= low:
+            self._lots.popleft()
+        return self._lots[0][1]
 
     def known(self, epoch: int = -1, log: bytes = b"") -> OffsetMap:
         """What is finished behind an unfinished message.

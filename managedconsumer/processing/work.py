@@ -38,6 +38,8 @@ class Work:
         self._timers: list[tuple[float, int, Strand]] = []
         self._numbers = count()
         self._shelved: set[TopicPartition] = set()
+        # What still runs of partitions that are gone, by key: where they come back it goes before what is new.
+        self._left: dict[TopicPartition, dict[Any, Strand]] = {}
         self._full: set[TopicPartition] = set()
         # How many messages have finished since it was looked which partitions go on.
         self._unseen = 0
@@ -54,12 +56,19 @@ class Work:
     # -- what comes -----------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """How many messages may be taken now."""
-        return 0 if self.ending else self._plan.max_in_flight - self.in_hand
+        """How many messages may be taken now. Those of paused partitions that wait leave their room to others."""
+        return 0 if self.ending else self._plan.max_in_flight - self.in_hand + self._set_aside()
+
+    def _set_aside(self) -> int:
+        parts = [part for tp in self._shelved if (part := self.parts.get(tp)) is not None] if self._shelved else []
+        return sum(len(part.pending) for part in parts if part.gate.paused)
 
     def open(self, tp: TopicPartition, gate: Gate, skip: OffsetMap | None) -> Part:
         """A partition begins; ``skip``: what the group's commit says to be finished behind its offset."""
         part = self.parts[tp] = Part(tp, gate, skip)
+        part.strands = self._left.pop(tp, part.strands)
+        for strand in part.strands.values():
+            strand.part = part
         return part
 
     def offer(self, part: Part, messages: Sequence[Any], now: float) -> None:
@@ -149,7 +158,7 @@ class Work:
         return self._timers[0][0] if self._timers and not self.ending else None
 
     def wake(self, now: float) -> None:
-        """What waited for its time, or for the end of a rebalance, is ready."""
+        """What waited for its time, or for the end of a rebalance or a pause, is ready."""
         timers = self._timers
         while timers and timers[0][0] <= now:
             due, _, strand = heapq.heappop(timers)
@@ -164,7 +173,7 @@ class Work:
             self._ready.append(strand)
         for tp in list(self._shelved):
             part = self.parts.get(tp)
-            if part is None or not part.gate.held:
+            if part is None or not part.waits:
                 self._shelved.discard(tp)
                 if part is not None:
                     self._unshelve(part)
@@ -188,7 +197,7 @@ class Work:
             if strand.parts is None:
                 if not strand.part.alive:
                     continue
-                if strand.part.gate.held:
+                if strand.part.waits:
                     self._shelve(strand)
                     continue
             elif not self._sort_out(strand):
@@ -204,7 +213,7 @@ class Work:
             strand.state = running
             limit -= size if batch is None else 1
             taken.append(strand)
-        if self._unseen and not taken:
+        if not taken and (self._unseen or self._shelved):
             self._look_who_goes_on()
         return taken
 
@@ -217,12 +226,12 @@ class Work:
         """Of messages of several partitions those stay that may start; False: none may."""
         pairs = list(zip(strand.waiting, strand.parts or (), strict=True))
         pairs = [(message, part) for message, part in pairs if part.alive]
-        for part in {part for _, part in pairs if part.gate.held}:
+        for part in {part for _, part in pairs if part.waits}:
             aside = Strand(part, None, [message for message, its in pairs if its is part])
             aside.parts = [part] * len(aside.waiting)
             aside.attempts, aside.same = strand.attempts, len(aside.waiting) if strand.same else 0
             self._shelve(aside)
-        pairs = [(message, part) for message, part in pairs if not part.gate.held]
+        pairs = [(message, part) for message, part in pairs if not part.waits]
         strand.waiting, strand.parts = [message for message, _ in pairs], [part for _, part in pairs]
         strand.same = min(strand.same, len(pairs))
         return bool(pairs)
@@ -247,9 +256,8 @@ class Work:
             if strand.waiting:
                 strand.running = []
                 strand.attempts = strand.same = 0
-                if strand.part.alive:
-                    self._queue(strand)
-            elif strand.key is not None and strand.part.alive:
+                self._queue(strand)
+            elif strand.key is not None:
                 del strand.part.strands[strand.key]
         self.in_hand -= ours
         self.done += ours
@@ -271,16 +279,18 @@ class Work:
             self.dead += min(ours, dead)
             strand.attempts = strand.same = 0
         strand.running = []
-        rest = running[finished:]
-        if strand.parts is None and not strand.part.alive:
-            return
-        if rest:
-            strand.waiting = rest + strand.waiting
-        if failed:
-            self._park(strand, len(rest), now, chance)
+        if finished < len(running):
+            strand.waiting = running[finished:] + strand.waiting
+            strand.same = len(running) - finished
+            strand.sweep()
+            if not strand.same:  # it was of a past that is over
+                strand.attempts = 0
+        rest = strand.same
+        if failed and rest:
+            self._park(strand, rest, now, chance)
         elif strand.waiting:
             strand.state = State.RUNNING
-            strand.same = len(rest) if self._plan.batch is not None and (rest and strand.attempts) else 0
+            strand.same = rest if self._plan.batch is not None and strand.attempts else 0
             self._queue(strand, first=bool(rest))
         elif strand.key is not None:
             del strand.part.strands[strand.key]
@@ -301,35 +311,43 @@ class Work:
         """A rebalance begins, or the end: workers give back what they have not begun."""
         self.era += 1
 
-    def forget(self, tps: Container[TopicPartition]) -> None:
-        """Partitions are not ours any more, or go on elsewhere (a seek): nothing of what is in hand counts."""
-        gone = [part for tp, part in self.parts.items() if tp in tps]
+    def forget(self, tps: Container[TopicPartition], beyond: int = 0) -> None:
+        """Nothing of these counts that is in hand from the offset ``beyond`` on.
+
+        0: they are not ours any more, or go on elsewhere (a seek). Otherwise their logs have other records there.
+        """
+        gone = [part for tp, part in self.parts.items() if tp in tps and (part.next > beyond or not beyond)]
         for part in gone:
-            if part.alive:
-                self.in_hand -= len(part.pending)
-                self.unfinished += len(part.pending)
-            part.alive = False
+            dropped = part.cut(beyond) if part.alive else 0  # otherwise it is abandoned, and told
+            self.in_hand -= dropped
+            self.unfinished += dropped
+            if beyond:
+                continue
+            left = part.end()
+            if left:
+                self._left[part.tp] = left
             del self.parts[part.tp]
             self._shelved.discard(part.tp)
             if part.full:
                 self._full.discard(part.tp)
                 self.turned.add(part.tp)
         if gone:
-            self.interrupt()
-            self._drop_dead()
-            self._look_who_goes_on()
+            self._sweep()
 
-    def _drop_dead(self) -> None:
-        def alive(strand: Strand) -> bool:
-            return strand.part.alive if strand.parts is None else any(part.alive for part in strand.parts)
-
-        self._ready = deque(strand for strand in self._ready if alive(strand))
+    def _sweep(self) -> None:
+        """What does not count any more is dropped where it waits, and comes back from where it was not begun."""
+        self.interrupt()
+        self._ready = deque(strand for strand in self._ready if strand.left())
         self.ready = sum(len(strand.waiting) for strand in self._ready)
-        self._timers = [entry for entry in self._timers if alive(entry[2])]
+        self._timers = [entry for entry in self._timers if entry[2].left()]
         heapq.heapify(self._timers)
         self.parked = sum(1 for due, _, strand in self._timers if strand.state is State.PARKED and strand.due == due)
-        if self._mixed is not None and not alive(self._mixed):
+        if self._mixed is not None and not self._mixed.left():
             self._mixed = None
+        for part in self.parts.values():
+            part.sweep()
+        self._left = {tp: strands for tp, strands in self._left.items() if strands}
+        self._look_who_goes_on()
 
     def end(self) -> None:
         """Nothing new starts; what runs may finish."""
@@ -348,11 +366,11 @@ class Work:
 
     def oldest(self) -> float | None:
         """When the message that has been in hand longest was taken (seconds); None: nothing is in hand."""
-        firsts = (next(iter(part.pending.values()), None) for part in self.parts.values())
+        firsts = (part.since() for part in self.parts.values())
         return min((first for first in firsts if first is not None), default=None)
 
     def _look_whether_full(self, part: Part) -> None:
-        held, room = len(part.pending), self._plan.max_in_flight - self.in_hand
+        held, room = len(part.pending), self._plan.max_in_flight - self.in_hand + self._set_aside()
         bound = (_GOES_ON_AT if part.full else _FULL_AT) * room
         full = held > 0 and (held >= bound or not part.map_fits(self.map_room))
         if full is not part.full:

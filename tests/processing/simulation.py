@@ -57,6 +57,7 @@ class Note:
 @dataclass
 class Gate:
     held: bool = False
+    paused: bool = False
 
 
 @dataclass
@@ -128,12 +129,18 @@ class Member:
 
     def cut(self, tp: TopicPartition, offset: int) -> None:
         """The log has another record at ``offset`` than the one that was read, or none before it."""
-        self.work.cut(tp, offset)
+        self.work.forget({tp}, offset)
         self._forget(lambda place: place[0] == tp and place[1] >= offset)
-        base, known = self.skipped[tp]
         if tp not in self.work.parts:  # as the engine does: what was not looked at yet is not believed
-            known = None
-        self.position[tp], self.skipped[tp] = offset, (base, known and known.below(offset))
+            self.skipped[tp] = 0, None
+        self.position[tp] = offset
+
+    def believe(self, tp: TopicPartition, newer: int) -> None:
+        """From ``newer`` on are records of a later leader epoch."""
+        base, known = self.skipped[tp]
+        self.skipped[tp] = min(base, newer), known and known.below(newer)
+        if tp in self.work.parts:
+            self.work.parts[tp].believe(newer)
 
     def pause(self, tp: TopicPartition) -> None:
         self.gates[tp].paused = not self.gates[tp].paused
@@ -262,7 +269,7 @@ class World:
         self.start: dict[TopicPartition, int] = {}
         self.log: dict[TopicPartition, list[Note]] = {}
         self.true: set[Place] = set()
-        # What nobody has to work on: a seek went past it, or it was deleted before it was read.
+        # What nobody has to work on, as a seek went past it.
         self.excused: set[Place] = set()
         self.before: dict[Place, Place] = {}
         for number in range(chance.randint(1, 3)):
@@ -300,9 +307,7 @@ class World:
         owner = next(member for member in self.members if tp in member.gates)
         place = chance.randint(self.start[tp], notes[-1].offset + 1)
         if way < 0.25:  # retention; the owner learns it when it fetches
-            self.start[tp] = max(self.start[tp], place)
-            here = {note.place for note in notes if note.offset < place}
-            self.excused |= here - owner.taken
+            self.start[tp] = place
         elif way < 0.5:  # a new leader has other records
             self.logs += 1
             self.log[tp] = [note for note in notes if note.offset < place]
@@ -312,6 +317,7 @@ class World:
             self.committed[tp] = min(base, place), offset_map.encode(known.below(place), base) if known else ""
             if owner.position[tp] > place:
                 owner.cut(tp, place)
+            owner.believe(tp, place)
         elif way < 0.6:  # the topic is made anew
             self.logs += 1
             self.start[tp], self.log[tp], self.committed[tp] = 0, [], (0, "")
@@ -392,7 +398,8 @@ class World:
                 for hand in member.hands:
                     member.step(hand, self.chance)
             self.now += 0.05
-            left = any(member.work.in_hand or any(map(member.left, member.gates)) for member in self.members)
+            busy = any(hand.strands or hand.through for member in self.members for hand in member.hands)
+            left = busy or any(member.work.in_hand or any(map(member.left, member.gates)) for member in self.members)
             if not left and not self.missing():
                 break
         missing = self.missing()
@@ -402,18 +409,20 @@ class World:
             assert member.work.in_hand == member.work.parked == 0
             assert not any(part.strands for part in member.work.parts.values())
         for tp, (base, text) in self.committed.items():
-            end = self.log[tp][-1].offset
-            assert base > end and not text, f"{tp}: committed {base} {text!r} at the end"
+            last = self.log[tp][-1]
+            told = (base > last.offset and not text) or last.offset < self.start[tp] or last.place in self.excused
+            assert told, f"{tp}: committed {base} {text!r} at the end"
 
     # -- what has to be true ----------------------------------------------------------------------------
 
-    def missing(self) -> list[tuple[int, int]]:
+    def missing(self) -> list[tuple[TopicPartition, int]]:
         """What is in a log and was never finished."""
-        known = self.true | self.excused
-        return [(n.tp.partition, n.offset) for notes in self.log.values() for n in notes if n.place not in known]
+        return [n.place[:2] for notes in self.log.values() for n in notes if not self.is_done(n.place)]
 
-    def is_true(self, note: Note) -> bool:
-        return note.place in self.true
+    def is_done(self, place: Place, member: Member | None = None) -> bool:
+        """True if it is finished, or need not be. ``member`` finishes what it has taken, also if it was deleted."""
+        deleted = place[1] < self.start[place[0]] and (member is None or place not in member.taken)
+        return place in self.true or place in self.excused or deleted
 
     def has_finished(self, member: Member, strand: Strand, notes: list[Note]) -> None:
         for note in notes:
@@ -443,7 +452,8 @@ class World:
         assert note.place in member.taken, f"{note} starts, though it was cut off"
         earlier = self.before.get(note.place)
         if earlier is not None and earlier not in together:
-            fine = earlier in (member.finished if earlier in member.taken else self.true | self.excused)
+            mine = earlier in member.finished or self.was_skipped(member, earlier)
+            fine = mine if earlier in member.taken else self.is_done(earlier, member)
             assert fine, f"{note} starts before {earlier} is finished"
         if note.place in member.finished:
             raise AssertionError(f"{note} starts again, though this member has finished it")
@@ -470,17 +480,16 @@ class World:
         assert not text or known is not None, "a map that nobody can read"
         for note in self.log[tp]:
             said = note.offset < base or (known is not None and known.finished(note.offset))
-            fine = self.is_true(note) or (note.place in self.excused and note.place not in member.taken)
-            assert not said or fine, f"{note} is committed and not finished"
+            assert not said or self.is_done(note.place, member), f"{note} is committed and not finished"
             if self.map_room >= 400 and note.place in member.taken and note.offset >= base:
-                mine = note.place in member.reported or self.was_skipped(member, note)
+                mine = note.place in member.reported or self.was_skipped(member, note.place)
                 assert said == mine, f"the map says {said} of {note}"
         before, _ = self.committed[tp]
         assert base >= before, f"{tp}: a commit of {base} after one of {before}"
 
-    def was_skipped(self, member: Member, note: Note) -> bool:
-        _, known = member.skipped[note.tp]
-        return known is not None and known.finished(note.offset)
+    def was_skipped(self, member: Member, place: Place) -> bool:
+        _, known = member.skipped[place[0]]
+        return known is not None and known.finished(place[1])
 
     def check_room(self, member: Member) -> None:
         """A worker has found nothing: others may be fetched where all that is in hand waits for the end of a pause."""

@@ -10,6 +10,7 @@ import pytest
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator.committing import Patience
+from managedconsumer.fetch.hands import Hands
 from managedconsumer.logs import LogFields
 from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.runtime.cluster.offsets import OffsetClient
@@ -62,9 +63,8 @@ class Member:
             commits=handler.Condition(shared),
             offsets=OffsetClient(SimpleNamespace(handler=handler), link, "g", 0),  # type: ignore[arg-type]
             subscription=subscription,
-            collector=SimpleNamespace(
-                settle_lane=lambda: None, lowest_in_hand=lambda *_a, **_k: None, taken_away=lambda _who: {}
-            ),
+            leave_dead_hands=lambda: None,
+            collector=SimpleNamespace(hands=Hands(), lowest_in_hand=lambda *_a, **_k: None, taken_away=lambda _who: {}),
             group_id="g",
             log_fields=LogFields("g"),
             link=None,

@@ -12,6 +12,7 @@ from managedconsumer.consumers.life import GroupLives, _work
 from managedconsumer.coordinator.committing import Patience
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import FetchCollector
+from managedconsumer.fetch.hands import Hands
 from managedconsumer.logs import LogFields
 from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
 from managedconsumer.partition_state import TopicPartitionState
@@ -70,8 +71,9 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
         commits=handler.Condition(shared),
         offsets=OffsetClient(cluster, link, "g", 0),
         subscription=subscription,
+        leave_dead_hands=lambda: None,
         collector=SimpleNamespace(
-            settle_lane=lambda: None, lowest_in_hand=lambda *_args, **_named: None, taken_away=lambda _who: {}
+            hands=Hands(), lowest_in_hand=lambda *_args, **_named: None, taken_away=lambda _who: {}
         ),
         group_id="g",
         log_fields=LogFields("g"),

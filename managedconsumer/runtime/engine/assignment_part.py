@@ -97,7 +97,7 @@ class AssignmentPart(EngineState):
         me = self.caller()
         deadline = Deadline(self.handler.now(), seconds)
         with self.lock:
-            self._leave_dead_hands()
+            self.leave_dead_hands()
             self._draining += 1
             try:
                 while self.collector.in_hand(tps, but=me) and not self.closing and not self.stop_wanted:
@@ -154,7 +154,7 @@ class AssignmentPart(EngineState):
             for tp, offset in offsets.items():  # all or nothing
                 self.subscription.partition_state(tp)
                 checked_offset(offset, f"{tp.topic}-{tp.partition}: ")
-            self.collector.forget(set(offsets))
+            self._part_with(set(offsets))
             for tp, offset in offsets.items():
                 self._decided(tp)
                 self.subscription.seek(tp, offset, epochs.get(tp, -1))
@@ -166,12 +166,18 @@ class AssignmentPart(EngineState):
     def reset(self, strategies: Mapping[TopicPartition, int]) -> None:
         """Let positions be looked up by OffsetResetStrategy."""
         with self.lock:
-            self.collector.forget(set(strategies))
+            self._part_with(set(strategies))
             for tp, strategy in strategies.items():
                 self._decided(tp)
                 self.subscription.need_offset_reset(tp, strategy)
                 self.buffer.restart(tp)
         self.positions.wake()
+
+    def _part_with(self, tps: set[TopicPartition]) -> None:
+        """These go on elsewhere: nothing of them that is in hand counts, and whoever has it can see that."""
+        self.collector.forget(tps)
+        for tp in tps & self.buffer.queues.keys():
+            self.buffer.queues[tp].part_with()
 
     def nothing_committed(self, tps: Iterable[TopicPartition], group: str | None) -> None:
         """``auto_offset_reset="none"``, and there is no offset to begin at: the user has to give one."""
@@ -196,9 +202,9 @@ class AssignmentPart(EngineState):
             self.options.auto_offset_reset,
             extra=self.log_fields(queue.tp),
         )
-        # An open chunk must not set the position to its own end later on.
-        self.collector.forget({queue.tp})
-        self.subscription.need_offset_reset(queue.tp)
+        # What was handed out or taken is of the log's past, and still counts.
+        self.collector.shelve()
+        self.subscription.need_offset_reset(queue.tp, in_hand=True)
         queue.restart()
         self.positions.wake()
 
@@ -207,11 +213,12 @@ class AssignmentPart(EngineState):
         old, position = queue.topic_id, queue.state.position
         queue.topic_id = topic_id
         queue.state.committed = None
+        self._part_with({queue.tp})
+        queue.state.forget_finished()
         if position is None:
             return
         what = f"topic {queue.tp.topic!r} was deleted and created again (its id changed)"
         if not self.subscription.has_default_offset_reset_policy():
-            self.collector.forget({queue.tp})
             queue.restart()
             gone = f"{what}: offset {position} of partition {queue.tp.partition} means nothing any more"
             self.ask_user(queue.tp, err.OffsetOutOfRangeError(f"{gone}, and {_SAY_WHERE}"))
@@ -226,7 +233,6 @@ class AssignmentPart(EngineState):
             (topic_id or b"").hex(),
             extra=self.log_fields(queue.tp),
         )
-        self.collector.forget({queue.tp})
         self.subscription.need_offset_reset(queue.tp)
         queue.restart()
         self.positions.wake()
@@ -235,13 +241,12 @@ class AssignmentPart(EngineState):
         """The leader's log is another one from ``end_offset`` on than the one we have read; the lock is held.
 
         What is queued beyond is dropped. What was handed out beyond cannot be taken back: that is said, and reading
-        goes on at the first offset that differs (KIP-320).
+        goes on at the first offset that differs (KIP-320). What is in hand below it still counts.
         """
-        self.collector.settle_lane()
+        self.collector.shelve()
         tp, position = queue.tp, queue.state.position
         if position is None:
             return
-        self.collector.forget({tp})
         if end_offset < position:
             if not self.subscription.has_default_offset_reset_policy():
                 queue.restart()
@@ -249,7 +254,7 @@ class AssignmentPart(EngineState):
                 return
             what = err.LogTruncationError(*tp, position, end_offset)
             log.warning("%s Reading continues at %d", what, end_offset, extra=self.log_fields(tp))
-            self.subscription.seek(tp, end_offset, epoch)
+            self.collector.go_on(queue, end_offset, epoch)
         else:
             log.info(
                 "%s-%d: the log has changed from offset %d on; nothing of it was handed out",
@@ -257,7 +262,7 @@ class AssignmentPart(EngineState):
                 end_offset,
                 extra=self.log_fields(tp),
             )
-        queue.restart()
+            queue.restart()
         queue.last_epoch = epoch
         self.lock.notify_all()
         self.wake_fetchers()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from managedconsumer import errors as err
@@ -105,7 +106,7 @@ class Committer:
         """What is finished and not committed yet."""
         engine, metadata = self._engine, self._metadata()
         with engine.lock:
-            engine.collector.settle_lane()
+            engine.leave_dead_hands()
             if self._finished_by_run is not None:
                 return self._finished_by_run(metadata)
             return engine.subscription.committable_offsets(metadata)
@@ -116,9 +117,9 @@ class Committer:
         me = engine.caller()
         result = {}
         with engine.lock:
-            engine.collector.settle_lane()
+            engine.leave_dead_hands()
             for tp, state in engine.subscription.assignment.items():
-                if state.position is not None:
+                if state.position is not None and state.finished is not None:
                     elsewhere = engine.collector.lowest_in_hand(tp, but=me)
                     offset = state.position if elsewhere is None else min(state.position, elsewhere)
                     # Another thread may have committed what it still has in hand: that is not taken back.
@@ -205,13 +206,17 @@ class Committer:
         with engine.lock:
             if engine.closing:  # what was in hand is forgotten
                 raise err.ConsumerStoppedException("the consumer was stopped; nothing was committed")
-            taken = engine.collector.taken_away(engine.caller())
+            who, hands = engine.caller(), engine.collector.hands
+            taken = engine.collector.taken_away(who)
             chosen = dict(self._not_behind(self.held()) if offsets is None else offsets)
             lost = {tp: taken[tp] for tp in taken if offsets is None or tp in offsets}
             chosen.update({tp: OffsetAndMetadata(offset) for tp, offset in lost.items()})
             errors = {tp: self._taken(tp) for tp in lost}
-            states, of_hand = self._states(chosen), offsets is None
-            commit = Explicit(engine.commits, engine.handler.now, chosen, states, errors, patience, of_hand=of_hand)
+            covered = hands.covered(who, None if offsets is None else {tp: e.offset for tp, e in offsets.items()})
+            states, of_hand, said = self._states(chosen), offsets is None, partial(hands.say, who, covered)
+            commit = Explicit(
+                engine.commits, engine.handler.now, chosen, states, errors, patience, of_hand=of_hand, said=said
+            )
             if chosen:
                 self._worker.append(commit)
             else:

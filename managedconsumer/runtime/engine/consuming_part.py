@@ -48,7 +48,7 @@ class ConsumingPart(AssignmentPart):
             self.visits += 1
             hands = self.collector.hands
             if hands and who not in hands:
-                self._leave_dead_hands()
+                self.leave_dead_hands()
             if self._interrupts():
                 self._on_return(who)
                 if not self.stop_wanted:
@@ -180,7 +180,7 @@ class ConsumingPart(AssignmentPart):
             self.inside.discard(who)
 
     def _take(self, take: Callable[[int], T | None], who: int) -> T | None:
-        queued, had = self.buffer.pops, bool(self._draining) and self.collector.has_hand(who)
+        queued, had = self.buffer.pops, bool(self._draining) and who in self.collector.hands
         taken = None
         try:
             taken = take(who) if self._patience is None else self._patience.call(take, who)

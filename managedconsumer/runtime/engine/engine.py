@@ -136,7 +136,7 @@ class Engine(ConsumingPart):
         return bool(self._tasks)
 
     def set_paused(self, tps: Iterable[TopicPartition], paused: bool) -> None:
-        """Pause or resume; what was fetched of a paused partition is dropped at once."""
+        """Pause or resume. What was fetched of a paused partition is dropped at once; what ``run()`` has of it waits."""
         tps = list(tps)
         with self.lock:
             self.collector.shelve()
@@ -147,6 +147,8 @@ class Engine(ConsumingPart):
                     self.buffer.restart(tp)
                 else:
                     self.subscription.resume(tp)
+            if self.collector.hands.keeper is not None:
+                self.collector.hands.keeper.interrupt()
             self.lock.notify_all()
             self.wake_fetchers()
         self.survey.note_pause(looks)

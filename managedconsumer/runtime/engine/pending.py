@@ -90,16 +90,26 @@ class Explicit(Commit):
         patience: Patience,
         *,
         of_hand: bool,
+        said: Callable[[], None],
     ) -> None:
         """``states``: the state objects of the partitions at the look-up. ``lost``: taken away while in hand.
 
-        ``of_hand``: it is of what the calling thread has in hand, not of offsets that the user has named.
+        ``of_hand``: it is of what the calling thread has in hand, not of offsets that the user has named. ``said()``
+        is called when all of it is committed, under the lock of ``changed``.
         """
         super().__init__(changed, now, offsets)
         self.states = states
         self.lost = dict(lost)
         self.patience = patience
         self.of_hand = of_hand
+        self._said = said
+
+    def finish(self, error: BaseException | None) -> None:
+        """See :meth:`Commit.finish`."""
+        with self._changed:
+            if not self._done and error is None:
+                self._said()
+            super().finish(error)
 
 
 class Finished(Commit):

@@ -109,10 +109,10 @@ class PositionWorker:
                     state, strategy = waiting[tp]
                     if answer.error is not None or strategy is None:
                         continue
-                    if state.reset_to(max(0, answer.offset), strategy):
+                    if state.awaits(strategy):
                         # The epoch of the log's start says nothing about the records before the position.
                         log.info("%s-%d: starting at offset %d", *tp, answer.offset, extra=engine.log_fields(tp))
-                        engine.buffer.restart(tp)
+                        engine.collector.go_on(engine.buffer.queues[tp], max(0, answer.offset))
                 engine.fetchers.ensure_workers()
                 engine.lock.notify_all()
                 engine.not_full.notify_all()

@@ -230,9 +230,9 @@ class EngineState(forks.OwnProcess):
         """On whose behalf the calling thread acts: its own, or that of the asyncio task that called."""
         me = self.handler.ident()
         with self.lock:
-            return me if self.collector.has_hand(me) else owners.acting.get() or me
+            return me if me in self.collector.hands else owners.acting.get() or me
 
-    def _leave_dead_hands(self) -> None:
+    def leave_dead_hands(self) -> None:
         """Threads that ended with messages in hand never come back; the lock is held."""
         for who in self.collector.owners():
             if not self.handler.is_alive(who):

@@ -321,9 +321,9 @@ class Run:
         self.work.interrupt()
         self._call_back()
 
-    def forget(self, tps: Container[TopicPartition]) -> None:
-        """Partitions are gone, or go on elsewhere."""
-        self.work.forget(tps)
+    def forget(self, tps: Container[TopicPartition], beyond: int = 0) -> None:
+        """Partitions are gone, or go on elsewhere; or their logs are other ones from ``beyond`` on."""
+        self.work.forget(tps, beyond)
         self._call_back()
 
     def _call_back(self) -> None:
