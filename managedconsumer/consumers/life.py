@@ -19,6 +19,7 @@ from managedconsumer.runtime.engine.callbacks import ListenerCalls
 from managedconsumer.runtime.engine.committer import MemberIdentity
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.engine.watchdog import ProcessingWatchdog
+from managedconsumer.runtime.lease import Lease
 from managedconsumer.runtime.waiting.primitives import Worker
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class GroupLife:
             self.member.await_fence,
             self.owner.metadata_changed,
             options.group_instance_id,
+            Lease(self.member),
         )
         self._watchdog = ProcessingWatchdog(engine, options.max_processing_ms)
         self._worker: Worker | None = None

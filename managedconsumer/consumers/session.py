@@ -135,6 +135,7 @@ class Session:
     def become(self, identity: MemberIdentity) -> None:
         """From here on this is a member of its group, and ``identity`` says which one."""
         self.committer.join_group(identity)
+        self.engine.lease = identity.lease
         self.engine.positions.watch_metadata(identity.metadata_changed)
 
     def require_running(self) -> None:

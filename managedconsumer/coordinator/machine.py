@@ -35,6 +35,8 @@ class Machine:
         #: What ended the membership, and why the last attempt failed.
         self.error: BaseException | None = None
         self.last_error: BaseException | None = None
+        #: How often a membership was lost.
+        self.losses = 0
         #: Why a rebalance is wanted; None: it is not.
         self.rejoin_reason: str | None = "first join"
         self._backoff = backoff
@@ -60,6 +62,10 @@ class Machine:
         # Before the first join the owner gets ready, too. A heartbeat would say that the group does not know us, and
         # the join that is on its way meanwhile would be given up.
         return self.state in IN_GROUP and self.generation.joined
+
+    def session_end(self) -> float:
+        """When :meth:`check_session` finds that the session has run out (seconds); infinity outside of a group."""
+        return self.heartbeat.session_deadline() if self._in_group() else float("inf")
 
     def check_session(self, now: float) -> list[Event]:
         """Notice a session that has run out: after a freeze of the process, or a coordinator that fell silent."""
@@ -113,6 +119,7 @@ class Machine:
 
     def _lose(self, error: BaseException, reason: str, keep_member_id: bool = False) -> None:
         """Out of the group, and partitions to drop."""
+        self.losses += 1  # first: messages may be handed out until that is seen, see runtime.lease
         lost = self.generation
         self.last_error = error
         self._void_in_flight()

@@ -75,8 +75,8 @@ class GroupMember:
         self._on_death = on_death
         self._before_exit = before_exit
         self._exiting = False
-        # How many losses the machine knows of that the owner has not been told yet.
-        self._unfenced = 0
+        # Of how many of the machine's losses the owner has been told.
+        self._fenced = 0
         # True from a loss of the coordinator to its next answer.
         self._away = False
 
@@ -111,6 +111,16 @@ class GroupMember:
         """False when the round that ``generation`` belongs to is over, or the member closes."""
         return not self._closing and self.machine.is_current(generation)
 
+    @property
+    def unfenced(self) -> int:
+        """How many losses the machine knows of that the owner has not been told yet."""
+        return self.machine.losses - self._fenced
+
+    def look_at_session(self) -> None:
+        """Notice now if the session has run out: nothing is delivered any more then. Call it without a lock."""
+        self._feed(lambda: self.machine.check_session(self._handler.now()))
+        self.await_fence()
+
     def request_rejoin(self, reason: str) -> None:
         """Ask for a rebalance; it happens in the next :meth:`poll`."""
         with self._lock:
@@ -129,14 +139,14 @@ class GroupMember:
         """
         deadline = Deadline(self._handler.now(), _LONGEST_FENCE)
         with self._lock:
-            while self._unfenced and not deadline.expired(self._handler.now()):
+            while self.unfenced and not deadline.expired(self._handler.now()):
                 self._lock.wait(deadline.remaining(self._handler.now()))
 
     def leave_as_fenced(self, error: BaseException, generation: Generation) -> None:
         """Give our place up and treat the partitions as lost; called by the owner, inside :meth:`poll`."""
         with self._lock:
             leave_request = self.machine.leave_request(str(error)) if self.machine.is_current(generation) else None
-            events = self._heard(self.machine.fence(error, generation))
+            events = self.machine.fence(error, generation)
         self._dispatch(events)
         if leave_request is not None:
             try:
@@ -269,13 +279,8 @@ class GroupMember:
     def _feed(self, step: Callable[[], list[ev.Event]], era: int | None = None) -> list[ev.Event]:
         """Let the machine take a step, and deliver what it says."""
         with self._lock:
-            events = self._heard(step())
+            events = step()
         self._dispatch(events, era)
-        return events
-
-    def _heard(self, events: list[ev.Event]) -> list[ev.Event]:
-        """What the machine said, which is to be dispatched when the lock, which is held, is not any more."""
-        self._unfenced += sum(isinstance(event, ev.MembershipLost) for event in events)
         return events
 
     def _dispatch(self, events: list[ev.Event], era: int | None = None) -> None:
@@ -300,7 +305,7 @@ class GroupMember:
             self._owner.fence(event)
         finally:
             with self._lock:
-                self._unfenced -= 1
+                self._fenced += 1
                 self._lock.notify_all()
 
     # -- heartbeats -----------------------------------------------------------------------------------
@@ -348,7 +353,7 @@ class GroupMember:
         deadline = Deadline(self._handler.now(), timeout)
         with self._lock:
             self._closing = True
-            events = self._heard(self.machine.leave(reason))
+            events = self.machine.leave(reason)
             request = self.machine.next_request(self._handler.now())
         self._dispatch(events)
         self.wake()

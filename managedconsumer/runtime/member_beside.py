@@ -103,7 +103,7 @@ class BesideMember(GroupMember):
             return
         with self._lock:
             now = self._handler.now()
-            events = self._heard([*self._pass_over(), *self.machine.poll()] if self._keeps else [])
+            events = [*self._pass_over(), *self.machine.poll()] if self._keeps else []
             request = None if events or self._closing else self.machine.next_request(now)
             if not events and request is None and not self._closing and not self._due_beside():
                 self._lock.wait(self._nap(now))

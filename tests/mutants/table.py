@@ -103,7 +103,7 @@ GROUP = [
     Mutant(
         "a commit is refused before the lost partitions are fenced",
         "managedconsumer/runtime/member.py",
-        "            while self._unfenced and not deadline",
+        "            while self.unfenced and not deadline",
         "            while False and not deadline",
         ("tests/runtime/test_known_loss.py",),
     ),

@@ -15,6 +15,7 @@ from managedconsumer.processing.offset_map import map_in
 from managedconsumer.runtime.cluster.offsets import COMMIT
 from managedconsumer.runtime.engine.commit_worker import CommitWorker
 from managedconsumer.runtime.engine.pending import Commit, Explicit, Finished, give_up, stopped
+from managedconsumer.runtime.engine.state import Lease
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import PartitionNotAssignedError
 from managedconsumer.values import NamedTuple
@@ -50,6 +51,8 @@ class MemberIdentity(NamedTuple):
     #: Called after each change of the metadata.
     metadata_changed: Callable[[], None] = lambda: None
     instance_id: str | None = None
+    #: How long messages may be handed out; None: as long as they are ours.
+    lease: Lease | None = None
 
 
 class Committer:

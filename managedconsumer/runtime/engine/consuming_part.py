@@ -60,7 +60,17 @@ class ConsumingPart(AssignmentPart):
             if self._undecided and (open_question := self.undecided()) is not None:
                 self._on_return(who)
                 raise open_question.with_traceback(None)  # or it would grow with every call
+            if self.lease is not None:
+                left = self.lease.until() - self.handler.now()
+                if left < 0:
+                    self._on_return(who)
+                    return None, self.lease
+                self.collector.lane.allow(left)
             return self._take(take, who), None
+
+    def hand_out_until(self) -> float:
+        """Until when (handler's clock) what was fetched may be handed out; what calls :meth:`attempt` sees to more."""
+        return _NEVER if self.lease is None else self.lease.until()
 
     def _interrupts(self) -> bool:
         over = self.closing or self.stopping or self.stop_wanted or self.ending
@@ -69,7 +79,7 @@ class ConsumingPart(AssignmentPart):
     def take_in_passing(self, take: Callable[[int], T | None], who: int) -> T | None:
         """:meth:`attempt` for a worker of ``run()``: callbacks and errors are left to the thread that called it.
 
-        The lock is held.
+        The lock is held, and :meth:`hand_out_until` is not over.
         """
         if self._interrupts() or self._tasks or self._undecided:
             return None

@@ -29,7 +29,7 @@ from managedconsumer.wire.records import Lane
 
 def _lane(handler: Handler) -> Lane:
     here = handler.here
-    return Lane(None if here else handler.current, here)
+    return Lane(None if here else handler.current, here, None if handler.real else handler.now)
 
 
 class Engine(ConsumingPart):
@@ -136,7 +136,7 @@ class Engine(ConsumingPart):
         return bool(self._tasks)
 
     def set_paused(self, tps: Iterable[TopicPartition], paused: bool) -> None:
-        """Pause or resume. What was fetched of a paused partition is dropped at once; what ``run()`` has of it waits."""
+        """Pause or resume. What was fetched of a paused partition is dropped; what ``run()`` has taken of it waits."""
         tps = list(tps)
         with self.lock:
             self.collector.shelve()

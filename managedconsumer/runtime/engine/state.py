@@ -35,6 +35,13 @@ class Task(Protocol):
         """Run it on an event loop."""
 
 
+class Lease(Task, Protocol):
+    """How long messages may be handed out (:class:`managedconsumer.runtime.lease.Lease`)."""
+
+    def until(self) -> float:
+        """Until when (handler's clock); after that its task runs first. No lock."""
+
+
 class Loans(Protocol):
     """What fetch workers have lent (:class:`managedconsumer.runtime.engine.loans.Loans`)."""
 
@@ -118,6 +125,8 @@ class EngineState(forks.OwnProcess):
         #: How many consuming threads wait, and which one (0: none) looks after the connections that are on loan.
         self.sitting = self.server = 0
         self._draining = 0
+        #: How long messages may be handed out; None: as long as they are ours.
+        self.lease: Lease | None = None
         #: The partitions of which only the user can say where to go on, see :meth:`AssignmentPart.ask_user`.
         self._undecided: dict[TopicPartition, PartitionQueue] = {}
         #: How often a consuming thread has come (the lane's messages are counted there).

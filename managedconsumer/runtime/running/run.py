@@ -166,7 +166,8 @@ class Run:
     def claim(self, seat: Seat, who: int) -> bool:
         """Give ``seat`` its next block; False: there is none at present. The lock is held."""
         work, now = self.work, self.engine.handler.now()
-        if work.ending:
+        seat.until = self.engine.hand_out_until()
+        if work.ending or now > seat.until:
             return False
         ready = work.ready
         if 2 * ready < self._low and (not ready or now >= self._look_at or self._has_room()):

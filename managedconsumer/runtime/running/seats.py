@@ -20,13 +20,15 @@ class Report(NamedTuple):
 class Seat:
     """A worker: what it has been given, what it works on, and what it is through with."""
 
-    __slots__ = ("current", "era", "reports", "since", "through", "todo")
+    __slots__ = ("current", "era", "reports", "since", "through", "todo", "until")
 
     def __init__(self) -> None:
         self.todo: deque[Strand] = deque()
         self.current: Strand | None = None
         self.era = 0
         self.since = 0.0
+        #: Until when (handler's clock) it may begin what it has been given.
+        self.until = 0.0
         #: Strands that are finished as a whole, and how far it came with others.
         self.through: list[Strand] = []
         self.reports: list[Report] = []

@@ -118,10 +118,10 @@ class TaskRun:
                     continue
                 while seat.todo:
                     strand = seat.current = seat.todo.popleft()
-                    if seat.era != run.work.era:
+                    if seat.era != run.work.era or engine.handler.now() > seat.until:
                         seat.reports.append(Report(strand, 0))
                     else:
-                        report = await (self._list(strand) if run.lists else self._strand(strand, seat.era))
+                        report = await (self._list(strand) if run.lists else self._strand(strand, seat))
                         seat.reports.append(report)
                     quick += len(strand.running)
                     if quick >= _TURN:
@@ -149,11 +149,11 @@ class TaskRun:
         for woken in waiting:
             _wake(woken)
 
-    async def _strand(self, strand: Strand, era: int) -> Report:
+    async def _strand(self, strand: Strand, seat: Seat) -> Report:
         run, calls, running = self._run, self._run.calls, strand.running
         place = dead = 0
         while place < len(running):
-            if run.work.era != era:
+            if run.work.era != seat.era or self._engine.handler.now() > seat.until:
                 break
             message = running[place]
             raw = message.value, message.partition_key

@@ -69,7 +69,6 @@ class ThreadRun:
         one = self._list if run.lists else self._strand
         try:
             while self._next(seat, who):
-                era = seat.era
                 while True:
                     try:
                         strand = todo.popleft()
@@ -77,7 +76,7 @@ class ThreadRun:
                         break
                     # In this order: whoever holds partitions back looks at what is begun afterwards.
                     seat.current = strand
-                    report = one(strand, era)
+                    report = one(strand, seat)
                     if report is None:
                         through.append(strand)
                     else:
@@ -102,17 +101,17 @@ class ThreadRun:
                 run.wait_for_work()
         return False
 
-    def _strand(self, strand: Strand, era: int) -> Report | None:
+    def _strand(self, strand: Strand, seat: Seat) -> Report | None:
         """Hand the strand's messages to the handler, until one fails or what is not begun has to go back.
 
         None: all are finished.
         """
-        work, running, call = self._run.work, strand.running, self._call
-        place = dead = 0
+        work, running, call, now = self._run.work, strand.running, self._call, self._engine.handler.now
+        era, until, place, dead = seat.era, seat.until, 0, 0
         while True:
             try:
                 for message in running[place:] if place else running:
-                    if work.era != era:
+                    if work.era != era or now() > until:
                         return Report(strand, place, dead=dead)
                     call(message)
                     place += 1
@@ -140,10 +139,10 @@ class ThreadRun:
             message.value, message.partition_key = raw
             raise
 
-    def _list(self, strand: Strand, era: int) -> Report | None:
+    def _list(self, strand: Strand, seat: Seat) -> Report | None:
         """Hand all of the strand's messages to the handler as one list. None: all are finished."""
         run, calls, messages = self._run, self._run.calls, strand.running
-        if run.work.era != era:
+        if run.work.era != seat.era or self._engine.handler.now() > seat.until:
             return Report(strand, 0)
         raw = [(message.value, message.partition_key) for message in messages] if calls.deserialize else []
         try:

@@ -160,6 +160,10 @@ class Watched:
         generation = self.generation()
         return self.world.brokers.group.accepts(generation.member_id, generation.id)
 
+    def session_over(self) -> bool:
+        """True if its own clock says that the coordinator may have given its place away, as after a freeze."""
+        return self.member is not None and self.world.kernel.now > self.member.machine.session_end()
+
     def may_hand_out(self, tp: TopicPartition) -> bool:
         """True if messages of ``tp`` could reach the user now."""
         engine = self._engine

@@ -5,6 +5,13 @@ cdef extern from "Python.h":
     uint64_t PyThreadState_GetID(PyThreadState *state)
 
 
+cdef extern from "_clock.h" nogil:
+    double clock_seconds()
+
+
+cdef double _EVER = float("inf")
+
+
 cdef inline uint64_t this_thread() noexcept:
     # Not the system's number of the thread, which the next thread may get when this one has ended.
     return PyThreadState_GetID(PyThreadState_Get())
@@ -37,11 +44,22 @@ cdef class Lane:
     cdef _Seat _seat               # of that thread or greenlet
     cdef dict _seats               # by the thread's id, or that of the greenlet
     cdef readonly long long count
+    cdef object _clock             # in place of the system's, in a simulation
+    cdef double _until             # by the clock: later nothing is taken
 
-    def __init__(self, current=None, here=None):
+    def __init__(self, current=None, here=None, clock=None):
         self._current = None if here is not None else current
+        self._clock = clock
+        self._until = _EVER
         self._seats = {}
         self._seat = _Seat.__new__(_Seat)
+
+    cdef inline double _now(self) except? -1.0:
+        return clock_seconds() if self._clock is None else self._clock()
+
+    def allow(self, double seconds):
+        """Nothing is taken when so much time has passed; the slow path looks whether the consumer still may."""
+        self._until = _EVER if seconds == _EVER else self._now() + seconds
 
     def attach(self, chunk not None, who, long long offset, others=()):
         """Let the calling thread, which is ``who``, take from ``chunk``; it has ``offset`` of it in hand.
@@ -141,6 +159,8 @@ cdef class Lane:
         cdef Outcome outcome
         cdef Message message
         cdef RecordChunk chunk = self._chunk
+        if self._until != _EVER and self._now() > self._until:
+            return None
         if chunk is None:
             return self._next_ready()
         if not chunk.active or chunk._torn or not self._may_take():

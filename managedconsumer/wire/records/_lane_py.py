@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from functools import partial
+from time import monotonic
 from typing import Any, Callable, Container, Iterator
 from weakref import ref
 
@@ -33,6 +34,7 @@ def _nothing() -> Message:
     raise IndexError
 
 
+_EVER = float("inf")
 #: What a thread that has the lane for itself keeps there.
 _NOTHING: deque[Message] = deque(maxlen=0)
 
@@ -66,10 +68,12 @@ class Lane:
     """See above.
 
     ``here.number`` tells the calling thread from all others, dead ones too; without it ``current()`` gives the calling
-    greenlet. With neither there is no fast path.
+    greenlet. With neither there is no fast path. ``clock``: seconds, in place of the system's monotonic clock.
     """
 
-    def __init__(self, current: Callable[[], Any] | None = None, here: Any = None) -> None:
+    def __init__(
+        self, current: Callable[[], Any] | None = None, here: Any = None, clock: Callable[[], float] | None = None
+    ) -> None:
         self._current = None if here is not None else current
         self._here = here
         self._open = here is not None or current is not None
@@ -85,7 +89,16 @@ class Lane:
         self._next = 0
         self._offsets: list[int] | None = None
         self._detaching = False
+        self._clock = monotonic if clock is None else clock
+        self._until = _EVER
         self.count = 0
+
+    def allow(self, seconds: float) -> None:
+        """Nothing is taken when so much time has passed; the slow path looks whether the consumer still may."""
+        self._until = _EVER if seconds == _EVER else self._clock() + seconds
+
+    def _late(self) -> bool:
+        return self._until != _EVER and self._clock() > self._until
 
     def attach(self, chunk: Any, who: int, offset: int, others: Container[int] = ()) -> None:
         """Let the calling thread, which is ``who``, take from ``chunk``; it has ``offset`` of it in hand.
@@ -192,6 +205,8 @@ class Lane:
 
     def take(self) -> Message | None:
         """The next message, or None where the slow path is needed."""
+        if self._late():
+            return None
         if self._several:
             return self._take_seated()
         owner = self._owner
@@ -251,7 +266,7 @@ class Lane:
                 continue
             # What somebody detaches in between is emptied, so this pop finds nothing.
             pop = self._pop
-            while (here.number if current is None else current()) == self._owner:
+            while (here.number if current is None else current()) == self._owner and not self._late():
                 try:
                     message = pop()
                 except IndexError:
