@@ -224,7 +224,7 @@ def test_wait_for_does_not_take_the_message_into_another_hand(broker: MemoryBrok
 def test_a_task_commits_what_it_has_in_hand_and_nobody_elses(broker: MemoryBroker, in_a_thread: bool) -> None:
     async def main() -> None:
         consumer = await asyncio.to_thread(consumer_of, broker, auto_commit_enable=False)
-        first, committed = asyncio.Event(), asyncio.Event()
+        first, committed, both = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def commit() -> None:
             if in_a_thread:
@@ -237,6 +237,7 @@ def test_a_task_commits_what_it_has_in_hand_and_nobody_elses(broker: MemoryBroke
                 first.set()
                 await committed.wait()
                 await commit()
+                both.set()
                 return int(message.offset)
             return -1
 
@@ -246,6 +247,7 @@ def test_a_task_commits_what_it_has_in_hand_and_nobody_elses(broker: MemoryBroke
                 await commit()
                 assert broker.committed("billing").get(TOPIC, 0) == 0, "the first is still at work on 0"
                 committed.set()
+                await both.wait()
                 return int(message.offset)
             return -1
 

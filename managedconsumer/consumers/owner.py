@@ -116,6 +116,7 @@ class GroupOwner:
 
     def fence(self, event: ev.MembershipLost) -> None:
         """At once: nothing of the lost partitions is handed out from here on."""
+        self._engine.collector.lane.leave()  # without the lock, which another thread may have
         held = self._session.assigned()
         self._engine.fence(held)
         self._session.committer.fenced(event.error)

@@ -289,12 +289,12 @@ class GroupMember:
         ``era``: the link's, when this was asked for; ``_KNOWN``: the link has met the failure itself.
         """
         for event in events:
+            if isinstance(event, ev.MembershipLost):
+                self._fence(event)  # before anything else takes time
             self._owner.observe(event)
             if isinstance(event, ev.CoordinatorLost):
                 self._away = True
                 self._link.lost(event.reason, era)
-            elif isinstance(event, ev.MembershipLost):
-                self._fence(event)
             if isinstance(event, (ev.PrepareJoin, ev.Elected, ev.Assigned, ev.MembershipLost)):
                 self._todo.append(event)
         if events:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pytest
 
 from managedconsumer import ManagedBalancedConsumer
 from managedconsumer import errors as err
-from managedconsumer.consumers.owner import GroupOwner
-from managedconsumer.coordinator import events as ev
+from managedconsumer.runtime.engine.engine import Engine
+from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
@@ -30,15 +30,14 @@ class Slow:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.knows = threading.Event()
         self.released = threading.Event()
-        observe = GroupOwner.observe
+        fence = Engine.fence
 
-        def slowly(owner: GroupOwner, event: ev.Event) -> None:
-            if isinstance(event, ev.MembershipLost):
-                self.knows.set()
-                self.released.wait(0.3)
-            observe(owner, event)
+        def slowly(engine: Engine, tps: Collection[TopicPartition]) -> None:
+            self.knows.set()
+            self.released.wait(0.3)
+            fence(engine, tps)
 
-        monkeypatch.setattr(GroupOwner, "observe", slowly)
+        monkeypatch.setattr(Engine, "fence", slowly)
 
 
 @pytest.fixture
@@ -59,10 +58,10 @@ def test_after_a_refused_commit_nothing_comes_that_is_not_read_again(
     ) as consumer:
         consume(consumer)
         consumer.commit_offsets()
+        (message,) = consume(consumer)
         slow = Slow(monkeypatch)
         broker.evict("g")
         assert slow.knows.wait(20)
-        (message,) = consume(consumer)
         with pytest.raises(err.KafkaException):
             if asynchronous:
                 consumer.commit_offsets(wait=False).result(20_000)
@@ -71,3 +70,22 @@ def test_after_a_refused_commit_nothing_comes_that_is_not_read_again(
         (again,) = consume(consumer)
         slow.released.set()
         assert (message.offset, again.offset) == (1, 1), "a message came after the commit was refused"
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_nothing_comes_between_the_loss_and_its_fence(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The message is that of the next membership, which may be committed."""
+    consume = WAYS[way]
+    with ManagedBalancedConsumer(
+        "t", broker.bootstrap, "g", auto_offset_reset=-2, heartbeat_interval_ms=30, consumer_timeout_ms=20_000
+    ) as consumer:
+        consume(consumer)
+        slow = Slow(monkeypatch)
+        broker.evict("g")
+        assert slow.knows.wait(20)
+        consume(consumer)
+        consumer.commit_offsets()
+        slow.released.set()
+        assert broker.committed("g")[TopicPartition("t", 0)] == 1, "it was read before the loss was fenced"

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from time import monotonic
 from typing import Any, Callable, Container, Iterator
 from weakref import ref
 
+from managedconsumer.clock import monotonic
 from managedconsumer.wire.records._message_py import Message
 
 #: What a deserializer makes of value and key.
