@@ -175,6 +175,7 @@ setup(
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
+        "Programming Language :: Python :: 3.14",
         "Programming Language :: Cython",
         "Topic :: System :: Distributed Computing",
         "Typing :: Typed",

@@ -1,7 +1,8 @@
-"""The tests that need neither a broker nor Spark, on every other supported Python that is installed here.
+"""The tests that need neither a broker nor Spark, on every other supported Python.
 
 ``python -m tests.pythons`` makes an environment for each below ``.tox/pythons`` and runs the tests in it, one after
-the other. ``python -m tests.pythons 3.12`` runs one. A Python that is not installed is named, and left out.
+the other. ``python -m tests.pythons 3.12`` runs one. Python 3.14 comes from Debian where it is not installed
+(``tests.chroot``). Any other that is not installed is named, and left out.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import chroot
+
 ROOT = Path(__file__).parent.parent
-SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
+SUPPORTED = ("3.10", "3.11", "3.12", "3.13", "3.14")
 FOLDERS = ("wire", "fetch", "runtime", "coordinator", "compat", "fuzz", "observe")
 #: What an interpreter makes a difference to; building and simulating are tested once.
 MARKS = "not broker and not spark and not soak and not slow and not fuzz and not build and not simulation"
+#: Here the whole fast half runs: what a new Python changes may be anywhere.
+NEWEST = SUPPORTED[-1]
 
 
 def others() -> list[str]:
@@ -42,20 +47,25 @@ def run(version: str, python: str) -> int:
     place = ROOT / ".tox" / "pythons" / version
     bin_ = place / "bin" / "python"
     if not bin_.exists():
-        subprocess.run([python, "-m", "venv", str(place)], check=True)
+        subprocess.run([python, "-m", "venv", "--clear", str(place)], check=True)
     # Editable: the accelerator of each version lies beside the others' under a name of its own.
-    install = [str(bin_), "-m", "pip", "install", "-q", "--disable-pip-version-check", "-e", f"{ROOT}[fasttest]"]
+    extra = "test" if version == NEWEST else "fasttest"
+    install = [str(bin_), "-m", "pip", "install", "-q", "--disable-pip-version-check", "-e", f"{ROOT}[{extra}]"]
     # The accelerator is compiled in half the time; a level of optimization in CFLAGS outranks setup.py's.
     flags = f"{os.environ.get('CFLAGS', '')} -O1".strip()
     with (place.parent / "lock").open("w") as lock:  # two lanes build in one checkout
         fcntl.flock(lock, fcntl.LOCK_EX)
         subprocess.run(install, check=True, cwd=ROOT, env={**os.environ, "CFLAGS": flags})
-    names = [f"tests/{name}" for name in FOLDERS]
-    names += sorted(
-        str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("test_*.py") if _wanted(path, version)
-    )
-    command = [str(bin_), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=3", "-m", MARKS, *names]
+    command = [str(bin_), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=3", "-m", *_chosen(version)]
     return subprocess.call(command, cwd=ROOT)
+
+
+def _chosen(version: str) -> list[str]:
+    """The marks of the tests that run, and their files; all files if none is named."""
+    if version == NEWEST:
+        return ["fast"]
+    files = [path for path in (ROOT / "tests").glob("test_*.py") if _wanted(path, version)]
+    return [MARKS, *(f"tests/{name}" for name in FOLDERS), *sorted(str(path.relative_to(ROOT)) for path in files)]
 
 
 def _wanted(path: Path, version: str) -> bool:
@@ -67,11 +77,15 @@ def main(arguments: list[str]) -> int:
     failed = []
     for version in arguments or others():
         python = interpreter(version)
-        if python is None:
+        if python is not None:
+            print(f"Python {version}: {python}", flush=True)
+            code = run(version, python)
+        elif version in chroot.VERSIONS:
+            code = chroot.run(version)
+        else:
             print(f"Python {version} is not installed here: not tested", flush=True)
             continue
-        print(f"Python {version}: {python}", flush=True)
-        if run(version, python):
+        if code:
             failed.append(version)
     if failed:
         print(f"failed on Python {', '.join(failed)}")
