@@ -225,6 +225,7 @@ def test_a_lock_is_waited_for(tmp_path: Any) -> None:
     with pytest.raises(sqlite3.OperationalError, match="locked"):
         hasty.load("g", [TP])
     holder.close()
+    store.close()
 
 
 @pytest.mark.slow
@@ -272,8 +273,9 @@ def test_a_commit_whose_answer_was_lost_counts_once(tmp_path: Any) -> None:
 
     lose: list[bool] = []
     store = SQLStore(lambda: LosesItsAnswer(sqlite3.connect(tmp_path / "db"), lose))
-    with store.connect().connection as connection:
-        connection.execute("create table results (value integer)")
+    first = store.connect()
+    first.execute("create table results (value integer)")
+    first.close()
     owner(store)
     lose.append(True)
     store.save(messages(0, 2), insert)
@@ -281,6 +283,7 @@ def test_a_commit_whose_answer_was_lost_counts_once(tmp_path: Any) -> None:
     with store.transaction(messages(2, 4)) as handle:
         insert(handle, messages(2, 4))
     assert not lose and values(store) == [0, 1, 2, 3]
+    store.close()
 
 
 @pytest.mark.parametrize(("name", "package"), [("DeltaStore", "deltalake"), ("IcebergStore", "pyiceberg.table")])
