@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
 
 HEAD = """
 import faulthandler, logging, os, signal, sys, threading, time
@@ -16,6 +19,7 @@ from managedconsumer import errors as err
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.records.encode import Record, encode_batch
 from managedconsumer.wire.records import __impl__
+from tests.waiting import until
 
 P0 = TopicPartition("orders", 0)
 
@@ -27,17 +31,12 @@ def full_broker(batches=200):
         log.append(batch)
     return broker
 
-def until(condition, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.005)
 """
 
 
 def run(program: str, *arguments: str, impl: str = "") -> str:
     """What ``program`` prints; AssertionError if it fails or hangs."""
-    environment = {**os.environ, **({"MANAGEDCONSUMER_IMPL": impl} if impl else {})}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **({"MANAGEDCONSUMER_IMPL": impl} if impl else {})}
     done = subprocess.run(
         [sys.executable, "-c", HEAD + textwrap.dedent(program), *arguments],
         capture_output=True,

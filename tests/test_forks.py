@@ -240,12 +240,6 @@ sharing.QUIET_AFTER = 0.05
 broker = MemoryBroker({"orders": 1}).start()
 client = KafkaClient(hosts=broker.bootstrap)
 
-def until(found):
-    end = time.monotonic() + 20
-    while not found():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
 def share():
     options = {"consumer_timeout_ms": 10_000, "fetch_wait_max_ms": 5, "auto_offset_reset": "latest"}
     several = [SimpleConsumer("orders", client, **options) for _ in range(2)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from managedconsumer.testing.simulate import simulate
 from managedconsumer.testing.simulation.kernel import Kernel, Process
 from managedconsumer.testing.simulation.plan import make_plan
 from tests.lockwatch import Watch, WatchedHandler, constructed, table, watch_network, watched_simulation
+from tests.waiting import until
 
 TOPIC = "orders"
 CORE = {"Session._life_lock", "GroupMember._lock", "EngineState.lock", "Cluster._lock", "CoordinatorLink._lock"}
@@ -73,13 +73,6 @@ def make(broker: MemoryBroker, watch: Watch) -> Iterator[Callable[..., Any]]:
     yield new
     for consumer in made:
         consumer.stop()
-
-
-def until(give: Callable[[], Any], seconds: float = 20.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (given := give()):
-        assert time.monotonic() < deadline
-    return given
 
 
 def test_a_simple_consumer(make: Callable[..., Any], watch: Watch) -> None:

@@ -211,3 +211,18 @@ def test_a_silent_request_of_one_holds_up_nobody(broker: WatchedBroker, opened: 
     broker.produce(TOPIC, [b"new"], partition=0)
     assert [one.consume().value, two.consume().value] == [b"new", b"new"]
     lent.close()
+
+
+def test_a_worker_stays_until_its_partitions_are_watched(
+    broker: WatchedBroker, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch has heard of them, and its request is not on its way: until then nobody else would see a message."""
+    offered: list[Any] = []
+    monkeypatch.setattr(watch.Watch, "offer", lambda _watch, parked: offered.append(parked))
+    consumers = [opened(f"g{number}") for number in range(2)]
+    until(lambda: [each.consume_batch(timeout_ms=5) for each in consumers] and len(offered) >= 2)
+    for number in range(5):  # the worker looks once for each of its requests whether it may go
+        seen = len(broker.fetches)
+        until(lambda seen=seen: len(broker.fetches) > seen + 2)  # type: ignore[misc]
+        broker.produce(TOPIC, [b"%d" % number])
+        assert [each.consume().value for each in consumers] == [b"%d" % number] * 2

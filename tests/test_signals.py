@@ -16,6 +16,7 @@ from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
 from managedconsumer.testing import MemoryBroker
 from tests.stopkit import run
+from tests.waiting import until
 
 # Most of these start a program of their own, or wait for the end of a session.
 pytestmark = pytest.mark.slow
@@ -49,13 +50,6 @@ def on_term() -> Iterator[OnTerm]:
 
     yield install
     signal.signal(signal.SIGTERM, before)
-
-
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.005)
 
 
 def program(text: str, impl: str) -> str:

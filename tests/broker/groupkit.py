@@ -23,6 +23,7 @@ from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, Thr
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
 from managedconsumer.wire.protocol import schemas
+from tests import waiting
 
 SESSION_S = 6.0
 # This machine may be busy with other things: what is promised "at once" gets this long (seconds).
@@ -44,14 +45,7 @@ Got = tuple[int, int]
 
 def until(handler: Handler, condition: Callable[[], Any], seconds: float, what: str | Callable[[], str]) -> Any:
     """Wait until ``condition()`` is true and return it; fails with ``what`` after ``seconds``."""
-    end = time.monotonic() + seconds
-    while True:
-        result = condition()
-        if result:
-            return result
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {seconds} s: {what() if callable(what) else what}")
-        handler.sleep(0.01)
+    return waiting.until(condition, seconds, what, sleep=handler.sleep)
 
 
 class Member:

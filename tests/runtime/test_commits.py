@@ -194,11 +194,15 @@ def test_a_partition_that_comes_back_with_its_buffer_is_committed(broker: Broker
 
 
 def test_a_stop_forgets_what_was_in_hand(broker: Broker, make: Callable[..., Any]) -> None:
+    """It comes again, so a commit before that does not cover it, nor anything else."""
     consumer = make()
-    consumer.consume()
+    before = consumer.consume()
     consumer.stop()
     consumer.start()
     consumer.commit_offsets()
+    assert set(broker.committed("g").values()) == {0}
+    seen = [consumer.consume() for _ in range(4)]
+    assert (before.partition_id, before.offset) in [(each.partition_id, each.offset) for each in seen]
 
 
 @pytest.mark.parametrize("kind", [SimpleConsumer, ManagedBalancedConsumer])

@@ -19,16 +19,9 @@ from managedconsumer.runtime.net.transport import PeerClosedError, make_transpor
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.runtime.waiting.lookout import LookoutCondition
 from managedconsumer.testing import MemoryBroker
+from tests.waiting import until
 
 TOPIC = "orders"
-
-
-def until(give: Callable[[], Any], seconds: float = 20.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (given := give()):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    return given
 
 
 class Reader:
@@ -117,10 +110,13 @@ def test_a_stop_ends_the_wait_at_once(reader: Reader) -> None:
     assert time.monotonic() - started < 4, "it did not wait for the broker's answer"
 
 
-def test_a_large_answer_comes(broker: MemoryBroker, reader: Reader) -> None:
-    """It does not fit into what is received at once."""
+def test_a_large_answer_comes_and_is_received_by_the_worker(broker: MemoryBroker, reader: Reader) -> None:
+    """The thread that waits for messages never waits for the rest of one that has begun to come."""
+    (loan,) = until(lambda: loans(reader.consumer))
     broker.produce(TOPIC, [b"x" * 100_000])
     until(lambda: len(reader.seen) == 2)
+    assert loan.over, "it has its connection back"
+    assert not loan.delivered, "the thread has taken nothing of it"
     broker.produce(TOPIC, [b"after it"])
     until(lambda: reader.seen[-1] == b"after it")
 
@@ -203,6 +199,10 @@ def test_nothing_is_lost_when_the_thread_is_interrupted(
 ) -> None:
     pool = state(reader.consumer).fetchers
     take_all, push = pool.take_all, PartitionQueue.push
+    # The worker hears of it at once, and does not find out by its next look.
+    monkeypatch.setattr(lending, "_MISSED", 60.0)
+    one_after_the_other(broker, reader, 2, start=100)
+    reader.seen.clear()
 
     def half(queue: PartitionQueue, chunk: Any) -> None:
         monkeypatch.setattr(PartitionQueue, "push", push)

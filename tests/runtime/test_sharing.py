@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, TopicPartition
 from managedconsumer.wire.protocol import schemas
 from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
+from tests.waiting import until
 
 #: The time-out (ms) that the fixture ``cluster`` gives every request: no test waits for so long.
 TIMEOUT = 10_000
@@ -45,13 +45,6 @@ class Beside:
         self._worker.join(10)
         assert not self._worker.is_alive()
         return self
-
-
-def until(handler: Handler, condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        handler.sleep(0.002)
 
 
 def silent_to_the_next(broker: SilentProxyBroker, name: str) -> None:
@@ -86,7 +79,7 @@ def test_a_coordinator_is_found_while_another_thread_waits_for_metadata(
     before = carried(broker, "Metadata")
     silent_to_the_next(broker, "Metadata")
     refreshing = Beside(handler, cluster.refresh)
-    until(handler, lambda: carried(broker, "Metadata") > before)
+    until(lambda: carried(broker, "Metadata") > before, sleep=handler.sleep)
     assert cluster.find_coordinator("billing").node_id == 1
     assert not refreshing.done
     end_silence(broker)
@@ -97,7 +90,7 @@ def test_one_of_many_asks(cluster: Cluster, broker: SilentProxyBroker, handler: 
     seen, before = cluster.snapshot, carried(broker, "Metadata")
     silent_to_the_next(broker, "Metadata")
     several = [Beside(handler, cluster.refresh_if_same, seen, [TOPIC]) for _ in range(5)]
-    until(handler, lambda: carried(broker, "Metadata") > before)
+    until(lambda: carried(broker, "Metadata") > before, sleep=handler.sleep)
     handler.sleep(0.05)  # more requests might come
     end_silence(broker)
     fetched = [each.over().result for each in several]
@@ -109,7 +102,7 @@ def test_each_waits_for_as_long_as_it_wants(cluster: Cluster, broker: SilentProx
     seen, before = cluster.snapshot, carried(broker, "Metadata")
     silent_to_the_next(broker, "Metadata")
     asking = Beside(handler, cluster.refresh_if_same, seen, [TOPIC])
-    until(handler, lambda: carried(broker, "Metadata") > before)
+    until(lambda: carried(broker, "Metadata") > before, sleep=handler.sleep)
     with pytest.raises(err.RequestTimedOut, match="another thread has asked for the metadata"):
         cluster.refresh_if_same(seen, [TOPIC], 0.05)
     assert not asking.done
@@ -121,12 +114,12 @@ def test_all_hear_what_went_wrong(cluster: Cluster, broker: SilentProxyBroker, h
     seen, before = cluster.snapshot, carried(broker, "Metadata")
     broker.choose = lambda _wire, name: name == "Metadata"
     several = [Beside(handler, cluster.refresh_if_same, seen, [TOPIC]) for _ in range(4)]
-    until(handler, lambda: carried(broker, "Metadata") > before)
+    until(lambda: carried(broker, "Metadata") > before, sleep=handler.sleep)
     handler.sleep(0.05)  # all of them wait
     refuse = broker.choose
     end_silence(broker)
     broker.choose = refuse
-    until(handler, lambda: sum(wire.silent for wire in broker.wires) == 2)
+    until(lambda: sum(wire.silent for wire in broker.wires) == 2, sleep=handler.sleep)
     end_silence(broker)
     assert all(isinstance(each.over().error, err.KafkaException) for each in several)
     assert carried(broker, "Metadata") - before == 2  # and not one request after the other
@@ -163,7 +156,7 @@ def test_who_needs_other_topics_asks_for_them(cluster: Cluster, broker: SilentPr
     seen, before = cluster.snapshot, carried(broker, "Metadata")
     silent_to_the_next(broker, "Metadata")
     asking = Beside(handler, cluster.refresh_if_same, seen, ["payments"])
-    until(handler, lambda: carried(broker, "Metadata") > before)
+    until(lambda: carried(broker, "Metadata") > before, sleep=handler.sleep)
     assert TOPIC in cluster.refresh_if_same(seen, [TOPIC]).topics
     assert not asking.done
     end_silence(broker)
@@ -215,7 +208,7 @@ def test_committed_offsets_are_found_while_a_commit_has_no_answer(
     silent_to_the_next(broker, "OffsetCommit")
     body = {"group_id": "billing", "generation_id_or_member_epoch": -1, "member_id": "", "topics": []}
     committing = Beside(handler, client._ask_coordinator, schemas.OFFSET_COMMIT, body, 10.0)
-    until(handler, lambda: carried(broker, "OffsetCommit"))
+    until(lambda: carried(broker, "OffsetCommit"), sleep=handler.sleep)
     assert client.committed([tp], 5.0)[tp].offset == -1
     assert not committing.done
     end_silence(broker)
@@ -233,7 +226,7 @@ def test_an_interrupt_ends_every_request_of_its_purpose(
     ask()
     broker.choose = lambda _wire, name: name == "Heartbeat"
     waiting = [Beside(handler, ask) for _ in range(2)]
-    until(handler, lambda: carried(broker, "Heartbeat") == 3)
+    until(lambda: carried(broker, "Heartbeat") == 3, sleep=handler.sleep)
     link.interrupt("membership")
     assert all(isinstance(each.over().error, err.SocketDisconnectedError) for each in waiting)
     assert link.broker is not None  # that says nothing about the coordinator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,12 @@ from managedconsumer.spark.topics import TopicView
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.spark.queries import Query
+from tests.waiting import until
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
     """The first true value of ``condition``; fails after ``seconds``."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
-        time.sleep(0.02)
-    return found
+    return until(condition, seconds, what)
 
 
 def produce(broker: DevBroker, topic: str, count: int, partitions: int = 4) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from typing import Any
@@ -15,6 +14,7 @@ from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartit
 from managedconsumer.errors import ConfigurationError, IllegalStateError
 from managedconsumer.testing import MemoryBroker, Record
 from managedconsumer.testing.kafka.producer import Producer
+from tests.waiting import until
 
 TOPIC = "orders"
 
@@ -23,13 +23,6 @@ TOPIC = "orders"
 def broker() -> Iterator[MemoryBroker]:
     with MemoryBroker({TOPIC: 4}) as made:
         yield made
-
-
-def _until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.01)
 
 
 def _consumer(broker: MemoryBroker, **more: Any) -> ManagedBalancedConsumer:
@@ -43,7 +36,7 @@ def test_two_members_share_and_one_takes_over(broker: MemoryBroker, assignor: st
     first = _consumer(broker, membership_protocol=assignor, use_greenlets=greenlets)
     second = _consumer(broker, membership_protocol=assignor, use_greenlets=greenlets)
     both = [first, second]
-    _until(lambda: [(c.consume(block=False) and None) or len(c.partitions) for c in both] == [2, 2])
+    until(lambda: [(c.consume(block=False) and None) or len(c.partitions) for c in both] == [2, 2])
     assert sorted(broker.members("billing")) == sorted(c.consumer_id.decode() for c in both)
     written = broker.produce(TOPIC, [b"%d" % n for n in range(8)])
     assert sorted({partition for partition, _ in written}) == [0, 1, 2, 3]
@@ -51,7 +44,7 @@ def test_two_members_share_and_one_takes_over(broker: MemoryBroker, assignor: st
     assert sorted(values) == [b"%d" % n for n in range(8)]
     second.commit_offsets()
     second.stop()
-    _until(lambda: first.consume(block=False) is None and len(first.partitions) == 4)
+    until(lambda: first.consume(block=False) is None and len(first.partitions) == 4)
     first.commit_offsets()
     assert broker.committed("billing") == broker.end_offsets()
     first.stop()
@@ -65,9 +58,9 @@ def test_an_evicted_member_comes_back_and_goes_on(broker: MemoryBroker) -> None:
         consumer.commit_offsets()
         before = consumer.consumer_id
         broker.evict("billing")
-        _until(lambda: consumer.consume(block=False) is None and consumer.consumer_id != before)
+        until(lambda: consumer.consume(block=False) is None and consumer.consumer_id != before)
         broker.produce(TOPIC, [b"b"], partition=0)
-        _until(lambda: (m := consumer.consume()) is not None and m.value == b"b")
+        until(lambda: (m := consumer.consume()) is not None and m.value == b"b")
 
 
 def test_connections_that_break_and_a_broker_that_is_away(broker: MemoryBroker) -> None:
@@ -81,7 +74,7 @@ def test_connections_that_break_and_a_broker_that_is_away(broker: MemoryBroker) 
         broker.produce(TOPIC, [b"b"], partition=1)
         broker.start()
         assert broker.bootstrap == address
-        _until(lambda: (m := consumer.consume()) is not None and m.value == b"b")
+        until(lambda: (m := consumer.consume()) is not None and m.value == b"b")
         assert broker.committed("billing") == {TopicPartition(TOPIC, n): int(n == 1) for n in range(4)}
         assert broker.members("billing") == members != []  # a fail-over: nobody has to join again
 
@@ -119,7 +112,7 @@ def _confluent(broker: MemoryBroker) -> set[bytes]:
     consumer.subscribe([TOPIC])
     got: set[bytes] = set()
     try:
-        _until(lambda: ((m := consumer.poll(0.2)) and not m.error() and got.add(m.value())) or len(got) == 6)
+        until(lambda: ((m := consumer.poll(0.2)) and not m.error() and got.add(m.value())) or len(got) == 6)
         consumer.commit(asynchronous=False)
     finally:
         consumer.close()
@@ -166,7 +159,7 @@ def test_other_clients(broker: MemoryBroker, client: Callable[[MemoryBroker], se
     broker.produce(TOPIC, [b"%d" % n for n in range(6)])
     assert client(broker) == {b"%d" % n for n in range(6)}
     assert sum(broker.committed("billing").values()) == 6
-    _until(lambda: broker.members("billing") == [])
+    until(lambda: broker.members("billing") == [])
 
 
 def test_confluents_producer(broker: MemoryBroker) -> None:
