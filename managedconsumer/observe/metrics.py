@@ -242,4 +242,5 @@ def _number(value: float) -> str:
 
 
 def _label(text: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9_]", "_", text)
+    name = re.sub(r"[^a-zA-Z0-9_]", "_", text)
+    return f"_{name}" if name[:1].isdigit() else name

@@ -142,6 +142,8 @@ def rounds_of(events: Iterable[GroupEvent]) -> list[Round]:
             # It had no id when it began.
             start, reason = joining.popleft() if joining else (event.time, "")
             began[event.member] = (start, f"{event.member} joined ({reason})")
+        if event.new == _STABLE or event.new in _IN_ROUND:
+            began.setdefault(event.member, (event.time, ""))  # a file may name moves that no member makes
         if event.new in _IN_ROUND:
             reached[event.member] = event.generation
         elif event.new == _STABLE:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import base64
 import zlib
 from bisect import bisect_left
-from typing import Iterable, Sequence
+from typing import Sequence
 
 from managedconsumer.values import NamedTuple
 
@@ -31,6 +31,9 @@ _NO_ID = bytes(_ID_BYTES)
 # What a text may become when it is inflated, and how long a map can be: far more than is ever written.
 _MOST_BYTES = 1 << 20
 _MOST_OFFSETS = 1 << 40
+# How many unfinished offsets a map that is read may have. Whoever may commit for the group writes what it likes: 1,300
+# characters can stand for eight million, which is 400 MB as numbers.
+_MOST_UNFINISHED = 1 << 17
 
 
 class OffsetMap(NamedTuple):
@@ -139,7 +142,7 @@ def map_in(metadata: str) -> str:
 
     try:
         found = json.loads(metadata)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter: brackets in brackets, thousands of them
         return ""
     text = found.get(_NAME) if isinstance(found, dict) else None
     return text if isinstance(text, str) else ""
@@ -187,6 +190,8 @@ def _of_gaps(raw: bytes, place: int, base: int) -> list[int]:
         base += gap
         unfinished.append(base)
         base += 1
+        if len(unfinished) > _MOST_UNFINISHED:
+            raise ValueError("too many offsets")
     return unfinished
 
 
@@ -197,5 +202,7 @@ def _bitmap(unfinished: Sequence[int], base: int, top: int) -> bytes:
     return bytes(bits)
 
 
-def _of_bitmap(bits: Iterable[int], base: int) -> list[int]:
+def _of_bitmap(bits: bytes, base: int) -> list[int]:
+    if int.from_bytes(bits, "little").bit_count() > _MOST_UNFINISHED:
+        raise ValueError("too many offsets")
     return [base + 8 * at + bit for at, byte in enumerate(bits) if byte for bit in range(8) if byte >> bit & 1]

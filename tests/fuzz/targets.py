@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from managedconsumer.spark.decoding.avro_values import compiled
-from tests.fuzz import protocol
+from tests.fuzz import outside, protocol
 from tests.fuzz.avro import AvroValues
+from tests.fuzz.endpoint import Requests
 from tests.fuzz.fetches import Fetches
 from tests.fuzz.kit import Target
 from tests.fuzz.records import Records
@@ -29,6 +30,11 @@ TARGETS = {
     "frames": Entry(protocol.Frames, 0.5),
     "sasl": Entry(protocol.Sasl, 0.5),
     "codecs": Entry(protocol.Codecs, 1),
+    "maps": Entry(outside.Maps, 1),
+    "pages": Entry(outside.Pages, 1),
+    "requests": Entry(Requests, 0.2),
+    **({"terminal": Entry(outside.Terminal, 1)} if find_spec("rich") else {}),
+    **({"scraped": Entry(outside.Scraped, 0.5)} if find_spec("prometheus_client") else {}),
     # What is compiled is what is ours. In CI, Pythons other than the first have nothing that is for Spark alone.
     **({"avro": Entry(AvroValues, 1)} if compiled() and find_spec("fastavro") else {}),
 }

@@ -853,4 +853,63 @@ PROGRESS = [
     ),
 ]
 
-MUTANTS = [*RUN, *GROUP, *FETCH, *WIRE, *SPARK, *PROGRESS, *ACCELERATOR]
+OUTSIDE = [
+    Mutant(
+        "a table of a command shows names as they are",
+        "managedconsumer/cli/_show.py",
+        "shown.line(str(value)) for value in row",
+        "str(value) for value in row",
+        ("tests/cli/test_terminal.py",),
+    ),
+    Mutant(
+        "a cause is markup in the timeline's page",
+        "managedconsumer/observe/drawing.py",
+        "<td>{html(causes(each))}</td>",
+        "<td>{causes(each)}</td>",
+        ("tests/observe/test_timeline.py",),
+    ),
+    Mutant(
+        "an event of a file may be of any type",
+        "managedconsumer/observe/recorder.py",
+        "        if type(value) not in (int, float) or not least <= value <= most",
+        "        if type(value) in (int, float) and not least <= value <= most",
+        ("tests/observe/test_timeline.py",),
+    ),
+    Mutant(
+        "serve(): each byte begins the deadline anew",
+        "managedconsumer/runtime/serving.py",
+        "        left = self.began + self._patience() - self._now()\n",
+        "        left = self._patience()\n",
+        ("tests/observe/test_endpoint.py::test_a_request_has_one_deadline",),
+    ),
+    Mutant(
+        "serve(): slow clients keep their places",
+        "managedconsumer/runtime/serving.py",
+        "_SHORT_PATIENCE if self._full else _PATIENCE",
+        "_PATIENCE",
+        ("tests/observe/test_endpoint.py::test_who_is_slow_keeps_nobody_else_out",),
+    ),
+    Mutant(
+        "serve(): any name is answered on 127.0.0.1",
+        "managedconsumer/runtime/serving.py",
+        "if self._alone and not all(map(_is_here, hosts)):",
+        "if False:",
+        ("tests/observe/test_endpoint.py",),
+    ),
+    Mutant(
+        "the flight recorder follows a symbolic link",
+        "managedconsumer/observe/flight.py",
+        '("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")',
+        '("O_CLOEXEC", "O_NONBLOCK")',
+        ("tests/observe/test_flight.py",),
+    ),
+    Mutant(
+        "a line of --config stands in the error",
+        "managedconsumer/cli/_connection.py",
+        'f"{path}, line {number} is not name=value: ',
+        'f"{path}, line {number} is not name=value, but {text}: ',
+        ("tests/test_secrets.py",),
+    ),
+]
+
+MUTANTS = [*RUN, *GROUP, *FETCH, *WIRE, *SPARK, *PROGRESS, *ACCELERATOR, *OUTSIDE]

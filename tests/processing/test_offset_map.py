@@ -148,3 +148,18 @@ def test_a_map_that_was_found_does_not_outlive_a_seek() -> None:
     state.seek(0)
     state.committed, state.finished_map = 5, "a map"
     assert state.found_map is None
+
+
+def test_metadata_that_is_brackets_in_brackets_is_no_map() -> None:
+    """Whoever may commit for a group could keep it from finding its positions."""
+    for deep in ('{"finished": ' + "[" * 4000, '{"finished": ' * 4000):
+        assert offset_map.map_in(deep) == ""
+
+
+def test_more_unfinished_messages_than_anybody_has_are_no_map() -> None:
+    """A few characters would become hundreds of megabytes of numbers."""
+    most = offset_map._MOST_UNFINISHED
+    for count, step in ((most, 1), (most + 1, 1), (most, 9), (most + 1, 9)):
+        known = OffsetMap(tuple(range(0, step * count, step)), step * count + 5, 3, b"12345678")
+        text = offset_map.encode(known, 0)
+        assert offset_map.decode(text, 0) == (known if count == most else None)
