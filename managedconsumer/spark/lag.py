@@ -52,6 +52,26 @@ class SourceLag:
         """The partitions that the query had in its last batch."""
         return sorted(self.messages)
 
+    @property
+    def lag_messages(self) -> int:
+        """The lag of all owned partitions together, in messages."""
+        return sum(self.messages.values())
+
+    @property
+    def lag_seconds(self) -> float:
+        """The lag of the partition that is furthest behind, in seconds."""
+        return max(self.seconds.values(), default=0.0)
+
+    @property
+    def description(self) -> str:
+        """The source and its lag in a line, for a log: Spark describes a source in Python by the name of a class."""
+        topics = ", ".join(sorted({tp.topic for tp in self.messages})) or "nothing"
+        member = "" if self.generation is None else f", generation {self.generation}"
+        return (
+            f"managedkafka[{topics}; {len(self.messages)} partitions{member}]: {self.lag_messages} messages, "
+            f"{self.lag_seconds:.1f} s behind"
+        )
+
 
 class LagListener(StreamingQueryListener):
     """``spark.streams.addListener(LagListener())``: the lag of every query with a ``managedkafka`` source.

@@ -22,6 +22,8 @@ _QUICK = dict.fromkeys(
     ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"), "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 )
 
+_REGISTERED = "_managedconsumer_source"
+
 
 def make_session(
     app_name: str = "managedconsumer",
@@ -33,7 +35,9 @@ def make_session(
     log_file: str | os.PathLike[str] | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> Any:
-    """A SparkSession with ``ManagedKafkaSource`` registered. For your own cluster, make the session as ever instead.
+    """A SparkSession with ``ManagedKafkaSource`` registered: do not register it again, Spark warns then.
+
+    For your own cluster, make the session as ever instead, and register the source.
 
     What it sets, and why: workers use this very Python (``PYSPARK_PYTHON``; else they take ``python3`` of PATH, which
     has no pyarrow), with the PySpark that is installed there instead of ``pyspark.zip``, which each process compiles
@@ -61,7 +65,9 @@ def make_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    session.dataSource.register(ManagedKafkaSource)
+    if getattr(session, _REGISTERED, None) is not ManagedKafkaSource:  # or Spark would warn that it is replaced
+        session.dataSource.register(ManagedKafkaSource)
+        setattr(session, _REGISTERED, ManagedKafkaSource)
     return session
 
 

@@ -143,10 +143,14 @@ def test_lag_in_messages_and_seconds() -> None:
     assert last == told[-1]
     assert (last.messages, last.seconds) == ({T0: 2, T1: 4}, {T0: 2.0, T1: 5.0})
     assert (last.generation, last.member, last.owned, last.name) == (4, "me", [T0, T1], "counts")
+    assert (last.lag_messages, last.lag_seconds) == (6, 5.0)
+    assert last.description == "managedkafka[views; 2 partitions, generation 4]: 6 messages, 5.0 s behind"
     caught_up = StreamOffset({T0: OffsetRange(10, 12)})
     listener.onQueryProgress(report(7, caught_up, {"0": 12}))
     (last,) = listener.sources
     assert (last.messages, last.seconds, last.generation) == ({T0: 0}, {T0: 0.0}, None)
+    assert last.description == "managedkafka[views; 1 partitions]: 0 messages, 0.0 s behind"
+    assert (SourceLag("id", None, 0).lag_messages, SourceLag("id", None, 0).lag_seconds) == (0, 0.0)
     listener.onQueryTerminated(SimpleNamespace(id="id"))  # type: ignore[arg-type]
     assert listener.sources == []
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.spark import PageViewCounts, PageViews, progress_of
+from managedconsumer.spark import PageViewCounts, PageViews, make_session, progress_of
 from managedconsumer.spark.events import Tally, count_views
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record, encode_plain, partition_for
@@ -169,6 +169,12 @@ def test_page_views_are_counted_exactly_through_stops_and_restarts(
     found = {(row.user.encode(), int(row.start.timestamp() * 1000)): row.views for row in rows}
     assert found == dict(tally)
     assert all((row.end - row.start).total_seconds() == 300 for row in rows)
+
+
+def test_a_session_that_is_made_again_registers_nothing_again(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark warns of a source that replaces another one."""
+    monkeypatch.setattr(type(spark.dataSource), "register", lambda *_: pytest.fail("Spark would warn"))
+    assert make_session("again") is spark
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Unix domain sockets")
