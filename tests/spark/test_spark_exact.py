@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
-from managedconsumer.spark import LagListener, SqlClaims
+from managedconsumer.spark import LagListener, SqlClaims, group_claims
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
@@ -85,3 +86,48 @@ def test_typed_rows_are_in_the_database_once(
     want = [n for first in (40, 0) for n in range(first, 100)]
     assert good == sorted((f"/{n}", n) for n in want if n % 10)
     assert sql(log, "SELECT COUNT(*) FROM views WHERE error IS NOT NULL") == [(len(want) - len(good),)]
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_parquet_in_append_mode_counts_each_row_once_through_fourteen_interruptions(
+    spark: Any, kafka43: DevBroker, topic: MakeTopic, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Before a batch wrote, when it had written a part, when it had written all; the same batch several times."""
+    name, group, out, claims = topic(kafka43, 2), unique("group"), str(tmp_path / "rows"), str(tmp_path / "claims")
+    with Producer(kafka43.bootstrap) as producer:
+        for partition in (0, 1):
+            producer.produce(name, [Record(b"v", b"k", 1000)] * 900, partition=partition)
+    harm = list("pwhwwphwwhpwww")
+
+    def write(frame: Any, _batch: int) -> None:
+        rows = frame.select("range.data", "partition", "offset")
+        what = harm.pop(0) if harm else ""
+        if what == "h":
+            rows = rows.where("partition = 0")
+        if what != "p":
+            rows.write.mode("append").parquet(out)
+        if what:
+            raise Interrupted
+
+    options = {"group__id": group, "claims": claims, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "600"}
+    frame = reader(spark, kafka43, name, stream=True, columns="partition,offset,range", **options).load()
+    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    failures = 0
+    while True:
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(90)
+            break
+        except StreamingQueryException as error:
+            assert "Interrupted" in str(error), error
+            failures += 1
+    assert failures == 14
+    log = group_claims({"kafka.bootstrap.servers": kafka43.bootstrap, "subscribe": name, "group.id": group}, claims)
+    winners = {(data, tp.partition) for data, ranges in log.winners().items() for tp in ranges}
+    rows = spark.read.parquet(out).collect()
+    counting = [(row.partition, row.offset) for row in rows if (row.data, row.partition) in winners]
+    assert sorted(counting) == [(partition, offset) for partition in (0, 1) for offset in range(900)]
+    assert len(rows) > len(counting), "the interrupted runs have left rows"
