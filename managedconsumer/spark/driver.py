@@ -12,6 +12,7 @@ from managedconsumer.coordinator.committing import Committing, Patience, without
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark import positions as pos
 from managedconsumer.spark import ranges
+from managedconsumer.spark.alone import TopicHolds
 from managedconsumer.spark.claiming import claiming_of
 from managedconsumer.spark.member import QueryMember
 from managedconsumer.spark.options import SourceOptions
@@ -64,12 +65,14 @@ class StreamDriver:
         self._progress_at = float("-inf")
         self._refused: err.KafkaException | None = None
         self._how = How.of(options)
+        self._holds = TopicHolds(self.view)
 
     # -- what Spark asks ------------------------------------------------------------------------------
 
     def initial(self) -> StreamOffset:
         """Where a query without a checkpoint starts; joins nothing."""
         tps = self.view.partitions()
+        self._holds.hold()
         found = self.view.resolve(self.options.starting, tps)
         begin = {tp: OffsetRange(offset, offset) for tp, offset in found.items()}
         return StreamOffset(begin, initial=True, query=self._query)
@@ -153,6 +156,7 @@ class StreamDriver:
             if member is not None:
                 member.stop()
         finally:
+            self._holds.release()
             self.sizes.close()
             self.view.close()
 
@@ -169,6 +173,8 @@ class StreamDriver:
 
     def _group_positions(self, start: StreamOffset, done: bool, patience: float) -> tuple[Offsets, bool]:
         if self.member is None:
+            self.view.partitions()
+            self._holds.hold()
             self.member = QueryMember(self.view, self._find_positions, self._listener, self._how, self._query)
         member = self.member
         self.view.partitions()

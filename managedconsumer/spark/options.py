@@ -105,6 +105,8 @@ class SourceOptions:
     max_records: int | None = None
     group_prefix: str | None = None
     group_mode: str = MEMBER
+    #: The user has said ``group.mode=member``: also the sources of one application may share partitions.
+    shares: bool = False
     conflict: str = AUTO
     kafka: Mapping[str, str] = field(repr=False, default_factory=dict)
 
@@ -144,6 +146,7 @@ class SourceOptions:
             max_records=number(own, "maxRecordsPerPartition", 1),
             group_prefix=own.get("groupidprefix") or None,
             group_mode=_word(own, "group.mode", GROUP_MODES),
+            shares=own.get("group.mode", "").lower() == MEMBER,
             conflict=_word(own, "offsetConflict", CONFLICTS),
             patience=_or(number(own, "kafkaConsumer.pollTimeoutMs", 1), 120_000) / 1000.0,
             kafka=kafka,
