@@ -6,7 +6,7 @@ move between queries of the same group at every batch boundary, and nothing is h
 
 ::
 
-    <path>/data/<batch>     partial counts, Parquet: data, partition, user, start, end, views
+    <path>/data/<run>       partial counts, Parquet: data, partition, user, start, end, views
     <path>/_manifests       what each batch reads; the group's commits say which of them count
     <path>/_claims          instead of _manifests, where the claims are kept here
     <path>/_checkpoint      Spark's own
@@ -114,8 +114,8 @@ class PageViewCounts:
     def write_batch(self, views: Any, _batch: int) -> None:
         """Count one micro-batch and write the partial counts; the source claims them when the batch is done.
 
-        An attempt gets the batch's name when it is whole and on the disk. If there is one of that name already, the
-        batch was run before, with the same counts.
+        An attempt gets the name of the batch's run when it is whole and on the disk. If there is one of that name
+        already, it has the same counts.
         """
         from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 

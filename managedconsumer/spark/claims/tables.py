@@ -22,7 +22,7 @@ _PATIENCE, _PAUSE = 60.0, 0.001
 class TableClaims(ABC):
     """A :class:`~managedconsumer.spark.claims.log.ClaimLog` in a table of its own. Used by one thread.
 
-    Its columns: ``topic``, ``partition``, ``start`` and ``stop`` (offsets), ``data`` (the batch's name), ``made``.
+    Its columns: ``topic``, ``partition``, ``start`` and ``stop`` (offsets), ``data`` (the run's name), ``made``.
     """
 
     # -- what a kind of table does ----------------------------------------------------------------------
