@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY = 0.1
 _METADATA_AGE_MS = 10_000
 # How long (seconds) a topic may be missing: one that was there, as it may be made anew, and one that never was.
-_TOPIC_PATIENCE, _NEW_TOPIC_PATIENCE = 15.0, 2.0
+_TOPIC_PATIENCE, _NEW_TOPIC_PATIENCE = 15.0, 3.0
 _END_PATIENCE = 5.0
 
 Offsets = dict[TopicPartition, int]
