@@ -45,6 +45,11 @@ _NOT_HERE = {
     "fetchoffset.numretries": "offsets are asked for again for as long as kafkaConsumer.pollTimeoutMs says",
     "fetchoffset.retryintervalms": "offsets are asked for again for as long as kafkaConsumer.pollTimeoutMs says",
 }
+_KEYS = (
+    "keys are not decoded: key is a binary column, for from_json, from_avro or from_protobuf of Spark (what a registry's "
+    "serializer has written begins at substring(key, 6), of Protobuf behind the place of the message)"
+)
+_NOT_HERE.update(dict.fromkeys(("key.format", "key.schema", "key.message", "key.registry", "key.subject"), _KEYS))
 _KAFKA = """
     bootstrap.servers group.id client.id client.rack isolation.level check.crcs fetch.max.wait.ms
     max.partition.fetch.bytes request.timeout.ms session.timeout.ms heartbeat.interval.ms max.poll.interval.ms

@@ -10,7 +10,7 @@ from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.decoding.avro_values import AvroDecoder
 from managedconsumer.spark.decoding.formats import Decoder, ValueFormat
 from managedconsumer.spark.decoding.json_values import JsonDecoder
-from managedconsumer.spark.decoding.protobuf_values import ProtobufDecoder
+from managedconsumer.spark.decoding.protobuf_values import ProtobufDecoder, descriptor_set
 from managedconsumer.spark.decoding.registry import check_url, newest_schema
 
 #: What the option ``value.format`` may be. (Their packages are imported when the first decoder is made.)
@@ -33,8 +33,6 @@ def parse_format(own: Mapping[str, str], topics: tuple[str, ...]) -> ValueFormat
     if name not in FORMATS:
         raise ConfigurationError(f"value.format must be one of {', '.join(FORMATS)}, not {name!r}")
     registry = own.get("value.registry", "").rstrip("/")
-    if registry and name != "avro":
-        raise ConfigurationError("value.registry is for value.format=avro")
     if registry:
         check_url(registry)
     if (name == "protobuf") != bool(own.get("value.message")):
@@ -47,7 +45,8 @@ def parse_format(own: Mapping[str, str], topics: tuple[str, ...]) -> ValueFormat
     else:
         if len(topics) != 1 and not own.get("value.subject"):
             raise ConfigurationError("value.registry with several topics needs value.schema or value.subject")
-        content = newest_schema(registry, own.get("value.subject") or f"{topics[0]}-value").encode()
+        newest = newest_schema(registry, own.get("value.subject") or f"{topics[0]}-value", name.upper())
+        content = descriptor_set(newest) if name == "protobuf" else newest.encode()
     found = ValueFormat(name, content, own.get("value.message", ""), registry)
     decoder_of(found).type()
     return found

@@ -1,13 +1,23 @@
-"""Protobuf values by a descriptor set (``protoc --include_imports --descriptor_set_out=FILE``) and a message's name."""
+"""Protobuf values by a descriptor set (``protoc --include_imports --descriptor_set_out=FILE``) and a message's name.
+
+With a registry each value begins with the id of a schema and the place of its message in there: a list of numbers, the
+message's and those around it. A value of another message is a bad row, as its bytes would make a row that is wrong.
+"""
 
 from __future__ import annotations
 
+import base64
+import re
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Callable
 
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.decoding.formats import Decoded, ValueFormat, by_halves, missing
+from managedconsumer.spark.decoding.registry import PROTOBUF, RegistryError, schema_of, take_id
 
+# Messages in messages, by which a value's own message is named.
+_DEEPEST = 100
 _TIMESTAMP = "google.protobuf.Timestamp"
 
 
@@ -17,14 +27,10 @@ class ProtobufDecoder:
     def __init__(self, value_format: ValueFormat) -> None:
         import pyarrow as pa
 
-        self._pa = pa
-        try:
-            pools: Any = import_module("google.protobuf.descriptor_pool")
-            files: Any = import_module("google.protobuf.descriptor_pb2")
-            factory: Any = import_module("google.protobuf.message_factory")
-            errors: Any = import_module("google.protobuf.message")
-        except ImportError as error:
-            raise missing("protobuf>=5", error) from None
+        self._pa, self._registry, self._name = pa, value_format.registry, value_format.message
+        self._message_at = lru_cache(maxsize=1024)(self._message_of)
+        pools, files = _module("descriptor_pool"), _module("descriptor_pb2")
+        factory, errors = _module("message_factory"), _module("message")
         pool = pools.DescriptorPool()
         try:
             for each in files.FileDescriptorSet.FromString(value_format.schema).file:
@@ -49,7 +55,89 @@ class ProtobufDecoder:
 
     def _array(self, values: list[bytes | None]) -> Any:
         parse, row = self._class.FromString, self._row
+        if self._registry:
+            values = [None if value is None else self._bare(value) for value in values]
         return self._pa.array([None if value is None else row(parse(value)) for value in values], self._type)
+
+    def _bare(self, value: bytes) -> bytes:
+        number, value = take_id(value)
+        places, rest = take_places(value)
+        found = self._message_at(number, places)
+        if found != self._name:
+            raise ValueError(f"the value is the message {found or places} of schema {number}, not {self._name}")
+        return rest
+
+    def _message_of(self, number: int, places: tuple[int, ...]) -> str | None:
+        """The full name of a message in a schema of the registry's; None: there is none at that place."""
+        file = _file(schema_of(self._registry, number, PROTOBUF))
+        names, inside = [file.package] if file.package else [], file.message_type
+        for place in places:
+            if not 0 <= place < len(inside):
+                return None
+            names.append(inside[place].name)
+            inside = [each for each in inside[place].nested_type if not each.options.map_entry]
+        return ".".join(names)
+
+
+def take_places(value: bytes) -> tuple[tuple[int, ...], bytes]:
+    """The place of a message in its schema, from the outermost one inwards, and the rest of a value. ValueError."""
+    count, at = _zigzag(value, 0)
+    if count == 0:  # the first message is the commonest
+        return (0,), value[at:]
+    if not 0 < count <= _DEEPEST:
+        raise ValueError(f"the place of the message has {count} numbers")
+    places = []
+    for _ in range(count):
+        place, at = _zigzag(value, at)
+        places.append(place)
+    return tuple(places), value[at:]
+
+
+def _zigzag(value: bytes, at: int) -> tuple[int, int]:
+    found = 0
+    for shift in range(0, 35, 7):
+        if at >= len(value):
+            break
+        found |= (value[at] & 0x7F) << shift
+        at += 1
+        if value[at - 1] < 0x80:
+            return (found >> 1) ^ -(found & 1), at
+    raise ValueError("the value does not begin with the place of its message")
+
+
+def descriptor_set(serialized: str) -> bytes:
+    """Of the schema that a registry gives, with what it imports of Protobuf's own files."""
+    try:
+        file = _file(serialized)
+    except RegistryError as error:
+        raise ConfigurationError(str(error)) from None
+    found = _module("descriptor_pb2").FileDescriptorSet()
+    for name in file.dependency:
+        known = re.fullmatch(r"google/protobuf/([a-z_]+)\.proto", name)
+        if known is None:
+            raise ConfigurationError(f"the registry's schema imports {name}: give value.schema, a descriptor set")
+        found.file.add().ParseFromString(_module(f"{known[1]}_pb2").DESCRIPTOR.serialized_pb)
+    found.file.append(file)
+    return bytes(found.SerializeToString())
+
+
+def _file(serialized: str) -> Any:
+    """A ``FileDescriptorProto``. RegistryError: it is none, so this registry is of no use for Protobuf."""
+    error: Any = _module("message").DecodeError
+    try:
+        return _module("descriptor_pb2").FileDescriptorProto.FromString(base64.b64decode(serialized, validate=True))
+    except (ValueError, error):
+        raise RegistryError(
+            "the registry does not give Protobuf schemas in serialized form (?format=serialized), as Confluent's does. "
+            "Without value.format the values are bytes, for Spark's from_protobuf"
+        ) from None
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(f"google.protobuf.{name}")
+    except ImportError as error:
+        raise missing("protobuf>=5", error) from None
 
 
 Convert = Callable[[Any], Any]
@@ -58,7 +146,7 @@ Convert = Callable[[Any], Any]
 def _message(pa: Any, descriptor: Any, inside: tuple[str, ...]) -> tuple[Any, Convert]:
     """The type of a message, and what makes a row of one."""
     if descriptor.full_name == _TIMESTAMP:
-        return pa.timestamp("us", tz="UTC"), lambda found: found.seconds * 1_000_000 + found.nanos // 1000
+        return pa.timestamp("us", tz="UTC"), _microseconds
     if descriptor.full_name in inside:
         raise ConfigurationError(f"the message {descriptor.full_name} holds itself, which no column can")
     fields, parts = [], []
@@ -107,6 +195,13 @@ def _single(pa: Any, field: Any, inside: tuple[str, ...]) -> tuple[Any, Convert]
         field.CPPTYPE_STRING: pa.binary() if field.type == field.TYPE_BYTES else pa.string(),
     }
     return kinds[field.cpp_type], _same
+
+
+def _microseconds(found: Any) -> int:
+    """The years 1 to 9999, which Protobuf's timestamps have, and Python's."""
+    if not -62_135_596_800 <= found.seconds < 253_402_300_800 or not 0 <= found.nanos < 1_000_000_000:
+        raise ValueError(f"the timestamp of {found.seconds} s and {found.nanos} ns is not in the years 1 to 9999")
+    return int(found.seconds * 1_000_000 + found.nanos // 1000)
 
 
 def _same(found: Any) -> Any:
