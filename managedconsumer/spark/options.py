@@ -46,8 +46,8 @@ _NOT_HERE = {
     "fetchoffset.retryintervalms": "offsets are asked for again for as long as kafkaConsumer.pollTimeoutMs says",
 }
 _KEYS = (
-    "keys are not decoded: key is a binary column, for from_json, from_avro or from_protobuf of Spark (what a registry's "
-    "serializer has written begins at substring(key, 6), of Protobuf behind the place of the message)"
+    "keys are not decoded: key is a binary column, for from_json, from_avro or from_protobuf of Spark (what a "
+    "registry's serializer has written begins at substring(key, 6), of Protobuf behind the place of the message)"
 )
 _NOT_HERE.update(dict.fromkeys(("key.format", "key.schema", "key.message", "key.registry", "key.subject"), _KEYS))
 _KAFKA = """

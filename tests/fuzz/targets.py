@@ -13,6 +13,7 @@ from tests.fuzz.endpoint import Requests
 from tests.fuzz.fetches import Fetches
 from tests.fuzz.kit import Target
 from tests.fuzz.records import Records
+from tests.fuzz.typed import JsonValues, Registries
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ TARGETS = {
     "requests": Entry(Requests, 0.2),
     **({"terminal": Entry(outside.Terminal, 1)} if find_spec("rich") else {}),
     **({"scraped": Entry(outside.Scraped, 0.5)} if find_spec("prometheus_client") else {}),
+    "json": Entry(JsonValues, 0.5),
+    **({"registry": Entry(Registries, 0.5)} if find_spec("fastavro") else {}),
     # What is compiled is what is ours. In CI, Pythons other than the first have nothing that is for Spark alone.
     **({"avro": Entry(AvroValues, 1)} if compiled() and find_spec("fastavro") else {}),
 }

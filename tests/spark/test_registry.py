@@ -159,7 +159,7 @@ def test_one_deadline_for_a_conversation(registry: Registry, monkeypatch: pytest
 
     def drip(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(b"HTTP/1.0 200 OK\r\n" + (b"X: " if where == "headers" else b"\r\n"))
-        while True:  # until the client hangs up
+        for _ in range(200):  # or until the client hangs up
             handler.wfile.write(b" ")
             time.sleep(0.05)
 
