@@ -727,8 +727,8 @@ SPARK = [
     Mutant(
         "Avro: the values of several schemas stay in the order of their schemas",
         "managedconsumer/spark/decoding/avro_values.py",
-        "        return pa.concat_arrays(columns).take(where), bad\n",
-        "        return pa.concat_arrays(columns), bad\n",
+        "        return joined(columns, self.type()).take(where), bad\n",
+        "        return joined(columns, self.type()), bad\n",
         ("tests/spark/test_avro_evolution.py",),
         twin="cython",
     ),

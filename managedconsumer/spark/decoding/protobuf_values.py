@@ -7,7 +7,6 @@ message's and those around it. A value of another message is a bad row, as its b
 from __future__ import annotations
 
 import base64
-import re
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Callable
@@ -29,8 +28,7 @@ class ProtobufDecoder:
 
         self._pa, self._registry, self._name = pa, value_format.registry, value_format.message
         self._message_at = lru_cache(maxsize=1024)(self._message_of)
-        pools, files = _module("descriptor_pool"), _module("descriptor_pb2")
-        factory, errors = _module("message_factory"), _module("message")
+        pools, files, factory, errors = _modules()
         pool = pools.DescriptorPool()
         try:
             for each in files.FileDescriptorSet.FromString(value_format.schema).file:
@@ -111,33 +109,51 @@ def descriptor_set(serialized: str) -> bytes:
         file = _file(serialized)
     except RegistryError as error:
         raise ConfigurationError(str(error)) from None
-    found = _module("descriptor_pb2").FileDescriptorSet()
+    found, known = _modules()[1].FileDescriptorSet(), _protobufs_own()
     for name in file.dependency:
-        known = re.fullmatch(r"google/protobuf/([a-z_]+)\.proto", name)
-        if known is None:
+        if name not in known:
             raise ConfigurationError(f"the registry's schema imports {name}: give value.schema, a descriptor set")
-        found.file.add().ParseFromString(_module(f"{known[1]}_pb2").DESCRIPTOR.serialized_pb)
+        found.file.add().ParseFromString(known[name])
     found.file.append(file)
     return bytes(found.SerializeToString())
 
 
 def _file(serialized: str) -> Any:
     """A ``FileDescriptorProto``. RegistryError: it is none, so this registry is of no use for Protobuf."""
-    error: Any = _module("message").DecodeError
+    _, files, _, errors = _modules()
     try:
-        return _module("descriptor_pb2").FileDescriptorProto.FromString(base64.b64decode(serialized, validate=True))
-    except (ValueError, error):
+        return files.FileDescriptorProto.FromString(base64.b64decode(serialized, validate=True))
+    except (ValueError, errors.DecodeError):
         raise RegistryError(
             "the registry does not give Protobuf schemas in serialized form (?format=serialized), as Confluent's does. "
             "Without value.format the values are bytes, for Spark's from_protobuf"
         ) from None
 
 
-def _module(name: str) -> Any:
+def _modules() -> tuple[Any, Any, Any, Any]:
     try:
-        return import_module(f"google.protobuf.{name}")
+        return (
+            import_module("google.protobuf.descriptor_pool"),
+            import_module("google.protobuf.descriptor_pb2"),
+            import_module("google.protobuf.message_factory"),
+            import_module("google.protobuf.message"),
+        )
     except ImportError as error:
         raise missing("protobuf>=5", error) from None
+
+
+def _protobufs_own() -> dict[str, bytes]:
+    """What a schema may import without saying where it is: serialized, by name."""
+    modules: list[Any] = [
+        import_module("google.protobuf.any_pb2"),
+        import_module("google.protobuf.duration_pb2"),
+        import_module("google.protobuf.empty_pb2"),
+        import_module("google.protobuf.field_mask_pb2"),
+        import_module("google.protobuf.struct_pb2"),
+        import_module("google.protobuf.timestamp_pb2"),
+        import_module("google.protobuf.wrappers_pb2"),
+    ]
+    return {module.DESCRIPTOR.name: module.DESCRIPTOR.serialized_pb for module in modules}
 
 
 Convert = Callable[[Any], Any]
