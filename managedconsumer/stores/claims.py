@@ -48,6 +48,15 @@ class Held:
             return self.owed
         return self.first if self.row.next is None else self.row.next
 
+    def in_doubt(self, span: Span) -> bool:
+        """True if the store has to be asked before ``span`` is stored, or refused because it begins too late."""
+        late = (self.owed is not None and span.first > self.owed) or self.is_behind(span)
+        return self.unsure or late
+
+    def is_behind(self, span: Span) -> bool:
+        """True if the store went back, and ``span`` begins behind what it has lost."""
+        return self.reached is not None and span.first >= self.reached
+
     def move(self, span: Span) -> None:
         """A transaction of ``span`` counts."""
         before = self.row.next or 0
@@ -153,13 +162,13 @@ class Claims:
                 stored,
             )
         for tp, span in spans.items():
-            owed, reached = held[tp].owed, held[tp].reached
-            if reached is not None and span.first >= reached:
+            owed = held[tp].owed
+            if held[tp].is_behind(span):
                 raise err.IllegalStateError(
                     f"the store went back: it has {_has(held[tp].row.next)} of {tp.topic}-{tp.partition}, and had them "
-                    f"up to offset {reached}. These begin at {span.first}: what lies between would be lost. Read on "
-                    "from what the store has (rewind(consumer); of a Spark query put the checkpoint back). Where Kafka "
-                    "does not have those messages any more, a new store object goes on behind them"
+                    f"up to offset {held[tp].reached}. These begin at {span.first}: what lies between would be lost. "
+                    "Read on from what the store has (rewind(consumer); of a Spark query put the checkpoint back). "
+                    "Where Kafka does not have those messages any more, a new store object goes on behind them"
                 )
             if owed is not None and span.first > owed:
                 raise err.IllegalStateError(

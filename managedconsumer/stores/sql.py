@@ -70,6 +70,7 @@ class SQLStore(Store):
         super().__init__(patience_ms=patience_ms, use_greenlets=use_greenlets)
         self.connect = connect
         self.dialect = dialect
+        self.table = table
         self._dialect: Dialect = DIALECTS[dialect](table, idle_ms)
         self._connections: dict[tuple[int, int], Any] = {}
         self._here = _local(use_greenlets)

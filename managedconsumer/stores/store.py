@@ -192,7 +192,7 @@ class Store(ABC):
     def _transaction(self, messages: Any, group: str) -> Iterator[Any]:
         spans = spans_of(messages)
         with self._claims.busy(group, spans) as held:
-            self._refresh(group, held)
+            self._refresh(group, held, spans)
             try:
                 moves = self._claims.moves(group, held, spans)
             except AlreadyStoredError as error:
@@ -331,9 +331,9 @@ class Store(ABC):
             self._handler.sleep(pause * (0.5 + self._handler.random()))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _refresh(self, group: str, held: Mapping[TopicPartition, Held]) -> None:
-        """Ask the store about the partitions of which the last commit's end is not known."""
-        unsure = [tp for tp, each in held.items() if each.unsure]
+    def _refresh(self, group: str, held: Mapping[TopicPartition, Held], spans: Mapping[TopicPartition, Span]) -> None:
+        """Ask the store about the partitions of which the last commit's end, or the owner, is not known."""
+        unsure = [tp for tp, each in held.items() if each.in_doubt(spans[tp])]
         if unsure:
             found = self.patiently(lambda: self.rows(group, unsure))
             self._claims.compare(group, {tp: held[tp] for tp in unsure}, found)

@@ -13,10 +13,11 @@ _TABLE = "check_store_results"
 
 
 class Kind(NamedTuple):
-    """``write(handle, messages)`` and ``read()``."""
+    """``write(handle, messages)`` and ``read()``; ``keep()`` gives a function that puts back what is there now."""
 
     write: Callable[[Any, list[Message]], object]
     read: Callable[[], Iterable[bytes]]
+    keep: Callable[[], Callable[[], object]] | None = None
 
 
 def kind_of(store: Any) -> Kind:
@@ -49,7 +50,32 @@ def _sql(store: Any) -> Kind:
         finally:
             connection.close()
 
-    return Kind(write, read)
+    tables = (_TABLE, store.table)
+
+    def keep() -> Callable[[], None]:
+        connection = store.connect()
+        kept = {}
+        for table in tables:
+            cursor = connection.cursor()
+            cursor.execute(f"select * from {table}")  # noqa: S608
+            kept[table] = [tuple(row) for row in cursor.fetchall()]
+        connection.close()
+
+        def put_back() -> None:
+            connection = store.connect()
+            cursor = connection.cursor()
+            if store.dialect == "duckdb":
+                cursor.execute("begin transaction")
+            for table, rows in kept.items():
+                cursor.execute(f"delete from {table}")  # noqa: S608
+                for row in rows:
+                    cursor.execute(f"insert into {table} values ({', '.join([mark] * len(row))})", row)  # noqa: S608
+            (cursor if store.dialect == "duckdb" else connection).commit()
+            connection.close()
+
+        return put_back
+
+    return Kind(write, read, keep)
 
 
 def _directory(store: Any) -> Kind:

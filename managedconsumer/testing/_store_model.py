@@ -100,6 +100,14 @@ class Model:
             return False
         return True
 
+    def accepted(self, member: Member, messages: list[Message]) -> bool:
+        """False if the store refuses them, for any reason."""
+        try:
+            return self.transact(member, messages)
+        except Exception as error:  # noqa: BLE001 - which one is the store's affair
+            self.say(f"({type(error).__name__})")
+            return False
+
     @staticmethod
     def refused(call: Callable[[], object]) -> bool:
         try:

@@ -1,8 +1,8 @@
 """``check_store``: random walks that look for mistakes in an adapter of ``managedconsumer.stores``.
 
 Several members of two groups claim partitions, store messages, fail, crash between two lines of the adapter, come
-back, and hold transactions open while others claim. A model knows what must come out: every message once, nothing from
-a member whose claim is over, nothing refused to the owner.
+back, and hold transactions open while others claim; the database loses its last transactions. A model knows what must
+come out: every message once, nothing from a member whose claim is over, nothing refused to the owner.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def check_store(
     write: Callable[[Any, list[Message]], object] | None = None,
     read: Callable[[], Iterable[bytes]] | None = None,
     *,
+    keep: Callable[[], Callable[[], object]] | None = None,
     walks: int = 10,
     steps: int = 30,
     seed: int = 0,
@@ -47,18 +48,22 @@ def check_store(
     ``store_factory()`` makes a store object as a new process would: all of them work on the same database, which may
     hold other groups' data. ``write(handle, messages)`` stores each message's ``value`` with what the transaction
     gives; ``read()`` gives all values that were ever stored. Both may be left out for the stores of this package (an
-    SQLStore writes to the table ``check_store_results`` then). ``seed``: another number, other walks.
+    SQLStore writes to the table ``check_store_results`` then). ``keep()`` remembers the database as it is, and returns
+    a function that puts it back, results and offsets, as a restored backup does; None: the database never loses
+    anything, but an SQLStore does (with ``write`` and ``read`` left out). ``seed``: another number, other walks.
 
     It needs ``load``, ``claim`` and ``transaction`` as :class:`managedconsumer.stores.Store` describes them, nothing
-    else. It takes a few seconds for SQLite.
+    else. It takes a few seconds for SQLite. Give it a database that nothing else writes to.
     """
     if write is None or read is None:
         first = store_factory()
         kind = _store_kinds.kind_of(first)
         close_store(first)
+        keep = keep if keep is not None or write is not None or read is not None else kind.keep
         write, read = write or kind.write, read or kind.read
     for number in range(walks):
         walk = _Walk(store_factory, write, read, random.Random(f"{seed}/{number}"))
+        walk.keep = keep
         try:
             walk.go(steps)
         except Exception as error:
@@ -72,6 +77,8 @@ def check_store(
 class _Walk(Model):
     """The steps."""
 
+    keep: Callable[[], Callable[[], object]] | None = None
+
     def go(self, steps: int) -> None:
         """The whole walk."""
         kinds = [
@@ -79,6 +86,8 @@ class _Walk(Model):
             *(self._claim_during_transaction, self._claim_late, self._claim_partly_late),
             *(self._claim_twice_in_one, self._race, self._zombie, self._back),
         ]
+        if self.keep is not None:
+            kinds.append(self._lose)
         for group in self.groups:
             self._claim_next(group)
         for number in range(steps):
@@ -191,6 +200,33 @@ class _Walk(Model):
         close_store(after)
         self.compare_results()
         self._claims(self.chance.choice(self.of(group)), tps, self.generation(group) + 1)
+
+    def _lose(self, group: str) -> None:
+        """The database loses its last transactions, perhaps a claim, too: nobody may go on behind them."""
+        owner, tps = self.an_owner(group)
+        if owner is None or self.keep is None:
+            return
+        put_back = self.keep()
+        before = {tp: self.truth[group, tp].next for tp in tps}
+        if self.chance.random() < 0.5:
+            self._claims(owner, tps, self.generation(group) + 1)
+        self.say(f"{owner.name} stores {shown(tps)}, and the database loses that")
+        self.must_store(owner, self.messages(group, tps))
+        behind = [self.messages(group, tps)]
+        for tp in tps:
+            self.truth[group, tp].next = end_of(behind[0], tp)
+        behind.append(self.messages(group, tps))
+        put_back()
+        for tp in tps:
+            self.truth[group, tp].next = before[tp]
+        for messages in behind:  # as a loop does that goes on after an error
+            self.say(f"{owner.name} stores {ranges(messages)}")
+            if self.accepted(owner, messages):
+                raise StoreCheckError(f"{owner.name} has stored {ranges(messages)}, behind what the database has lost")
+            self.check_load(owner.store, group)
+        self.compare_results()
+        self._claims(owner, tps, self.generation(group) + 1)
+        self.must_store(owner, self.messages(group, tps))
 
     def _claim_during_transaction(self, group: str) -> None:
         """A transaction that began before a claim and ends after it is refused."""

@@ -13,6 +13,9 @@ from managedconsumer.errors import IllegalStateError, MissingPackageError
 from managedconsumer.stores import AlreadyStoredError, FencedStoreError, SQLStore, Store
 from managedconsumer.stores.rows import NO_GROUP
 from managedconsumer.testing import check_store
+from tests.stores import kinds
+from tests.stores.conftest import slow
+from tests.stores.pasts import keep
 
 TP = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)
@@ -28,6 +31,41 @@ def messages(first: int, end: int, tp: TopicPartition = TP) -> list[Message]:
 def test_check_store_finds_nothing(store_factory: Callable[[], Store]) -> None:
     walks, steps = SIZES.get(type(store_factory()).__name__, (1, 15))
     check_store(store_factory, walks=walks, steps=steps)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "directory", *map(slow, ("postgresql", "duckdb", "delta", "iceberg"))])
+def test_check_store_finds_nothing_where_transactions_get_lost(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Any
+) -> None:
+    where = str(tmp_path / "store")
+    if kind == "postgresql":
+        where = request.getfixturevalue("postgresql_database")
+    for package in {"delta": ["deltalake"], "iceberg": ["pyiceberg"], "duckdb": ["duckdb"]}.get(kind, []):
+        pytest.importorskip(package)
+    kinds.make(kind, where)
+    numbers: dict[bytes, tuple[int, int]] = {}  # a result is two numbers there
+
+    def write(handle: Any, batch: list[Message]) -> None:
+        rows = [Message(m.value, offset=number_of(m), topic="t", partition_id=0) for m in batch]
+        kinds.write(handle, rows)
+
+    def number_of(message: Message) -> int:
+        return numbers.setdefault(bytes(message.value), (0, len(numbers)))[1]
+
+    def read() -> list[bytes]:
+        values = {place: value for value, place in numbers.items()}
+        return [values[place] for place in kinds.stored(kind, where)]
+
+    walks, steps = (1, 2) if kind in ("delta", "iceberg") else (2, 15)
+    opened: list[Store] = []
+
+    def make() -> Store:
+        opened.append(kinds.open_store(kind, where))
+        return opened[-1]
+
+    check_store(make, write, read, keep=lambda: keep(kind, where), walks=walks, steps=steps)
+    for store in opened:
+        store.close()
 
 
 def owner(store: Store, tps: list[TopicPartition] | None = None, generation: int = 1, member: str = "m") -> Store:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +29,14 @@ class World:
     def store(self) -> PlainStore:
         return PlainStore(self)
 
+    def keep(self) -> Callable[[], None]:
+        kept = (dict(self.rows), list(self.values))
+
+        def put_back() -> None:
+            self.rows, self.values = dict(kept[0]), list(kept[1])
+
+        return put_back
+
 
 class PlainStore:
     """What somebody might write who knows the three methods and nothing else, with one mistake of the world's."""
@@ -36,6 +44,7 @@ class PlainStore:
     def __init__(self, world: World) -> None:
         self.world = world
         self.tokens: dict[Any, object] = {}
+        self.ends: dict[Any, int] = {}
 
     def key(self, group: str, tp: TopicPartition) -> Any:
         group = "" if self.world.mistake == "the group is not part of the key" else group
@@ -70,7 +79,7 @@ class PlainStore:
             for key in keys:
                 start = 0 if mistake == "a claim begins anew" else rows.get(key, (0,))[0]
                 rows[key] = (start, generation, member, token)
-                self.tokens[key] = token
+                self.tokens[key], self.ends[key] = token, start
 
     def close(self) -> None:
         """A database lets go of the locks of a process that is gone."""
@@ -79,8 +88,13 @@ class PlainStore:
 
     def check(self, keys: Iterable[Any]) -> None:
         for key in keys:
-            if self.tokens.get(key) is None or self.tokens[key] is not self.world.rows[key][3]:
+            row = self.world.rows.get(key, (0, -1, "", None))
+            if self.tokens.get(key) is None or self.tokens[key] is not row[3]:
                 raise FencedStoreError("not ours")
+            if row[0] < self.ends[key]:
+                if self.world.mistake == "an offset that went back is taken for stored":
+                    self.ends[key] = row[0]
+                raise FencedStoreError("the database has lost what was stored")
             if self.world.mistake == "only the first partition is checked":
                 return
 
@@ -114,6 +128,7 @@ class PlainStore:
                 self.world.values, self.world.rows = self.world.values + written, rows | self.moved(keys, -1)
             else:  # one step
                 self.world.values, self.world.rows = self.world.values + written, rows | self.moved(keys)
+                self.ends |= keys
 
     def moved(self, keys: dict[Any, int], by: int = 0) -> dict[Any, Any]:
         return {key: (offset + by, *self.world.rows.get(key, (0, -1, "", None))[1:]) for key, offset in keys.items()}
@@ -130,7 +145,7 @@ def write(handle: list[bytes], messages: list[Message]) -> None:
 
 
 def check(world: World, **more: int) -> None:
-    check_store(world.store, write, lambda: world.values, **more)
+    check_store(world.store, write, lambda: world.values, keep=world.keep, **more)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -158,6 +173,7 @@ MISTAKES = [
     "load claims",
     "what failed is committed",
     "the last offset is stored",
+    "an offset that went back is taken for stored",
 ]
 
 
