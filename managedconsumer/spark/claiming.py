@@ -6,9 +6,11 @@ earlier: the query claims the same again, and what had no rows.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from typing import Callable, Collection, Mapping
 
+from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.claims.group import Commit, Commits, GroupClaims
 from managedconsumer.spark.claims.log import ClaimLog
 from managedconsumer.spark.claims.objects import objects_at
@@ -17,6 +19,8 @@ from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.ranges import StreamOffset
 from managedconsumer.spark.topics import Offsets, TopicView
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+
+log = logging.getLogger(__name__)
 
 _PATIENCE = 30.0
 
@@ -78,13 +82,14 @@ class LogClaiming(Claiming):
     def __init__(self, claims: ClaimLog, new_id: Callable[[], str]) -> None:
         super().__init__(claims, new_id)
         self._done = ""
+        self._ends: dict[TopicPartition, int] = {}
 
     def done(self, start: StreamOffset, positions: Mapping[TopicPartition, int], *, here: bool) -> Offsets:  # noqa: ARG002
         """See :meth:`Claiming.done`. What was planned before a crash is claimed as well."""
         name = self._ended(start)
         if name and start.data != self._done:
             wanted = {tp: entry for tp, entry in start.ranges.items() if entry.size > 0}
-            ends = self.log.ends(list(wanted))
+            ends = self._look(list(wanted))
             # Elsewhere another query has claimed already, or the sink in its own transaction.
             open_ = {tp: entry for tp, entry in wanted.items() if ends.get(tp, entry.start) == entry.start}
             if open_:
@@ -94,9 +99,25 @@ class LogClaiming(Claiming):
 
     def found(self, tps: Collection[TopicPartition], commits: Commits, start: StreamOffset) -> Offsets:  # noqa: ARG002
         """See :meth:`Claiming.found`. The group's commits are for monitors only."""
-        ends = self.log.ends(tps)
+        ends = self._look(tps)
         if start.data and not self._ended(start):  # it is read again, also where it was the first of all
             return {**{tp: start.ranges[tp].start for tp in tps if tp in start.ranges}, **ends}
+        return ends
+
+    def _look(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The log's ends. A log that has lost claims (a restored backup) is followed: its rows are read again."""
+        ends = self.log.ends(tps)
+        for tp in tps:
+            before, end = self._ends.get(tp), ends.get(tp)
+            if before is not None and end is None:
+                raise ConfigurationError(
+                    f"the claims of {tp.topic}-{tp.partition} up to offset {before} are gone from {self.log!r}: the "
+                    "next claim would be the first, and what was read before it would not count. Put the claims back, "
+                    "or read the topic into a new place"
+                )
+            if before is not None and end is not None and end < before:
+                log.warning("the claims went back: %s-%d from %d to %d, read again from there", *tp, before, end)
+        self._ends.update(ends)
         return ends
 
 

@@ -42,7 +42,8 @@ class ObjectClaims:
     def __init__(self, objects: Objects, every: int = EVERY) -> None:
         self.objects = objects
         self._every = every
-        self._ends: dict[TopicPartition, int] = {}
+        # The last claim of each partition that was seen.
+        self._tips: dict[TopicPartition, Claim] = {}
         # How many claims were seen since the last segment, and where that one ends.
         self._loose: dict[TopicPartition, int] = {}
         self._floor: dict[TopicPartition, int] = {}
@@ -104,15 +105,17 @@ class ObjectClaims:
 
     def end(self, tp: TopicPartition) -> int | None:
         """The first offset that nobody has claimed; None before the first claim."""
-        position = self._ends.get(tp)
-        if position is None:
-            position = self._begin(tp)
+        tip = self._tips.get(tp)
+        if tip is not None and self._read(tp, tip.start) != tip:
+            tip = None  # it is in a segment by now; or this is an older copy of the place, perhaps with other claims
+            del self._tips[tp]
+        position = self._begin(tp) if tip is None else tip.stop
         if position is None:
             return None
         while (claim := self._read(tp, position)) is not None:
             position = claim.stop
+            self._tips[tp] = claim
             self._loose[tp] = self._loose.get(tp, 0) + 1
-        self._ends[tp] = position
         if self._loose.get(tp, 0) >= self._every:
             self.snapshot(tp)
         return position
@@ -170,7 +173,7 @@ class ObjectClaims:
             self.objects.settle(data)
             self._settled = data
         # The first claim of a partition decides where its chain begins.
-        if tp not in self._ends:
+        if tp not in self._tips:
             self.objects.create(f"{home}/root.json", _dump({"start": entry.start}))
         if self.objects.create(_name(tp, entry.start), _dump({"stop": entry.stop, "data": data})):
             return True
@@ -179,6 +182,7 @@ class ObjectClaims:
     def _begin(self, tp: TopicPartition) -> int | None:
         """Where to look for claims from: behind the last segment, or at the root."""
         position = self.root(tp)
+        self._floor.pop(tp, None)
         if position is not None:
             for _, claims in self._segments(tp, position, last=True):
                 position = self._floor[tp] = claims[-1].stop

@@ -30,7 +30,7 @@ class DeltaClaims(TableClaims):
     def __init__(self, url: str, storage_options: Mapping[str, str] | None = None) -> None:
         self._path = _path(url)
         self._options = dict(storage_options or {})
-        self._table: Any = None
+        self._made = False
         if find_spec("deltalake") is None or find_spec("pyarrow") is None:
             raise MissingPackageError(
                 "claims in a Delta table need deltalake and pyarrow: pip install 'managedconsumer[delta]', in the "
@@ -44,15 +44,14 @@ class DeltaClaims(TableClaims):
         """See :meth:`TableClaims._look`."""
         from deltalake import DeltaTable
 
-        if self._table is not None:
-            self._table.update_incremental()
-            return self._table
-        if make:
-            delta_commits.make_table(self._path, schema(), self._options)
-        elif not DeltaTable.is_deltatable(self._path, self._options):
-            return None
-        self._table = DeltaTable(self._path, storage_options=self._options)
-        return self._table
+        if not self._made:
+            if make:
+                delta_commits.make_table(self._path, schema(), self._options)
+            elif not DeltaTable.is_deltatable(self._path, self._options):
+                return None
+            self._made = True
+        # From its log each time: a table that is kept does not see that it was replaced by an older copy.
+        return DeltaTable(self._path, storage_options=self._options)
 
     def _marks(self, version: Any, tps: Collection[TopicPartition]) -> Ends:
         """See :meth:`TableClaims._marks`."""
@@ -61,10 +60,7 @@ class DeltaClaims(TableClaims):
 
     def _append(self, version: Any, ends: Ends, rows: Any) -> bool:
         """See :meth:`TableClaims._append`."""
-        if delta_commits.append(version, {_name(tp): end for tp, end in ends.items()}, rows):
-            return True
-        self._table = None
-        return False
+        return delta_commits.append(version, {_name(tp): end for tp, end in ends.items()}, rows)
 
     def _rows(self, version: Any, columns: Sequence[str]) -> Any:
         """See :meth:`TableClaims._rows`."""
