@@ -6,7 +6,7 @@ import hashlib
 import os
 from typing import Any, Iterable, Mapping
 
-from managedconsumer.errors import MissingPackageError
+from managedconsumer.errors import ConfigurationError, MissingPackageError
 from managedconsumer.stores import delta_commits
 from managedconsumer.stores.rows import Row
 from managedconsumer.stores.versioned import Rows, Tables, VersionedStore
@@ -34,11 +34,11 @@ class DeltaStore(VersionedStore):
     ) -> None:
         """``path`` or URL of the table; ``schema`` (a ``pyarrow.Schema``) makes it now if it is missing.
 
-        ``storage_options`` go to deltalake. Raises MissingPackageError without deltalake or pyarrow, and what deltalake
-        raises where there is no table.
+        ``storage_options`` go to deltalake. Raises ConfigurationError where there is no table and no ``schema``,
+        MissingPackageError without deltalake or pyarrow, and what deltalake raises.
         """
         try:
-            import deltalake  # noqa: F401
+            import deltalake
             import pyarrow as pa  # noqa: F401
         except ImportError as error:
             raise MissingPackageError(
@@ -50,6 +50,12 @@ class DeltaStore(VersionedStore):
         # Never later: a table that was there once and cannot be found is away, and must not be made anew.
         if schema is not None:
             delta_commits.make_table(self._path, schema, self._options)
+        elif not deltalake.DeltaTable.is_deltatable(self._path, self._options):
+            raise ConfigurationError(
+                f"{self._path!r}: there is no Delta table. If it is to be made, say which columns it has: "
+                "DeltaStore(path, schema=pyarrow.schema([(name, type), ...])); otherwise look at the path, and whether "
+                "it is mounted"
+            )
         self.look()
 
     def __repr__(self) -> str:

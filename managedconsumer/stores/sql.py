@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol
 from weakref import WeakMethod
 
@@ -73,7 +73,8 @@ class SQLStore(Store):
         self.table = table
         self._dialect: Dialect = DIALECTS[dialect](table, idle_ms)
         self._connections: dict[tuple[int, int], Any] = {}
-        self._here = _local(use_greenlets)
+        # Threads whose end closes their connection.
+        self._watched: set[tuple[int, int]] = set()
         self._made = False
 
     def __repr__(self) -> str:
@@ -164,9 +165,10 @@ class SQLStore(Store):
             if not self._made:
                 self._dialect.create(connection)
                 self._made = True
-            # In this order: that of a connection that was lost goes, and must not close this one.
-            self._here.end = _End(WeakMethod(self._drop), key)
             self._connections[key] = connection
+            if key not in self._watched:
+                self._watched.add(key)
+                self._handler.at_end(partial(_call, WeakMethod(self._thread_ended), key))
         return connection
 
     def _drop(self, key: tuple[int, int]) -> None:
@@ -179,6 +181,10 @@ class SQLStore(Store):
             connection.close()
         except Exception:  # noqa: BLE001, S110 - it was lost
             pass
+
+    def _thread_ended(self, key: tuple[int, int]) -> None:
+        self._watched.discard(key)
+        self._drop(key)
 
     @contextmanager
     def _reading(self) -> Iterator[Any]:
@@ -219,23 +225,8 @@ class SQLStore(Store):
             self._drop(key)
 
 
-class _End:
-    """Is forgotten when its thread or greenlet ends, and closes the connection then."""
-
-    def __init__(self, drop: WeakMethod[Callable[[tuple[int, int]], None]], key: tuple[int, int]) -> None:
-        self._drop = drop
-        self._key = key
-
-    def __del__(self) -> None:
-        drop = self._drop()
-        if drop is not None:
-            drop(self._key)
-
-
-def _local(use_greenlets: bool) -> Any:
-    """What each thread, or each greenlet, has for itself."""
-    if not use_greenlets:
-        return threading.local()
-    from gevent.local import local
-
-    return local()
+def _call(method: WeakMethod[Callable[[tuple[int, int]], None]], key: tuple[int, int]) -> None:
+    """The store may be gone before its threads."""
+    call = method()
+    if call is not None:
+        call(key)

@@ -616,6 +616,77 @@ WIRE = [
     ),
 ]
 
+_PAST = ("tests/stores/test_past.py", "tests/stores/test_all_stores.py")
+
+STORES = [
+    Mutant(
+        "a store's offset that went back is taken for stored",
+        "managedconsumer/stores/claims.py",
+        "            elif row.next is not None and row.next > (each.row.next or 0):\n",
+        "            elif row.next is not None:\n",
+        _PAST,
+        ci=True,
+    ),
+    Mutant(
+        "after a new claim what the store has lost may be passed over",
+        "managedconsumer/stores/claims.py",
+        "            if known > (row.next or 0):\n",
+        "            if False:\n",
+        _PAST,
+    ),
+    Mutant(
+        "a store that has lost our claim is taken for one that others have claimed",
+        "managedconsumer/stores/claims.py",
+        "if row is None or row.claim < each.row.claim:",
+        "if False:",
+        _PAST,
+    ),
+    Mutant(
+        "SQL: a move does not look at the next offset",
+        "managedconsumer/stores/dialects.py",
+        'f"where {_WHERE} and claim_number = ? and member = ? and {unmoved}",\n'
+        "            [move.next, *place, row.claim, row.member, *([] if row.next is None else [row.next])],",
+        'f"where {_WHERE} and claim_number = ? and member = ?",\n'
+        "            [move.next, *place, row.claim, row.member],",
+        ("tests/stores/test_sql.py",),
+    ),
+    Mutant(
+        "directory: the log's names are not on the disk when a change counts",
+        "managedconsumer/stores/directory.py",
+        "            draft.unlink(missing_ok=True)\n        sync(self._log)\n",
+        "            draft.unlink(missing_ok=True)\n",
+        ("tests/stores/test_directory.py",),
+    ),
+    Mutant(
+        "directory: EEXIST is believed",
+        "managedconsumer/stores/directory.py",
+        "            if self._read(number) != text:\n                return False\n",
+        "            return False\n",
+        ("tests/stores/test_directory.py",),
+    ),
+    Mutant(
+        "directory: an older copy is not noticed",
+        "managedconsumer/stores/directory.py",
+        "if seen.number and self._read(seen.number) != seen.text:",
+        "if False:",
+        _PAST,
+    ),
+    Mutant(
+        "Iceberg: the dots of names look like those between them",
+        "managedconsumer/stores/iceberg.py",
+        'return name.replace("%", "%25").replace(".", "%2E")',
+        "return name",
+        ("tests/stores/test_names.py",),
+    ),
+    Mutant(
+        "claims of a directory: an older copy is not noticed",
+        "managedconsumer/spark/claims/chains.py",
+        "if tip is not None and self._read(tp, tip.start) != tip:",
+        "if False:",
+        ("tests/spark/test_claims_past.py",),
+    ),
+]
+
 SPARK = [
     Mutant(
         "a claim that exists is claimed again",
@@ -1001,4 +1072,4 @@ OUTSIDE = [
     ),
 ]
 
-MUTANTS = [*RUN, *GROUP, *FETCH, *WIRE, *SPARK, *PROGRESS, *ACCELERATOR, *OUTSIDE]
+MUTANTS = [*RUN, *GROUP, *FETCH, *WIRE, *SPARK, *STORES, *PROGRESS, *ACCELERATOR, *OUTSIDE]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import Message, TopicPartition
-from managedconsumer.errors import IllegalStateError, MissingPackageError
+from managedconsumer.errors import ConfigurationError, IllegalStateError, MissingPackageError
 from managedconsumer.stores import AlreadyStoredError, FencedStoreError, SQLStore, Store
 from managedconsumer.stores.rows import NO_GROUP
 from managedconsumer.testing import check_store
@@ -333,3 +333,14 @@ def test_a_missing_package_is_named(name: str, package: str, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingPackageError, match=r"pip install 'managedconsumer\["):
         getattr(stores, name)("somewhere")
+
+
+@pytest.mark.slow
+def test_a_delta_table_that_is_not_there_is_told_with_the_remedy(tmp_path: Any) -> None:
+    pytest.importorskip("deltalake")
+    from managedconsumer.stores import DeltaStore
+
+    for path in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(ConfigurationError, match=r"there is no Delta table.*schema=pyarrow\.schema\("):
+            DeltaStore(path)
+    assert list(tmp_path.iterdir()) == []

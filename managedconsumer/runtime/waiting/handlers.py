@@ -122,6 +122,10 @@ class Handler(abc.ABC):
         """False when the thread, greenlet or task of that number has ended."""
         return owners.is_alive(ident)
 
+    def at_end(self, call: Callable[[], object]) -> None:
+        """``call()`` when the current thread or greenlet has ended."""
+        owners.at_end(self.ident(), call)
+
     def may_wait(self) -> bool:
         """False where nothing may block: in gevent's hub, where signal handlers run."""
         return True

@@ -10,7 +10,7 @@ import itertools
 import threading
 import weakref
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Callable
 
 _numbers = itertools.count(1)
 _alive: dict[int, weakref.ref[_Owner]] = {}
@@ -78,3 +78,10 @@ def _forget_task(task: Any) -> None:
 def is_alive(number: int) -> bool:
     """False when the thread, greenlet or task of that number has ended."""
     return number in _alive
+
+
+def at_end(number: int, call: Callable[[], object]) -> None:
+    """``call()`` when the living thread, greenlet or task of that number has ended; a thread calls it by itself."""
+    owner = _alive[number]()
+    if owner is not None:
+        weakref.finalize(owner, call).atexit = False
