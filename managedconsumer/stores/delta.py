@@ -6,12 +6,14 @@ import hashlib
 import os
 from typing import Any, Iterable, Mapping
 
-from managedconsumer.errors import ConfigurationError, MissingPackageError
+from managedconsumer.errors import ConfigurationError, IllegalStateError, MissingPackageError
 from managedconsumer.stores import delta_commits
 from managedconsumer.stores.rows import Row
 from managedconsumer.stores.versioned import Rows, Tables, VersionedStore
 from managedconsumer.structs import TopicPartition
 
+# A next offset cannot be taken away: this stands for none, where rows were taken back to before the first one.
+_NOTHING = -1
 _PARTS = ("next", "claim", "generation", "member")
 
 
@@ -20,7 +22,8 @@ class DeltaStore(VersionedStore):
 
     Offsets and claims are application transactions of the Delta protocol (``txn``), so they outlive checkpoints and
     clean-ups of the log, and Spark reads the table as any other. Every commit is made for one version of the table
-    and made again if another writer was faster. The table keeps a member as a number, so errors name it so.
+    and made again if another writer was faster. The table keeps a member as a number, so errors name it so. ``RESTORE``
+    takes rows back and leaves offsets; here they go back with the rows, as far as the table's log knows both versions.
     """
 
     def __init__(
@@ -47,6 +50,8 @@ class DeltaStore(VersionedStore):
         super().__init__(patience_ms=patience_ms, use_greenlets=use_greenlets)
         self._path = os.fspath(path)
         self._options = dict(storage_options or {})
+        # Up to which version it is known what RESTORE has done, and that.
+        self._restores: tuple[int, list[tuple[int, int | str]]] = (-1, [])
         # Never later: a table that was there once and cannot be found is away, and must not be made anew.
         if schema is not None:
             delta_commits.make_table(self._path, schema, self._options)
@@ -69,21 +74,53 @@ class DeltaStore(VersionedStore):
 
     def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
         """See :meth:`VersionedStore.read`."""
-        found = {}
-        for tp in tps:
-            values = [version.transaction_version(name) for name in _names(group, tp)]
-            if values[1] is not None:
-                found[tp] = Row(values[0], values[1], values[2], str(values[3]))
+        looked, restores = self._restores
+        newest = version.version()
+        if newest < looked:  # an older copy of the table
+            looked, restores = -1, []
+        if newest > looked:
+            restores = delta_commits.restores(version, looked) + restores
+            self._restores = newest, restores
+        return self._read(version, group, tps, restores)
+
+    def _read(
+        self, version: Any, group: str, tps: Iterable[TopicPartition], restores: list[tuple[int, int | str]]
+    ) -> dict[TopicPartition, Row]:
+        found = _rows(version, group, tps)
+        for number, restored in restores if found else ():
+            if number <= version.version():
+                then = _rows(self._at(number), group, found)
+                # What nobody has written since is of rows that went: the next offsets are those of the rows that came.
+                stale = [tp for tp, row in found.items() if then.get(tp) == row]
+                past = self._read(self._at(restored), group, stale, restores) if stale else {}
+                for tp in stale:
+                    found[tp] = found[tp]._replace(next=past[tp].next if tp in past else None)
+                break
         return found
+
+    def _at(self, place: int | str) -> Any:
+        from deltalake import DeltaTable
+
+        try:
+            table = DeltaTable(self._path, storage_options=self._options)
+            table.load_as_version(place)
+        except Exception as error:
+            if self.passing(error):
+                raise
+            raise IllegalStateError(
+                f"{self._path!r} was put back by RESTORE, and its log does not have {place} any more: it is not known "
+                "which offsets belong to its rows. Use another group, and begin where the rows end"
+            ) from error
+        return table
 
     def append(self, version: Any, group: str, rows: Rows, output: Tables | None) -> bool:
         """See :meth:`VersionedStore.append`."""
-        marks = {
-            name: value
-            for tp, row in rows.items()
-            for name, value in zip(_names(group, tp), (*row[:3], int(row.member)), strict=True)
-            if value is not None
-        }
+        marks = {}
+        for tp, row in rows.items():
+            names = _names(group, tp)
+            marks.update(zip(names[1:], (row.claim, row.generation, int(row.member)), strict=True))
+            if row.next is not None or version.transaction_version(names[0]) is not None:
+                marks[names[0]] = _NOTHING if row.next is None else row.next
         return delta_commits.append(version, marks, None if output is None else output.table())
 
     def output(self) -> Tables:
@@ -97,6 +134,15 @@ class DeltaStore(VersionedStore):
     def member_name(self, member: str) -> str:
         """A number of 63 bits: the table keeps numbers only."""
         return str(int.from_bytes(hashlib.sha256(member.encode()).digest()[:8], "big") >> 1)
+
+
+def _rows(version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
+    found = {}
+    for tp in tps:
+        values = [version.transaction_version(name) for name in _names(group, tp)]
+        if values[1] is not None:
+            found[tp] = Row(None if values[0] == _NOTHING else values[0], values[1], values[2], str(values[3]))
+    return found
 
 
 def _names(group: str, tp: TopicPartition) -> list[str]:

@@ -10,6 +10,9 @@ from typing import Any, Mapping
 
 log = logging.getLogger(__name__)
 
+# At most so many commits are looked at when a table is opened.
+_MOST = 1000
+
 
 def make_table(path: str, schema: Any, options: Mapping[str, str]) -> None:
     """Make the table unless it is there. Of several that make it at the same moment all find it afterwards."""
@@ -50,3 +53,17 @@ def append(version: Any, marks: Mapping[str, int], rows: Any) -> bool:
             raise
         return False
     return True
+
+
+def restores(version: Any, since: int) -> list[tuple[int, int | str]]:
+    """Which versions after ``since`` a RESTORE has made, the newest first, and what it has restored: a version, a time.
+
+    As far as the table's log says, and of the last thousand commits.
+    """
+    found: list[tuple[int, int | str]] = []
+    for commit in version.history(min(_MOST, version.version() - since)):
+        if commit.get("operation") == "RESTORE":
+            told = commit.get("operationParameters", {})
+            number = str(told.get("version") or "")
+            found.append((commit["version"], int(number) if number.isdecimal() else str(told.get("timestamp"))))
+    return found

@@ -27,7 +27,8 @@ class IcebergStore(VersionedStore):
 
     Offsets and claims are properties of the table (``managedconsumer.<group>.<topic>.<partition>``, with ``%2E`` for a
     dot of a name). Every change, a claim too, makes a snapshot of the branch ``main``, and the catalog refuses it if
-    another one came first.
+    another one came first. The snapshot's summary has what it has changed: a rollback takes rows back and leaves the
+    properties, and the offsets go back with the rows here.
     """
 
     def __init__(self, table: Any, *, patience_ms: int = 60_000, use_greenlets: bool = False) -> None:
@@ -52,7 +53,8 @@ class IcebergStore(VersionedStore):
     def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
         """See :meth:`VersionedStore.read`."""
         properties = version.metadata.properties
-        return {tp: Row(*json.loads(text)) for tp in tps if (text := _find(properties, group, tp)) is not None}
+        found = {tp: text for tp in tps if (text := _find(properties, group, tp)) is not None}
+        return {tp: _valid(version.metadata, _name(group, tp), text) for tp, text in found.items()}
 
     def append(self, version: Any, group: str, rows: Rows, output: Tables | None) -> bool:
         """See :meth:`VersionedStore.append`."""
@@ -60,8 +62,9 @@ class IcebergStore(VersionedStore):
         if table is None:  # a snapshot without rows: a change of properties alone does not conflict with other changes
             table = version.schema().as_arrow().empty_table()
         transaction = version.transaction()
-        transaction.set_properties({_name(group, tp): json.dumps(row) for tp, row in rows.items()})
-        transaction.append(table)
+        new = {_name(group, tp): json.dumps(row) for tp, row in rows.items()}
+        transaction.set_properties(new)
+        transaction.append(table, snapshot_properties=new)
         return iceberg_commits.commit(version, transaction)
 
     def output(self) -> Tables:
@@ -103,3 +106,21 @@ def _find(properties: Mapping[str, str], group: str, tp: TopicPartition) -> str 
             f"remove the property {old!r} when its owner has its own"
         )
     return found
+
+
+def _valid(metadata: Any, name: str, text: str) -> Row:
+    """The row of a property, whose next offset is that of the table's rows where these were rolled back."""
+    from pyiceberg.table.snapshots import ancestors_of
+
+    row = Row(*json.loads(text))
+    told = {
+        each.snapshot_id: each.summary.additional_properties.get(name) for each in metadata.snapshots if each.summary
+    }
+    if text not in told.values():  # of version 0.2.0, or the snapshot has expired
+        return row
+    current = metadata.snapshot_by_id(metadata.current_snapshot_id) if metadata.current_snapshot_id else None
+    line = [told.get(each.snapshot_id) for each in ancestors_of(current, metadata)]
+    if text in line:
+        return row
+    past = next((each for each in line if each is not None), None)
+    return row._replace(next=None if past is None else json.loads(past)[0])

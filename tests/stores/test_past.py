@@ -148,3 +148,71 @@ def test_other_changes_after_the_loss(shop: Shop) -> None:
     other.save(messages(6, 8, OTHER), kinds.write, group="g")
     assert shop.rows() == sorted([*range(30), *range(8)])
     assert shop.open().load("g", [TP, OTHER]) == {TP: 30, OTHER: 8}
+
+
+def restore(kind: str, where: str, rows: int) -> None:
+    """As an engineer puts a table back by its own means: to where it had so many rows."""
+    if kind == "delta":
+        from deltalake import DeltaTable
+
+        newest = DeltaTable(where).version()
+        for number in range(newest, -1, -1):
+            table = DeltaTable(where, version=number)
+            if table.to_pyarrow_table().num_rows == rows:
+                DeltaTable(where).restore(number)
+                return
+    else:
+        store: Any = kinds.open_store(kind, where)
+        table = store.look()
+        for snapshot in reversed(table.metadata.snapshots):
+            if table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows == rows:
+                table.manage_snapshots().rollback_to_snapshot(snapshot.snapshot_id).commit()
+                return
+    raise AssertionError("there was no such version")
+
+
+@pytest.fixture(params=[slow("delta"), slow("iceberg")])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[request.param])
+    yield Shop(request.param, str(tmp_path / "store"))
+
+
+@pytest.mark.parametrize("who", ["the owner", "a new process"])
+def test_a_table_that_was_put_back_takes_its_offsets_with_it(table: Shop, who: str) -> None:
+    """RESTORE of Delta and rollback of Iceberg put rows back, and neither transactions nor properties."""
+    store = table.store
+    store.claim("g", [TP, OTHER], 1, "m")
+    table.put("save", 0, 10)
+    store.save(messages(0, 5, OTHER), kinds.write, group="g")
+    table.put("save", 10, 20)
+    store.save(messages(5, 9, OTHER), kinds.write, group="g")
+    restore(table.kind, table.where, 15)
+    if who == "the owner":
+        with pytest.raises(StoreWentBackError):
+            table.put("save", 20, 30)
+    else:
+        table.store = store = table.open()
+    store.claim("g", [TP], 2, "m")  # and the other one later
+    assert store.load("g", [TP, OTHER]) == {TP: 10, OTHER: 5}
+    table.put("save", 10, 30)
+    store.claim("g", [OTHER], 2, "m")
+    assert store.claimed("g") == {TP: 30, OTHER: 5}
+    store.save(messages(5, 9, OTHER), kinds.write, group="g")
+    assert table.rows() == sorted([*range(30), *range(9)])
+    assert table.open().load("g", [TP, OTHER]) == {TP: 30, OTHER: 9}
+    restore(table.kind, table.where, 15)  # once more, to before the first one
+    fresh = table.open()
+    assert fresh.load("g", [TP, OTHER]) == {TP: 10, OTHER: 5}
+
+
+def test_a_table_that_was_put_back_to_before_all(table: Shop) -> None:
+    store = table.store
+    store.claim("g", [TP], 1, "m")
+    table.put("save", 0, 10)
+    restore(table.kind, table.where, 0)
+    with pytest.raises(StoreWentBackError) as raised:
+        table.put("save", 10, 20)
+    assert raised.value.next_offsets == {TP: None}
+    store.claim("g", [TP], 2, "m")
+    table.put("save", 0, 20)
+    assert table.rows() == list(range(20))
