@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.net.overdue import NEVER, SOON_S, overdue_after
 from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.runtime.waiting.lookout import AVAILABLE
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.protocol import schemas
 from tests.runtime.silent_proxy import SilentProxyBroker
@@ -155,3 +157,23 @@ def test_when_an_answer_is_overdue(
 ) -> None:
     monkeypatch.setattr("managedconsumer.runtime.net.overdue.SOON_S", SOON_S)
     assert overdue_after(api, body, slowest) == after
+
+
+@pytest.mark.skipif(not AVAILABLE, reason="threads of this system do not receive for themselves")
+def test_a_thread_that_receives_for_itself_gives_up_a_silent_connection(broker: SilentProxyBroker) -> None:
+    with KafkaClient(broker.bootstrap) as client:
+        consumer = SimpleConsumer(TOPIC, client.cluster, **_options(consumer_timeout_ms=30_000))
+        engine = consumer._session.engine
+        seen: list[bytes] = []
+        thread = threading.Thread(target=lambda: seen.extend(consumer.consume().value for _ in range(5)), daemon=True)
+        thread.start()
+        for number in range(4):  # small answers that find a thread that waits: it receives the next ones itself
+            until(lambda: engine.sitting or engine.lookout._watching)
+            broker.produce(TOPIC, [b"%d" % number], partition=0)
+            until(lambda number=number: len(seen) > number)  # type: ignore[misc]
+        until(lambda: engine.fetchers.lending.loans and engine.lookout._watching)
+        broker.silence_all()
+        broker.produce(TOPIC, [b"after"], partition=0)
+        until(lambda: seen[-1] == b"after", SOON + 5.0)
+        thread.join(10)
+        consumer.stop()
