@@ -115,7 +115,7 @@ class DeltaStore(VersionedStore):
 
     def append(self, version: Any, group: str, rows: Rows, output: Tables | None) -> bool:
         """See :meth:`VersionedStore.append`."""
-        marks = {}
+        marks: dict[str, int] = {}
         for tp, row in rows.items():
             names = _names(group, tp)
             marks.update(zip(names[1:], (row.claim, row.generation, int(row.member)), strict=True))
