@@ -8,7 +8,7 @@ from typing import Iterable, Iterator, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.stores.errors import AlreadyStoredError, FencedStoreError, StoreWentBackError
-from managedconsumer.stores.rows import Move, Row, Span
+from managedconsumer.stores.rows import NO_GROUP, Move, Row, Span
 from managedconsumer.structs import TopicPartition
 
 _Key = tuple[str, TopicPartition]
@@ -263,4 +263,20 @@ def _not_ours(
         return FencedStoreError(f"group {group}: {names} are not claimed by this store object, or not any more", tps)
     return FencedStoreError(
         f"group {group}: {names} were claimed by {row.member} in generation {row.generation}: nothing was stored", tps
+    )
+
+
+def outranked_by(group: str, refused: Mapping[TopicPartition, Row], generation: int, member: str) -> FencedStoreError:
+    """The error for a claim that the rows in ``refused`` outrank."""
+    tp, row = next(iter(refused.items()))
+    if generation == NO_GROUP:
+        return FencedStoreError(
+            f"group {group}: {tp.topic}-{tp.partition} belongs to {row.member}, a member of the group in generation "
+            f"{row.generation}; a consumer outside of the group cannot claim it. Use another name for its offsets",
+            tuple(refused),
+        )
+    return FencedStoreError(
+        f"group {group}: {tp.topic}-{tp.partition} was claimed by {row.member} in generation {row.generation}, so "
+        f"{member} cannot claim it in generation {generation}",
+        tuple(refused),
     )

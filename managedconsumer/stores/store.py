@@ -18,7 +18,7 @@ from managedconsumer.clock import Deadline
 from managedconsumer.logs import LogFields
 from managedconsumer.runtime.waiting.handlers import default_handler
 from managedconsumer.stores import attaching
-from managedconsumer.stores.claims import Claims, Held
+from managedconsumer.stores.claims import Claims, Held, outranked_by
 from managedconsumer.stores.errors import AlreadyStoredError, ConflictError, FencedStoreError, StoreWentBackError
 from managedconsumer.stores.micro_batches import check_size, micro_batch
 from managedconsumer.stores.rows import NO_GROUP, Move, Row, Span, below, outranks, spans_of, unstored
@@ -128,7 +128,7 @@ class Store(ABC):
             before = old
             refused = {tp: row for tp, row in old.items() if outranks(row, generation, member)}
             if refused and proof is None:
-                raise _outranked(group, refused, generation, member)
+                raise outranked_by(group, refused, generation, member)
             if refused and proof is not None:
                 proof(old)
             mine = {tp: Row(None, _number(old.get(tp)) + 1, generation, member) for tp in wanted}
@@ -347,9 +347,7 @@ class Store(ABC):
         error: Exception,
     ) -> None:
         """A commit has failed: ask the store how it ended. Returns if it counts, raises otherwise."""
-        if isinstance(
-            error, err.IllegalStateError
-        ):  # the block has done what it must not do, whoever has claimed since
+        if isinstance(error, err.IllegalStateError):  # the block has done what it must not do
             self._claims.owe(held, spans, unsure=True)
             raise error
         try:
@@ -391,18 +389,3 @@ def _partitions(tps: Iterable[TopicPartition]) -> list[TopicPartition]:
 
 def _shown(tps: Iterable[TopicPartition]) -> str:
     return ", ".join(f"{topic}-{number}" for topic, number in tps)
-
-
-def _outranked(group: str, refused: Mapping[TopicPartition, Row], generation: int, member: str) -> FencedStoreError:
-    tp, row = next(iter(refused.items()))
-    if generation == NO_GROUP:
-        return FencedStoreError(
-            f"group {group}: {tp.topic}-{tp.partition} belongs to {row.member}, a member of the group in generation "
-            f"{row.generation}; a consumer outside of the group cannot claim it. Use another name for its offsets",
-            tuple(refused),
-        )
-    return FencedStoreError(
-        f"group {group}: {tp.topic}-{tp.partition} was claimed by {row.member} in generation {row.generation}, so "
-        f"{member} cannot claim it in generation {generation}",
-        tuple(refused),
-    )

@@ -17,6 +17,7 @@ from managedconsumer.spark.claiming import LogClaiming
 from managedconsumer.spark.claims.log import ClaimLog, claimed
 from managedconsumer.spark.claims.places import log_at
 from managedconsumer.spark.ranges import OffsetRange, Ranges, StreamOffset
+from managedconsumer.spark.topics import Offsets
 from managedconsumer.structs import TopicPartition
 from tests.spark.test_claims import PLACES, T0, T1, place_for
 from tests.spark.test_claims import postgresql as postgresql
@@ -110,25 +111,32 @@ def test_others_have_claimed_since(place: Place) -> None:
     assert claimed(place.log()) == {T0: 25}
 
 
+def ran(claiming: LogClaiming, ranges: Ranges, data: str) -> Offsets:
+    """A batch is planned and done; where the query goes on."""
+    planned = StreamOffset(ranges, data=data)
+    claiming.planned(planned)
+    return claiming.done(planned, {tp: entry.stop for tp, entry in ranges.items()}, here=True)
+
+
 def test_a_query_goes_back_with_its_log(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    claiming = LogClaiming(place.log())
-    assert claiming.done(StreamOffset(batch(0, 10), data="a"), {T0: 10}, here=True) == {T0: 10}
+    claiming = LogClaiming(place.log(), lambda: "driver")
+    assert ran(claiming, batch(0, 10), "a") == {T0: 10}
     put_back = place.keep()
-    assert claiming.done(StreamOffset(batch(10, 20), data="b"), {T0: 20}, here=True) == {T0: 20}
+    assert ran(claiming, batch(10, 20), "b") == {T0: 20}
     put_back()
     with caplog.at_level("WARNING"):
-        assert claiming.done(StreamOffset(batch(20, 30), data="c"), {T0: 30}, here=True) == {T0: 10}
+        assert ran(claiming, batch(20, 30), "c") == {T0: 10}
     assert "views-0 from 20 to 10" in caplog.text
 
 
 def test_a_log_that_has_lost_a_partition_is_told(place: Place) -> None:
     """Where nothing is claimed the next claim would be the first: what lies before it would count for nothing."""
-    claiming = LogClaiming(place.log())
+    claiming = LogClaiming(place.log(), lambda: "driver")
     other: Ranges = {TopicPartition("other", 0): OffsetRange(0, 1)}
     assert place.log().claim(other, "o")
     put_back = place.keep()
-    claiming.done(StreamOffset(batch(0, 10), data="a"), {T0: 10}, here=True)
+    ran(claiming, batch(0, 10), "a")
     put_back()
     with pytest.raises(ConfigurationError, match="the claims of views-0 up to offset 10 are gone"):
-        claiming.done(StreamOffset(batch(10, 20), data="b"), {T0: 20}, here=True)
+        ran(claiming, batch(10, 20), "b")
     assert claimed(place.log()) == {TopicPartition("other", 0): 1}
