@@ -33,7 +33,7 @@ _MOST_BYTES = 1 << 20
 _MOST_OFFSETS = 1 << 40
 # How many unfinished offsets a map that is read may have. Whoever may commit for the group writes what it likes: 1,300
 # characters can stand for eight million, which is 400 MB as numbers.
-_MOST_UNFINISHED = 1 << 17
+_MOST_UNFINISHED = 1 << 16
 
 
 class OffsetMap(NamedTuple):
