@@ -42,6 +42,14 @@ class OffsetResetStrategy:
     NONE = 0
 
 
+class OffsetAndTimestamp(NamedTuple):
+    """kafka-python's answer of ``offsets_for_times``: a message's offset, timestamp (ms since 1970), leader epoch."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
 class Generation(NamedTuple):
     """One round of a group as this member knows it: the round's number, our member id, the chosen assignor."""
 

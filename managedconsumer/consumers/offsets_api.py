@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Literal, Mapping, overload
+from typing import Any, Iterable, Literal, Mapping, overload
 
 from managedconsumer import errors as err
 from managedconsumer.compat.private import PykafkaNames
+from managedconsumer.config import check_int
 from managedconsumer.consumers.insight import Health, ProgressTable, page_of, stuck, unplaced
 from managedconsumer.consumers.running import RunningAPI
 from managedconsumer.consumers.session import Session
@@ -15,7 +16,7 @@ from managedconsumer.fetch.stuck import DEAD_AFTER_S, STUCK_AFTER_S
 from managedconsumer.offset_convention import next_offset_of, target_of
 from managedconsumer.runtime.engine.pending import Commit
 from managedconsumer.runtime.waiting.handlers import Handler
-from managedconsumer.structs import OffsetAndMetadata, OffsetResetStrategy, TopicPartition
+from managedconsumer.structs import OffsetAndMetadata, OffsetAndTimestamp, OffsetType, TopicPartition
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import __impl__
 
@@ -268,7 +269,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         session, engine = self._session, self._session.engine
         session.require_running()
         tps = session.assigned()
-        ends = engine.offsets.list_offsets(dict.fromkeys(tps, OffsetResetStrategy.LATEST), _PATIENCE)
+        ends = engine.offsets.list_offsets(dict.fromkeys(tps, OffsetType.LATEST), _PATIENCE)
         engine.positions.resolve(_PATIENCE)
         lags = {}
         for tp, end in ends.items():
@@ -279,6 +280,44 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
             if position is not None:
                 lags[session.key(tp)] = max(0, end.offset - position)
         return lags
+
+    def beginning_offsets(self, partitions: Iterable[Any]) -> dict[Any, int]:
+        """The first offset of each partition's log; kafka-python's name. Asks the brokers, for 30 s at most.
+
+        ``partitions``: any of the topics that this consumer reads, held or not. Keyed as the offset dicts. Positions
+        stay.
+        """
+        return self._ends(partitions, OffsetType.EARLIEST)
+
+    def end_offsets(self, partitions: Iterable[Any]) -> dict[Any, int]:
+        """The next offset that each log will have; with "read_committed" that of the first open transaction.
+
+        Otherwise like :meth:`beginning_offsets`.
+        """
+        return self._ends(partitions, OffsetType.LATEST)
+
+    def _ends(self, partitions: Iterable[Any], which: int) -> dict[Any, int]:
+        session = self._session
+        session.require_running()
+        found = session.positioning.look_up({session.accept(each): which for each in partitions})
+        return {session.key(tp): offset for tp, offset in found.items()}
+
+    def offsets_for_times(self, timestamps: Mapping[Any, int]) -> dict[Any, OffsetAndTimestamp | None]:
+        """The first message at or after each time (ms since 1970) by partition, None where there is none.
+
+        kafka-python's call; keyed as the offset dicts. To go there: ``seek(partition, found.offset)``.
+        """
+        session = self._session
+        session.require_running()
+        asked = {session.accept(key): check_int("timestamps", ms, 0, "ms") for key, ms in timestamps.items()}
+        answers = session.engine.offsets.list_offsets(asked, _PATIENCE, lambda: session.engine.closing)
+        found: dict[Any, OffsetAndTimestamp | None] = {}
+        for tp, answer in answers.items():
+            if answer.error is not None:
+                raise answer.error
+            there = OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
+            found[session.key(tp)] = there if answer.offset >= 0 else None
+        return found
 
     def progress(self) -> ProgressTable:
         """How far each partition is, keyed as the offset dicts. Asks no broker and never blocks on one; thread-safe.
