@@ -27,6 +27,8 @@ EXPLICIT = Patience(1.0, strict=False, through_rebalances=True, pauses=(0.005, 0
 class Coordinator:
     """Takes every commit, or answers with ``codes`` first."""
 
+    era = 0
+
     def __init__(self) -> None:
         self.sent: list[tuple[int, dict[int, int]]] = []
         self.codes: list[int] = []
@@ -42,7 +44,7 @@ class Coordinator:
         parts = [{"partition_index": number, "error_code": code} for number in offsets]
         return {"topics": [{"name": "t", "partitions": parts}]}
 
-    def lost(self, _reason: str) -> None: ...
+    def lost(self, _reason: str, _era: int | None = None) -> None: ...
 
 
 class Member:

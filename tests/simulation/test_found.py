@@ -45,6 +45,8 @@ def _state(position: int, finished: int) -> TopicPartitionState:
 class _Coordinator:
     """Says "try again" to the first commit, and while that one waits lets something else happen."""
 
+    era = 0
+
     def __init__(self) -> None:
         self.sent: list[int] = []
         self.meanwhile: Callable[[], None] = lambda: None
