@@ -1,4 +1,4 @@
-"""Errors about logs that are not what their reader expects.  Users import them from ``managedconsumer.errors``."""
+"""Errors about logs and messages that are not as expected.  Users import them from ``managedconsumer.errors``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ class LogTruncationError(KafkaException):
         )
 
 
+class MessageFailedError(KafkaException):
+    """A message failed for good and there is no ``on_dead``: ``run()`` has ended, and has committed what was done.
+
+    ``message`` is the message, the cause (``__cause__``) what the handler raised.
+    """
+
+    def __init__(self, text: str = "", message: object = None) -> None:
+        super().__init__(text)
+        self.message = message
+
+
 class RecordsNotSentError(KafkaException):
     """A broker answers without records although its log goes on: from ``offset`` up to the log's ``end``.
 
@@ -44,5 +55,5 @@ class RecordsNotSentError(KafkaException):
         )
 
 
-for _cls in (LogTruncationError, RecordsNotSentError):
+for _cls in (LogTruncationError, MessageFailedError, RecordsNotSentError):
     _cls.__module__ = "managedconsumer.errors"

@@ -18,6 +18,7 @@ from managedconsumer._error_base import SaslAuthenticationError as SaslAuthentic
 from managedconsumer._error_base import UnknownErrorCode as UnknownErrorCode
 from managedconsumer._error_base import error_for_code as error_for_code
 from managedconsumer._error_logs import LogTruncationError as LogTruncationError
+from managedconsumer._error_logs import MessageFailedError as MessageFailedError
 from managedconsumer._error_logs import RecordsNotSentError as RecordsNotSentError
 
 # --- pykafka's exceptions that are no error codes ---
@@ -105,6 +106,10 @@ class IllegalStateError(KafkaException):
     """The call does not fit the object's state, such as two ways of subscribing at once."""
 
 
+class ConcurrentUseError(IllegalStateError):
+    """``run()`` goes on and takes all messages of the consumer: nobody else can have one, and no other run begins."""
+
+
 class ConfigurationError(KafkaException, ValueError):
     """An argument is wrong; the text names the argument, the value and what is allowed."""
 
@@ -132,17 +137,6 @@ class DeserializerError(KafkaException):
     """
 
     def __init__(self, text: str, message: object = None) -> None:
-        super().__init__(text)
-        self.message = message
-
-
-class MessageFailedError(KafkaException):
-    """A message failed for good and there is no ``on_dead``: ``run()`` has ended, and has committed what was done.
-
-    ``message`` is the message, the cause (``__cause__``) what the handler raised.
-    """
-
-    def __init__(self, text: str = "", message: object = None) -> None:
         super().__init__(text)
         self.message = message
 

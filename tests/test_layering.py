@@ -30,6 +30,7 @@ ROWS = [
         "clock",
         "config",
         "logs",
+        "results",
         "offset_convention",
         "shown",
         "typed_options",

@@ -8,13 +8,16 @@ A message is in the hand of the task that asked for it. Several tasks may read o
 
 from __future__ import annotations
 
-from typing import Any, Callable, Coroutine
+from functools import partial
+from typing import Any, Callable, Coroutine, TypeVar
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.engine.state import Task
 from managedconsumer.runtime.waiting import owners
 from managedconsumer.wire.records import Message
+
+T = TypeVar("T")
 
 # How long (seconds) a task waits at most before it looks for itself, and how often it looks whether a stop is through.
 _NAP = 0.5
@@ -68,25 +71,45 @@ class AsyncReader:
 
     async def _get(self, who: int) -> Message | None:
         """The next message for the task ``who``; None after the time-out without one."""
+        who = who or self._task_number() or self._engine.handler.ident()
+        take = self._engine.collector.take_for_task
+        while (message := await self._take(take, who, self._timeout)) is not None:
+            if self._deserialize(message, who):
+                break
+        return message
+
+    async def batch(self, limit: int, timeout: float | None, usable: Callable[..., list[Message]]) -> list[Message]:
+        """What is there for the calling task, up to ``limit`` messages; empty after ``timeout`` seconds without one.
+
+        ``usable(messages, who)`` applies the deserializer, and gives those that are not skipped.
+        """
+        who = self._task_number() or self._engine.handler.ident()
+        owners.acting.set(who)
+        take = partial(self._engine.collector.take_many, limit=limit)
+        while messages := await self._take(take, who, timeout):
+            if good := usable(messages, who):
+                return good
+        return []
+
+    async def _take(self, take: Callable[[int], T | None], who: int, timeout: float | None) -> T | None:
+        """What ``take(who)`` gives as soon as there is something; None after ``timeout`` seconds."""
         import asyncio
 
         engine, loop = self._engine, asyncio.get_running_loop()
-        who = who or self._task_number() or engine.handler.ident()
         engine.consume_on(loop)
-        end = None if self._timeout is None else loop.time() + self._timeout
+        end = None if timeout is None else loop.time() + timeout
         while True:
             while engine.stopping and not engine.closing:  # the listener's last callback needs this loop
                 await asyncio.sleep(_SLICE)
             try:
-                message, task = self._attempt(who)
+                taken, task = self._attempt(take, who)
             except err.CorruptRecordError as error:
                 self._decide_corrupt(error)
                 continue
             if task is not None:
                 await self._run_task(task)
-            elif message is not None:
-                if self._deserialize(message, who):
-                    return message
+            elif taken:
+                return taken
             elif engine.stop_wanted:
                 await asyncio.to_thread(self._stop, None)
                 raise err.ConsumerStoppedException("the consumer was stopped")
@@ -96,13 +119,13 @@ class AsyncReader:
                     return None
                 await engine.news.wait(left)
 
-    def _attempt(self, who: int) -> tuple[Message | None, Task | None]:
+    def _attempt(self, take: Callable[[int], T | None], who: int) -> tuple[T | None, Task | None]:
         """Look without waiting. A ``stop()`` in a signal handler that interrupts it follows when this has come back."""
         engine = self._engine
         me = engine.handler.ident()
         engine.inside.add(me)
         try:
-            return engine.attempt(engine.collector.take_for_task, who)
+            return engine.attempt(take, who)
         finally:
             engine.inside.discard(me)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Callable, Protocol
 
+from managedconsumer.results import check_result
+
 log = logging.getLogger(__name__)
 
 
@@ -75,7 +77,7 @@ class Future:
             except IndexError:  # another thread may take them too
                 return
             try:
-                call(self)
+                check_result("a callback of a future", call(self))
             except Exception:
                 log.exception("a callback of a future raised")
 

@@ -122,15 +122,32 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         else:
             pairs = self._pairs("commit_offsets", partition_offsets)
             offsets = {tp: next_offset_of(value, f"commit_offsets, {tp.topic}-{tp.partition}") for tp, value in pairs}
-        options = self._session.options
-        patience = explicit_patience(options.offsets_commit_max_retries, options.offsets_channel_backoff_ms)
-        commit = self._commit(offsets, patience, wait)
+        commit = self._commit(offsets, self._patience, wait)
         if not wait:
             return commit
+        self._end(commit)
+        return None
+
+    def _end(self, commit: Commit) -> None:
         if not commit.wait(_STOP_PATIENCE):  # a stop is wanted that follows when a callback has come back
             self._session.committer.end_wait(commit)
         commit.result()
-        return None
+
+    async def commit(self, partition_offsets: Any = None) -> None:
+        """:meth:`commit_offsets` on an event loop, which goes on meanwhile; raises the same.
+
+        ``None``: what was handed out, what the calling task has in hand included.
+        """
+        import asyncio
+
+        commit = self.commit_offsets(partition_offsets, wait=False)
+        await asyncio.to_thread(self._session.committer.wait_for, commit, self._patience)
+        await asyncio.to_thread(self._end, commit)
+
+    @property
+    def _patience(self) -> Patience:
+        options = self._session.options
+        return explicit_patience(options.offsets_commit_max_retries, options.offsets_channel_backoff_ms)
 
     def _commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, patience: Patience, wait: bool

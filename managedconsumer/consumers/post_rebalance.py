@@ -9,6 +9,7 @@ from typing import Any, Callable, Mapping
 
 from managedconsumer.consumers.session import Session
 from managedconsumer.offset_convention import target_of
+from managedconsumer.results import check_result
 from managedconsumer.runtime.engine.user_code import blame
 from managedconsumer.structs import OffsetType, TopicPartition
 
@@ -32,6 +33,7 @@ class PostRebalance:
             return
         try:
             answer = self._callback(consumer, old, dict(new))
+            check_result("post_rebalance_callback", answer)
             if answer:
                 self._session.move(self._targets(answer, new))
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything

@@ -11,6 +11,7 @@ from managedconsumer.config import check_int, wrong_value
 from managedconsumer.consumers.aio import AsyncReader
 from managedconsumer.consumers.session import Session
 from managedconsumer.consumers.stopping import LifeAPI
+from managedconsumer.results import UnusedResultError, check_plain, check_result
 from managedconsumer.runtime.engine.user_code import blame
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import FastPath, Message, arrow
@@ -151,6 +152,18 @@ class ReadingAPI(LifeAPI, FastPath):
         timeout = None if timeout_ms < 0 else timeout_ms / 1000.0
         return AsyncReader(self._session.engine, timeout, self._deserialize, self._decide_corrupt, self._stop_now)
 
+    async def consume_batch_async(self, max_messages: int = 500, timeout_ms: int = 1000) -> list[Message]:
+        """:meth:`consume_batch` on an event loop, which goes on meanwhile; raises the same.
+
+        The batch is in the hand of the calling task, and finished when that asks again.
+        """
+        limit = check_int("max_messages", max_messages)
+        timeout_ms = check_int("timeout_ms", timeout_ms, 0, "ms", also=(-1,))
+        usable = (
+            self._deserialize_all if self._session.options.deserializer is not None else lambda messages, _: messages
+        )
+        return await self.__aiter__().batch(limit, None if timeout_ms < 0 else timeout_ms / 1000.0, usable)
+
     def _deserialize(self, message: Message, who: int | None = None, batch: Sequence[Message] = ()) -> bool:
         """Apply the deserializer; False: skip the message. Raising leaves the position before it.
 
@@ -183,17 +196,22 @@ class ReadingAPI(LifeAPI, FastPath):
             self._session.engine.push_back(waiting or [message], who)
             raise
 
-    def _deserialize_all(self, messages: list[Message]) -> list[Message]:
-        """What comes before the first that cannot be used; raises where that is nothing."""
+    def _deserialize_all(self, messages: list[Message], who: int | None = None) -> list[Message]:
+        """What comes before the first that cannot be used; raises where that is nothing.
+
+        ``who`` has them in hand (None: the calling thread).
+        """
         good: list[Message] = []
         for index, message in enumerate(messages):
             raw = message.value, message.partition_key
             try:
-                if self._deserialize(message, batch=messages):
+                if self._deserialize(message, who, messages):
                     good.append(message)
             except BaseException as error:
                 message.value, message.partition_key = raw
-                self._session.engine.push_back(messages[index:])  # a signal came here; otherwise they are back already
+                self._session.engine.push_back(
+                    messages[index:], who
+                )  # a signal came here; otherwise they are back already
                 if not good:
                     raise
                 if not isinstance(error, Exception):  # Ctrl-C: what is good is delivered first
@@ -211,10 +229,17 @@ class ReadingAPI(LifeAPI, FastPath):
     def _decide(self, error: Exception, message: Message | None) -> str:
         """What to do about a message that cannot be read: "raise" or "skip"."""
         policy = self._session.options.on_error
+        if message is not None:  # a deserializer that can never work is no reason to skip all messages
+            try:
+                check_plain("the deserializer", self._session.options.deserializer)
+            except UnusedResultError as failure:
+                self._say_where(failure, "the deserializer", message)
+                raise failure from error
         if not callable(policy):
             return policy
         try:
             decision = policy(error, message)
+            check_result("on_error", decision)
         except Exception as failure:
             self._say_where(failure, "on_error", error if message is None else message)
             raise

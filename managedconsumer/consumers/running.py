@@ -12,7 +12,9 @@ from managedconsumer.consumers.reading import ReadingAPI
 from managedconsumer.consumers.session import Session
 from managedconsumer.consumers.signals import stop_on_signals
 from managedconsumer.processing.values import PARTITION, Plan, Retry, RunSummary, plan_of
-from managedconsumer.runtime.running.run import Calls, MovedOn, Run, keep, let_go
+from managedconsumer.runtime.running.calls import Calls, MovedOn
+from managedconsumer.runtime.running.keeping import keep, let_go
+from managedconsumer.runtime.running.run import Run
 from managedconsumer.runtime.running.tasks import TaskRun
 from managedconsumer.runtime.running.threads import ThreadRun
 from managedconsumer.values import NamedTuple
@@ -22,12 +24,23 @@ if TYPE_CHECKING:
     from managedconsumer.observe.tracing import Tracing
 
 _KINDS = ("threads", "greenlets", "asyncio")
-# How often (seconds) run() commits, unless auto_commit_enable and its interval say something else.
-_COMMIT_EVERY = 1.0
 # How often (seconds) the progress line is written.
 _PROGRESS_EVERY = 0.5
 # How much longer (seconds) than its grace a run may take to end before a stop() in another thread goes on without it.
 _PATIENCE = 15.0
+
+
+class _Times(NamedTuple):
+    """Both in seconds: how long what runs may take at the end, and how often it is committed."""
+
+    grace: float
+    commit: float
+
+
+def _times(grace_ms: Any, commit_ms: Any) -> _Times:
+    return _Times(
+        check_int("grace_ms", grace_ms, 0, "ms") / 1000.0, check_int("commit_ms", commit_ms, 1, "ms") / 1000.0
+    )
 
 
 class _Parts(NamedTuple):
@@ -39,7 +52,7 @@ class _Parts(NamedTuple):
     stop_now: Callable[[float | None], Any]
     #: Raises for a batch that cannot be read, unless the user wants it skipped.
     decide_corrupt: Callable[[err.CorruptRecordError], None]
-    #: See :class:`~managedconsumer.runtime.running.run.Calls`.
+    #: See :class:`~managedconsumer.runtime.running.calls.Calls`.
     deserialize: Callable[[Message], bool] | None
     moved_on: MovedOn | None
 
@@ -72,15 +85,16 @@ class RunningAPI(ReadingAPI):
         on_dead: Callable[[Message, BaseException], Any] | None = None,
         max_in_flight: int = 1000,
         grace_ms: int = 10000,
+        commit_ms: int = 1000,
         signals: bool = True,
         progress: bool = False,
         tracer: Any = None,
     ) -> RunSummary:
         """Call ``handler(message)`` for every message, in ``workers`` threads or greenlets, until an end is wanted.
 
-        A message is processed when its handler has returned. What is processed is committed once a second (with
-        ``auto_commit_enable`` every ``auto_commit_interval_ms``), before partitions are given up, and at the end; what
-        was finished out of order is remembered beside the commit, so nobody works on it again.
+        A message is processed when its handler has returned. What is processed is committed every ``commit_ms`` (also
+        with ``auto_commit_enable``), before partitions are given up, and at the end; what was finished out of order is
+        remembered beside the commit, so nobody works on it again.
 
         ``order``: ``"key"`` (messages of one key one after the other; those without a key in any order),
         ``"partition"`` or ``"none"``. ``batch=(max_messages, max_ms)``: ``handler(list)``, of one key or partition
@@ -95,8 +109,9 @@ class RunningAPI(ReadingAPI):
         runs has ``grace_ms`` to finish, that is committed, and the consumer stops. Returns what was done.
 
         Raises MessageFailedError for the first message that fails for good without ``on_dead``, what ``on_dead``
-        raises, and what ends a consumer. IllegalStateError if the consumer runs a handler already, TypeError or
-        ConfigurationError for bad arguments.
+        raises, and what ends a consumer; TypeError when the handler or ``on_dead`` returns an awaitable or a generator,
+        which nobody awaits here. ConcurrentUseError if the consumer runs a handler already, TypeError or
+        ConfigurationError for bad arguments. While it goes on, ``consume()`` and iteration raise ConcurrentUseError.
         """
         if check_choice("on", on, _KINDS) == "asyncio":
             import asyncio
@@ -111,6 +126,7 @@ class RunningAPI(ReadingAPI):
                     on_dead=on_dead,
                     max_in_flight=max_in_flight,
                     grace_ms=grace_ms,
+                    commit_ms=commit_ms,
                     signals=signals,
                     progress=progress,
                     tracer=tracer,
@@ -123,7 +139,8 @@ class RunningAPI(ReadingAPI):
         plan = self._plan(plan_of(order, max_in_flight, batch, retry))
         if tracer is not None and callable(handler):
             handler = self._tracing(tracer).around(handler)
-        return _Running(self._parts(), plan, handler, on_dead, workers, grace_ms, signals, progress).in_threads()
+        times = _times(grace_ms, commit_ms)
+        return _Running(self._parts(), plan, handler, on_dead, workers, times, signals, progress).in_threads()
 
     async def run_async(
         self,
@@ -136,20 +153,24 @@ class RunningAPI(ReadingAPI):
         on_dead: Callable[[Message, BaseException], Any] | None = None,
         max_in_flight: int = 1000,
         grace_ms: int = 10000,
+        commit_ms: int = 1000,
         signals: bool = True,
         progress: bool = False,
         tracer: Any = None,
     ) -> RunSummary:
         """:meth:`run` on the event loop that runs: up to ``workers`` calls of the coroutine ``handler`` at a time.
 
-        ``on_dead`` may be a coroutine function. A task that is cancelled ends the run without its grace.
+        ``on_dead`` may be a coroutine function. A task that is cancelled ends the run without its grace: what runs is
+        cancelled, what is finished is committed. A CancelledError of something that the handler waits for is a failure
+        of the message.
         """
         if not _is_coroutine_function(handler):
             raise wrong_kind("handler", handler, "a coroutine function")
         plan = self._plan(plan_of(order, max_in_flight, batch, retry))
         if tracer is not None:
             handler = self._tracing(tracer).around_async(handler)
-        return await _Running(self._parts(), plan, handler, on_dead, workers, grace_ms, signals, progress).in_tasks()
+        times = _times(grace_ms, commit_ms)
+        return await _Running(self._parts(), plan, handler, on_dead, workers, times, signals, progress).in_tasks()
 
     def _tracing(self, tracer: Any) -> Tracing:
         from managedconsumer.observe.tracing import Tracing  # most runs have no spans
@@ -196,7 +217,7 @@ class _Running:
         handler: Any,
         on_dead: Any,
         workers: Any,
-        grace_ms: Any,
+        times: _Times,
         signals: Any,
         progress: Any,
     ) -> None:
@@ -205,11 +226,13 @@ class _Running:
         self._consumer = consumer
         self._session = session = consumer.session
         self._engine = session.engine
-        self._grace = check_int("grace_ms", grace_ms, 0, "ms") / 1000.0
+        self._grace, self._commit_every = times
         self._signals = check_bool("signals", signals)
         shown = check_bool("progress", progress) and sys.stderr.isatty()
         self._shown = self._engine.handler.now() if shown else None
-        calls = Calls(handler, check_callable("on_dead", on_dead), consumer.deserialize, consumer.moved_on)
+        on_dead = check_callable("on_dead", on_dead)
+        fields = self._engine.log_fields
+        calls = Calls(handler, on_dead, consumer.deserialize, consumer.moved_on, plan.retry, fields)
         self._run = Run(self._engine, plan, calls, check_int("workers", workers))
         self._reason = "stopped"
         self._ended = self._engine.handler.Event()
@@ -272,30 +295,52 @@ class _Running:
             with ExitStack() as stack:
                 self._watch_signals(stack)
                 driver.start()
+                grace = self._grace
                 try:
                     await driver.consume(self._show)
+                except asyncio.CancelledError:
+                    grace = 0.0
+                    raise
                 finally:
-                    await driver.drain(self._grace)
+                    await driver.drain(grace)
         except BaseException as error:  # noqa: BLE001 - it is raised when all is committed
             problem = error
         self._engine.check_process()  # a handler has forked, and this is the child: the loop is the parent's, too
         try:
             self._run.abandon()
-            await asyncio.shield(asyncio.to_thread(self._consumer.stop_now, self._engine.stop_timeout))
+            problem = await self._stopped() or problem
         finally:
-            await driver.join()
-            self._over()
+            try:
+                await driver.join()
+            finally:
+                self._over()
         return self._result(problem)
+
+    async def _stopped(self) -> BaseException | None:
+        """Stop the consumer. A task that is cancelled meanwhile waits for that all the same, and gets its error back.
+
+        Otherwise the commit at the end would go on without the run, which knows what is finished.
+        """
+        import asyncio
+
+        cancelled = None
+        stop = asyncio.ensure_future(asyncio.to_thread(self._consumer.stop_now, self._engine.stop_timeout))
+        while not stop.done():
+            try:
+                await asyncio.shield(stop)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        stop.result()
+        return cancelled
 
     # -- parts of both ----------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         keep(self._run)
-        session, options = self._session, self._session.options
+        session = self._session
         session.running = self
-        seconds = options.auto_commit_interval_ms / 1000.0 if options.auto_commit_enable else _COMMIT_EVERY
         if session.group is not None:
-            session.committer.follow(self._run.finished, seconds)
+            session.committer.follow(self._run, self._commit_every)
 
     def _watch_signals(self, stack: ExitStack) -> None:
         if self._signals:

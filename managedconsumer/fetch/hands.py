@@ -22,6 +22,9 @@ RUN = -2
 class Keeper(Protocol):
     """A ``run()`` that goes on: it knows which of what it has taken is finished. The consumer's lock is held."""
 
+    def take_in(self, who: int) -> Any:
+        """The one way to messages while it goes on."""
+
     def settle(self) -> None:
         """Bring the hand of ``RUN`` up to date."""
 
@@ -114,6 +117,11 @@ class Hands(dict[int, Hand]):
         self.pop(who, None)
 
     # -- run() ----------------------------------------------------------------------------------------
+
+    def settle_kept(self) -> None:
+        """Take note of what ``run()`` has finished."""
+        if self.keeper is not None:
+            self.keeper.settle()
 
     def adopt(self, who: int) -> None:
         """What ``who`` has in hand is ``run()``'s from here on."""

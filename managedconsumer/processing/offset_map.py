@@ -4,13 +4,16 @@ The committed offset says that everything before it is finished. With several wo
 *not* finished between the committed offset and ``top``. It stands in the JSON that pykafka writes as metadata, under
 a name of its own, so that programs that read the others go on.
 
-Offsets mean something in one log only. So the map names its log: the topic's id, and the leader epoch of the record
-before ``top``. What has the same offset and was written under a later epoch is another record, which nobody has seen.
+Offsets mean something in one log only. So the map names its log: the topic's id and the partition, and the leader
+epoch of the record before ``top``. What has the same offset and was written under a later epoch is another record,
+which nobody has seen. A map also means something beside one committed offset only, and tools that move a group's offset
+keep the metadata. So the map has a checksum of itself and of that offset.
 
-The text: the version ``2``, the kind, and bytes in base 85 (no quotes, no backslash). They begin with the epoch + 1 (a
-varint) and the id (8 bytes). Kinds: ``g`` (varints: the length up to ``top``, then the number of finished offsets
-before each unfinished one) and ``b`` (that length, then a bitmap of what is unfinished); ``G`` and ``B`` are the same
-deflated. The shortest is written.
+The text: the version ``3``, the kind, and bytes in base 85 (no quotes, no backslash). They begin with the checksum (4
+bytes), a varint (twice the epoch + 1, and one more if the log is known) and the log (8 bytes, if it is known). Kinds:
+``g`` (varints: the length up to ``top``, then the number of finished offsets before each unfinished one) and ``b`` (the
+length, then a bitmap of what is unfinished); ``G`` and ``B`` are the same deflated. The shortest is written. Version 2
+(managedconsumer 0.2.0) had no checksum: it may belong to another offset, so it is not believed.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ from managedconsumer.values import NamedTuple
 #: What Kafka's brokers take as metadata by default (``offset.metadata.max.bytes``).
 LIMIT = 4096
 _NAME = "finished"
-_VERSION = "2"
+_VERSION = "3"
+_SUM_BYTES = 4
 _ID_BYTES = 8
-_NO_ID = bytes(_ID_BYTES)
 # What a text may become when it is inflated, and how long a map can be: far more than is ever written.
 _MOST_BYTES = 1 << 20
 _MOST_OFFSETS = 1 << 40
@@ -73,9 +76,12 @@ class OffsetMap(NamedTuple):
         return end is None or end >= self.top
 
 
-def log_id(topic_id: bytes | None) -> bytes:
-    """As much of a topic's id as a map has; empty if there is none (before Kafka 2.8)."""
-    return (topic_id or b"")[:_ID_BYTES]
+def log_id(topic_id: bytes | None, partition: int) -> bytes:
+    """What a map has of a topic's id, mixed with the partition; empty if there is no id (before Kafka 2.8)."""
+    if not topic_id:
+        return b""
+    mixed = int.from_bytes(topic_id[:_ID_BYTES], "big") ^ partition
+    return mixed.to_bytes(_ID_BYTES, "big")
 
 
 def encode(known: OffsetMap, base: int) -> str:
@@ -84,17 +90,17 @@ def encode(known: OffsetMap, base: int) -> str:
     if known.top <= base or len(unfinished) == known.top - base:
         return ""
     head = bytearray()
-    _put(head, known.epoch + 1)
-    head += known.log or _NO_ID
+    _put(head, 2 * (known.epoch + 1) + bool(known.log))
+    head += known.log
     _put(head, known.top - base)
     gaps = bytearray(head)
     before = base
     for offset in unfinished:
         _put(gaps, offset - before)
         before = offset + 1
-    found = {"g": bytes(gaps)}
+    found = {"g": _sealed(bytes(gaps), base)}
     if known.top - base <= 8 * _MOST_BYTES // 16:
-        found["b"] = bytes(head) + _bitmap(unfinished, base, known.top)
+        found["b"] = _sealed(bytes(head) + _bitmap(unfinished, base, known.top), base)
     for kind, raw in list(found.items()):
         found[kind.upper()] = zlib.compress(raw, 6)
     kind = min(found, key=lambda each: len(found[each]))
@@ -102,7 +108,7 @@ def encode(known: OffsetMap, base: int) -> str:
 
 
 def decode(text: str, base: int) -> OffsetMap | None:
-    """What :func:`encode` has written for a commit of ``base``; None for anything else, of whomever it is."""
+    """What :func:`encode` has written for a commit of ``base``; None for anything else, whoever has written it."""
     if len(text) < 3 or text[0] != _VERSION or text[1] not in "gGbB":
         return None
     try:
@@ -112,8 +118,12 @@ def decode(text: str, base: int) -> OffsetMap | None:
             raw = inflate.decompress(raw, _MOST_BYTES)
             if inflate.unconsumed_tail or not inflate.eof:
                 return None
-        epoch, place = _get(raw, 0)
-        log, place = raw[place : place + _ID_BYTES], place + _ID_BYTES
+        if raw[:_SUM_BYTES] != _sum_of(raw[_SUM_BYTES:], base):
+            return None
+        epoch, place = _get(raw, _SUM_BYTES)
+        epoch, has_log = epoch >> 1, epoch & 1
+        end = place + has_log * _ID_BYTES
+        log, place = raw[place:end], end
         length, place = _get(raw, place)
         top = base + length
         unfinished = _of_bitmap(raw[place:], base) if text[1] in "bB" else _of_gaps(raw, place, base)
@@ -121,7 +131,15 @@ def decode(text: str, base: int) -> OffsetMap | None:
         return None
     if not 0 < length <= _MOST_OFFSETS or (unfinished and unfinished[-1] >= top):
         return None
-    return OffsetMap(tuple(unfinished), top, epoch - 1, b"" if log == _NO_ID else log)
+    return OffsetMap(tuple(unfinished), top, epoch - 1, log)
+
+
+def _sum_of(raw: bytes, base: int) -> bytes:
+    return zlib.crc32(raw, zlib.crc32(b"%d" % base)).to_bytes(_SUM_BYTES, "big")
+
+
+def _sealed(raw: bytes, base: int) -> bytes:
+    return _sum_of(raw, base) + raw
 
 
 def with_map(metadata: str, text: str) -> str:
@@ -129,9 +147,17 @@ def with_map(metadata: str, text: str) -> str:
     return f'{metadata[:-1]}, "{_NAME}": "{text}"}}' if text else metadata
 
 
-def room_for_map(metadata: str) -> int:
-    """How long a map's text may be beside ``metadata``."""
-    return LIMIT - len(with_map(metadata, "?").encode()) + 1
+def room_for_map(metadata: str, limit: int = LIMIT) -> int:
+    """How long a map's text may be beside ``metadata``, if both together have ``limit``; below 1: there is no room."""
+    return limit - len(with_map(metadata, "?").encode()) + 1
+
+
+def smaller_limit(refused: int, plain: int) -> int:
+    """How long metadata may be after a broker has refused so many characters; without a map it has ``plain``.
+
+    Half the room for the map, so that few attempts are needed; no map at last, and then no metadata at all.
+    """
+    return plain + (refused - plain) // 2 if 0 < plain < refused else 0
 
 
 def map_in(metadata: str) -> str:

@@ -27,7 +27,7 @@ class Gate(Protocol):
 
 
 class State(Enum):
-    """Where a strand is. It is in no queue while it runs."""
+    """Where a strand is. It is in no queue while a worker has it."""
 
     FILLING = "filling"  # waits for its batch to become full, or old enough
     READY = "ready"
@@ -39,10 +39,25 @@ class State(Enum):
 class Strand:
     """Messages that are worked on one after the other: those of a key, of a partition, or a single one.
 
-    ``waiting``: not begun; ``running``: what a worker has. Owned by a worker while it runs, but for ``waiting``.
+    ``waiting``: not begun; ``running``: what a worker has. While it runs, its worker alone writes ``place`` and
+    ``failed``: so whoever holds the lock sees at any moment what is finished, and the worker needs no lock.
     """
 
-    __slots__ = ("attempts", "due", "key", "part", "parts", "running", "same", "since", "state", "waiting")
+    __slots__ = (
+        "attempts",
+        "due",
+        "failed",
+        "key",
+        "part",
+        "parts",
+        "place",
+        "running",
+        "same",
+        "seen",
+        "since",
+        "state",
+        "waiting",
+    )
 
     def __init__(self, part: Part, key: Any, waiting: list[Any]) -> None:
         self.part = part
@@ -50,6 +65,10 @@ class Strand:
         self.key = key
         self.waiting = waiting
         self.running: list[Any] = []
+        #: So many of ``running`` are finished, and of so many of them it was noted.
+        self.place = self.seen = 0
+        #: The next one (the batch) has failed, and is to be tried again.
+        self.failed = False
         #: The partition of each message, where they are of several ones.
         self.parts: list[Part] | None = None
         #: How often its first message (or its batch) has failed.
@@ -67,18 +86,21 @@ class Strand:
             return True
         return self.part.tp in tps if self.parts is None else any(part.tp in tps for part in self.parts)
 
-    def finish(self, count: int) -> int:
-        """The first ``count`` of what runs are finished; returns how many of them still count.
+    def settle(self) -> int:
+        """Note which messages are finished that were not a moment ago; returns how many of them still count.
 
         A message counts while it is the one that is pending: after a seek or a reset another one may have its offset.
         """
-        part, running = self.part, self.running
-        ours = 0
+        seen, place = self.seen, self.place
+        if place == seen:
+            return 0
+        self.seen = place
+        part, running, ours = self.part, self.running, 0
         if self.parts is None:
             if not part.alive:
                 return 0
             pending, top, offset = part.pending, -1, 0
-            for message in running if count == len(running) else running[:count]:
+            for message in running if place - seen == len(running) else running[seen:place]:
                 offset = message.offset
                 if pending.get(offset) is message:
                     del pending[offset]
@@ -87,13 +109,22 @@ class Strand:
             if top >= part.top:
                 part.top = top + 1
             return ours
-        for message, its in zip(running[:count], self.parts, strict=False):
+        for message, its in zip(running[:place], self.parts, strict=False):
             if its.has(message):
                 del its.pending[message.offset]
                 its.top = max(its.top, message.offset + 1)
                 ours += 1
-        del self.parts[:count]
+        del self.parts[:place]
         return ours
+
+    def take_up(self) -> None:
+        """Its worker is through with what runs: what is not finished of it waits, before the rest."""
+        if self.place < len(self.running):
+            self.waiting = self.running[self.place :] + self.waiting
+        if self.place:
+            self.attempts = self.same = 0
+        self.running, self.failed = [], False
+        self.place = self.seen = 0
 
     def sweep(self) -> None:
         """Of what waits, drop what does not count any more. Nothing of it runs."""

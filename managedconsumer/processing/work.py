@@ -1,8 +1,8 @@
 """Which message may start, what is finished, when a failed one is tried again, where fetching waits. Pure.
 
 The driver takes messages from the consumer and offers them; workers take strands, work on them and report how far they
-came. Nothing here waits, and nothing is thread-safe: the consumer's lock is held around every call, but for what a
-worker reads of the strand that it has.
+came: each strand says so itself, at any moment. Nothing here waits, and nothing is thread-safe: the consumer's lock is
+held around every call, but for what a worker reads of the strand that it has, and for how far it says it came.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from itertools import count
-from typing import Any, Container, Sequence
+from typing import Any, Callable, Container, Sequence
 
 from managedconsumer.processing.offset_map import OffsetMap
+from managedconsumer.processing.seats import Seat
 from managedconsumer.processing.strands import Gate, Part, State, Strand
 from managedconsumer.processing.values import KEY, NONE, Plan
 from managedconsumer.structs import TopicPartition
@@ -246,16 +247,31 @@ class Work:
         retry = self._plan.retry
         return retry is not None and retry.again(error, 1 if place else strand.attempts + 1)
 
-    def finish(self, strands: Sequence[Strand]) -> int:
-        """A worker has finished all messages of these: :meth:`report` of many. Returns how many messages that were."""
+    def note(self, strand: Strand, dead: int = 0) -> int:
+        """Note how far a worker is with ``strand``; the last ``dead`` messages are dead. Returns how many are new."""
+        seen = strand.seen
+        ours = strand.settle()
+        dead = min(ours, dead)
+        self.in_hand -= ours
+        self.done += ours - dead
+        self.dead += dead
+        self._note_finished(ours)
+        return strand.seen - seen
+
+    def take_back(self, strands: Sequence[Strand], now: float, chance: Callable[[], float] = lambda: 0.5) -> int:
+        """Workers are through with these: what is before a strand's ``place`` is finished, the rest waits again.
+
+        ``chance()`` decides the jitter of a retry's pause. Returns how many have finished that were not noted yet.
+        """
         count = ours = 0
         for strand in strands:
-            size = len(strand.running)
-            count += size
-            ours += strand.finish(size)
-            if strand.waiting:
-                strand.running = []
-                strand.attempts = strand.same = 0
+            place = strand.place
+            count += place - strand.seen
+            ours += strand.settle()
+            if place < len(strand.running):
+                self._give_back(strand, now, chance)
+            elif strand.waiting:
+                strand.take_up()
                 self._queue(strand)
             elif strand.key is not None:
                 del strand.part.strands[strand.key]
@@ -264,37 +280,31 @@ class Work:
         self._note_finished(ours)
         return count
 
-    def report(
-        self, strand: Strand, finished: int, now: float, *, failed: bool = False, dead: int = 0, chance: float = 0.5
-    ) -> None:
-        """A worker gives ``strand`` back: the first ``finished`` of its messages are, ``dead`` of them by ``on_dead``.
+    def collect(self, seats: Sequence[Seat], now: float, chance: Callable[[], float] = lambda: 0.5) -> None:
+        """Take note of all that the workers of ``seats`` have finished by now, wherever they are in their blocks."""
+        for seat in seats:
+            if seat.through:
+                seat.count += self.take_back(seat.hand_in(), now, chance)
+            if seat.current is not None:
+                seat.count += self.note(seat.current)
 
-        ``failed``: the next one (the batch) has failed and is to be tried again; otherwise it was not begun.
-        """
-        running, ours = strand.running, 0
-        if finished:
-            ours = strand.finish(finished)
-            self.in_hand -= ours
-            self.done += max(0, ours - dead)
-            self.dead += min(ours, dead)
-            strand.attempts = strand.same = 0
-        strand.running = []
-        if finished < len(running):
-            strand.waiting = running[finished:] + strand.waiting
-            strand.same = len(running) - finished
-            strand.sweep()
-            if not strand.same:  # it was of a past that is over
-                strand.attempts = 0
+    def _give_back(self, strand: Strand, now: float, chance: Callable[[], float]) -> None:
+        """Not all of what runs is finished."""
+        failed, rest = strand.failed, len(strand.running) - strand.place
+        strand.take_up()
+        strand.same = rest
+        strand.sweep()
+        if not strand.same:  # it was of a past that is over
+            strand.attempts = 0
         rest = strand.same
         if failed and rest:
-            self._park(strand, rest, now, chance)
+            self._park(strand, rest, now, chance())
         elif strand.waiting:
             strand.state = State.RUNNING
             strand.same = rest if self._plan.batch is not None and strand.attempts else 0
             self._queue(strand, first=bool(rest))
         elif strand.key is not None:
             del strand.part.strands[strand.key]
-        self._note_finished(ours)
 
     def _park(self, strand: Strand, size: int, now: float, chance: float) -> None:
         strand.attempts += 1

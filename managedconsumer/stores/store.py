@@ -16,6 +16,7 @@ from weakref import WeakSet
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.logs import LogFields
+from managedconsumer.results import check_result
 from managedconsumer.runtime.waiting.handlers import default_handler
 from managedconsumer.stores import attaching
 from managedconsumer.stores.claims import Claims, Held, outranked_by
@@ -233,7 +234,7 @@ class Store(ABC):
                 return
             try:
                 with self.transaction(messages, group=known) as handle:
-                    write(handle, messages)
+                    check_result("write", write(handle, messages))
                 return
             except AlreadyStoredError:
                 continue  # what was uncertain is known now

@@ -6,7 +6,11 @@ checks after each step what ``run()`` promises:
 
 * a message starts only when all earlier ones of its key (its partition) have finished, and never twice in one life;
 * what a commit or its map says to be finished is, and is not started again by whoever reads it;
-* maps stay within their bound, and what is in hand within its own;
+* what a handler has returned for before a commit is finished in it, wherever its worker is in its block: after a death,
+  a stop or a rebalance nobody works on that again (as far as maps have room);
+* a commit happens, whatever length of metadata the brokers take; maps stay within that, and what is in hand within its
+  own bound;
+* whatever a handler raises for a message, its worker goes on, or the run ends;
 * when a worker finds nothing to do, no partition waits of which little is in hand;
 * nothing of a partition that is held or paused starts, no result of a lost one counts;
 * retention, a log that was cut and a topic that was made anew take nothing from what is in hand and still in the log's
@@ -23,18 +27,22 @@ import argparse
 import random
 import sys
 import time
+from asyncio import CancelledError
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable
 
 from managedconsumer.processing import offset_map
 from managedconsumer.processing.offset_map import OffsetMap
+from managedconsumer.processing.seats import Seat
 from managedconsumer.processing.strands import Part, State, Strand
 from managedconsumer.processing.values import KEY, NONE, PARTITION, Plan, Retry
 from managedconsumer.processing.work import Work
+from managedconsumer.runtime.running.calls import Calls
 from managedconsumer.structs import TopicPartition
 
 _STEPS = 220
-
+#: What stands beside the map in a commit's metadata.
+_PLAIN = '{"consumer_id": "c", "hostname": "h"}'
 
 #: A record: its partition, its offset, and which log it is of (a log that was cut or made anew is another one).
 Place = tuple[TopicPartition, int, int]
@@ -62,13 +70,15 @@ class Gate:
 
 @dataclass
 class Hand:
-    """A worker: the strands it has been given, how far it is with the first of them, and those it is through with."""
+    """A worker: its seat, whether the handler is at something, and whether it has died."""
 
-    strands: list[Strand] = field(default_factory=list)
-    through: list[Strand] = field(default_factory=list)
-    era: int = 0
-    place: int = 0
+    seat: Seat = field(default_factory=Seat)
     begun: bool = False
+    dead: bool = False
+
+    @property
+    def idle(self) -> bool:
+        return self.seat.current is None and not self.seat.todo and not self.seat.through
 
 
 class Member:
@@ -76,13 +86,14 @@ class Member:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.work = Work(world.plan, world.map_room)
+        self.limit = world.limit
+        self.work = Work(world.plan, offset_map.room_for_map(_PLAIN, self.limit))
+        self.calls = Calls(lambda _note: None, None, None, None, world.retry, lambda _place: {})
         self.gates: dict[TopicPartition, Gate] = {}
         self.position: dict[TopicPartition, int] = {}
         self.skipped: dict[TopicPartition, tuple[int, OffsetMap | None]] = {}
         self.taken: set[Place] = set()
         self.finished: set[Place] = set()
-        self.reported: set[Place] = set()
         self.failed: dict[Place, tuple[int, float]] = {}
         self.hands = [Hand() for _ in range(world.workers)]
         self.draining: set[TopicPartition] = set()
@@ -106,6 +117,9 @@ class Member:
             self.gates[tp].held = False
         self.draining = set()
 
+    def collect(self) -> None:
+        self.work.collect([hand.seat for hand in self.hands], self.world.now, self.world.chance.random)
+
     def lose(self, tps: set[TopicPartition]) -> None:
         self.forget(tps)
         for tp in tps:
@@ -114,13 +128,13 @@ class Member:
 
     def forget(self, tps: set[TopicPartition]) -> None:
         """Nothing of these that is in hand counts any more."""
+        self.collect()
         self.work.forget(tps)
         self._forget(lambda place: place[0] in tps)
 
     def _forget(self, gone: Callable[[Place], bool]) -> None:
         self.taken = {place for place in self.taken if not gone(place)}
         self.finished = {place for place in self.finished if not gone(place)}
-        self.reported &= self.finished
         self.failed = {place: failure for place, failure in self.failed.items() if not gone(place)}
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
@@ -129,6 +143,7 @@ class Member:
 
     def cut(self, tp: TopicPartition, offset: int) -> None:
         """The log has another record at ``offset`` than the one that was read, or none before it."""
+        self.collect()
         self.work.forget({tp}, offset)
         self._forget(lambda place: place[0] == tp and place[1] >= offset)
         if tp not in self.work.parts:  # as the engine does: what was not looked at yet is not believed
@@ -147,7 +162,8 @@ class Member:
         self.work.interrupt()
 
     def busy(self, tps: set[TopicPartition]) -> bool:
-        return any(hand.begun and hand.strands[0].touches(tps) for hand in self.hands)
+        seats = [hand.seat for hand in self.hands if hand.begun]
+        return any(seat.current is not None and seat.current.touches(tps) for seat in seats)
 
     # -- messages -------------------------------------------------------------------------------------
 
@@ -180,65 +196,68 @@ class Member:
     # -- workers --------------------------------------------------------------------------------------
 
     def step(self, hand: Hand, chance: random.Random) -> None:
-        work, now = self.work, self.world.now
-        if not hand.strands:
-            self.report_through(hand)
-            hand.strands, hand.era, hand.place = work.take(chance.randint(1, 6), now), work.era, 0
-            for strand in hand.strands:
-                self.world.check_strand(self, strand)
-            if not hand.strands:
-                self.world.check_room(self)
-            for part in work.parts.values() if not hand.strands else ():
-                little = len(part.pending) < 2 * work.room() and part.map_fits(self.world.map_room)
-                assert not (part.full and little), f"{part.tp} waits, though little of it is in hand"
+        seat = hand.seat
+        if hand.dead:
+            return
+        if seat.current is None and not seat.todo:
+            self.next_block(seat, chance)
+        elif seat.current is None:
+            seat.current = seat.todo.popleft()
         elif hand.begun:
-            self.finish(hand, chance)
-        elif hand.era != work.era or chance.random() < 0.05:  # it has to give back what it has not begun
-            self.report(hand)
+            self.finish(hand, seat.current, chance)
+        elif seat.era != self.work.era or chance.random() < 0.05:  # it has to give back what it has not begun
+            self.hand_in(seat, seat.current)
         else:
             hand.begun = True
-            strand = hand.strands[0]
-            for note in strand.running if work_in_lists(self.world.plan) else [strand.running[hand.place]]:
-                self.world.check_start(self, strand, note)
+            for note in self.at(seat.current):
+                self.world.check_start(self, seat.current, note)
 
-    def finish(self, hand: Hand, chance: random.Random) -> None:
+    def next_block(self, seat: Seat, chance: random.Random) -> None:
+        work, now = self.work, self.world.now
+        work.collect([seat], now, chance.random)
+        if work.ending:
+            return
+        seat.todo.extend(work.take(chance.randint(1, 6), now))
+        seat.era = work.era
+        for strand in seat.todo:
+            self.world.check_strand(self, strand)
+        if not seat.todo:
+            self.world.check_room(self)
+        for part in work.parts.values() if not seat.todo else ():
+            little = len(part.pending) < 2 * work.room() and part.map_fits(work.map_room)
+            assert not (part.full and little), f"{part.tp} waits, though little of it is in hand"
+
+    def at(self, strand: Strand) -> list[Note]:
+        """What the handler is called for."""
+        return strand.running if work_in_lists(self.world.plan) else [strand.running[strand.place]]
+
+    def hand_in(self, seat: Seat, strand: Strand) -> None:
+        seat.through.append(strand)
+        seat.current = None
+
+    def finish(self, hand: Hand, strand: Strand, chance: random.Random) -> None:
         """The handler of what was begun returns, or raises."""
-        world, work, strand = self.world, self.work, hand.strands[0]
+        world, work, notes, dead = self.world, self.work, self.at(strand), 0
         hand.begun = False
-        lists = work_in_lists(world.plan)
-        notes = strand.running[hand.place :] if lists else [strand.running[hand.place]]
         if chance.random() < world.fails:
-            error = ValueError("no luck") if chance.random() < 0.9 else KeyError("never again")
-            if work.again(strand, hand.place, error):
+            error = chance.choice(world.errors)
+            if not self.calls.of_message(error):
+                hand.dead = True
+                return
+            if work.again(strand, strand.place, error):
                 for note in (note for note in notes if world.part_of(strand, note).has(note)):
                     times, _ = self.failed.get(note.place, (0, 0.0))
                     self.failed[note.place] = times + 1, world.now + world.retry.first_ms / 1000.0
-                self.report(hand, failed=True, chance=chance.random())
+                strand.failed = True
+                self.hand_in(hand.seat, strand)
                 return
+            dead = len(notes)
         world.has_finished(self, strand, notes)
-        hand.place += len(notes)
-        if hand.place == len(strand.running):
-            if chance.random() < 0.7:  # it says so with all others of its block
-                hand.through.append(hand.strands.pop(0))
-                hand.place = 0
-            else:
-                self.report(hand)
-
-    def report_through(self, hand: Hand) -> None:
-        """All messages of some strands are finished."""
-        notes = [note for strand in hand.through for note in strand.running]
-        for strand in hand.through:
-            ours = [note for note in strand.running if self.world.part_of(strand, note).has(note)]
-            self.reported |= {note.place for note in ours}
-        assert self.work.finish(hand.through) == len(notes)
-        hand.through = []
-
-    def report(self, hand: Hand, **how: Any) -> None:
-        strand, place = hand.strands.pop(0), hand.place
-        hand.place = 0
-        ours = [note for note in strand.running[:place] if self.world.part_of(strand, note).has(note)]
-        self.reported |= {note.place for note in ours}
-        self.work.report(strand, place, self.world.now, **how)
+        strand.place += len(notes)
+        if dead:
+            work.note(strand, dead)
+        if strand.place == len(strand.running):
+            self.hand_in(hand.seat, strand)
 
 
 def work_in_lists(plan: Plan) -> bool:
@@ -258,9 +277,12 @@ class World:
         batch = None if chance.random() < 0.6 else (chance.randint(1, 4), chance.choice((0.0, 0.2)))
         most = chance.choice((1, 5, 20, 60)) if batch is None else 20
         self.plan = Plan(order, most, batch, self.retry)
-        # The shortest map has 15 characters (a version, a kind, and a head of 10 bytes).
-        self.map_room = chance.choice((15, 17, 20, 400))
+        # The shortest map has 11 characters (a version, a kind, and a head of 7 bytes).
+        self.limit = len(offset_map.with_map(_PLAIN, "?")) - 1 + chance.choice((11, 13, 16, 400))
+        # How many characters of metadata the brokers take.
+        self.takes = self.limit if chance.random() < 0.7 else chance.randint(0, self.limit)
         self.fails = chance.choice((0.0, 0.1, 0.4))
+        self.errors = [ValueError("no luck")] * 9 + [KeyError("never again"), CancelledError()]
         self.keys: list[bytes | None] = [b"%d" % n for n in range(chance.choice((1, 3, 30)))]
         self.keys += [None] * chance.choice((0, 3))
         # How often something befalls a log or a partition, beside rebalances and crashes.
@@ -331,12 +353,27 @@ class World:
             owner.pause(tp)
 
     def commit(self, member: Member) -> None:
-        for tp, part in member.work.parts.items():
-            low = part.lowest()
-            base = member.position[tp] if low is None else low
-            text = part.text(base, self.map_room)
-            self.check_commit(member, tp, base, text)
-            self.committed[tp] = base, text
+        """As the committer does it: what the brokers refuse as too long is tried again with less."""
+        for _ in range(12):
+            member.collect()
+            refused = 0
+            plain = _PLAIN if len(_PLAIN) <= member.limit else ""
+            room = member.work.map_room = offset_map.room_for_map(plain, member.limit)
+            for tp, part in member.work.parts.items():
+                low = part.lowest()
+                base = member.position[tp] if low is None else low
+                text = part.text(base, room)
+                metadata = offset_map.with_map(plain, text)
+                assert len(metadata) <= member.limit, f"metadata of {len(metadata)} characters"
+                if len(metadata) > self.takes:
+                    refused = max(refused, len(metadata))
+                else:
+                    self.check_commit(member, tp, base, text)
+                    self.committed[tp] = base, text
+            if not refused:
+                return
+            member.limit = offset_map.smaller_limit(refused, len(plain))
+        raise AssertionError("the brokers take no commit")
 
     def rebalance(self, member: Member) -> None:
         """One step of a rebalance: it begins, or drains, or is over."""
@@ -357,6 +394,19 @@ class World:
         member.lose(gone)
         for tp in sorted(gone):
             self.chance.choice(self.members).assign(tp)
+
+    def stop(self, member: Member) -> None:
+        """It ends, while handlers are still at it."""
+        member.work.end()
+        for seat in [hand.seat for hand in member.hands]:
+            while seat.todo:
+                member.work.take_back([seat.todo.pop()], self.now)
+        for _ in range(self.chance.randint(0, 10)):
+            member.step(self.chance.choice(member.hands), self.chance)
+        self.commit(member)
+        member.work.abandon()
+        assert member.work.in_hand == 0
+        self.crash(member)
 
     def crash(self, member: Member) -> None:
         fresh = Member(self)
@@ -380,9 +430,12 @@ class World:
                 self.rebalance(member)
             elif way < 0.993:
                 self.crash(member)
+            elif way < 0.997:
+                self.stop(member)
             if chance.random() < self.trouble:
                 self.befall(chance.choice(sorted(self.log)))
-            self.check_counts(member)
+            if member in self.members:
+                self.check_counts(member)
         self.finish()
 
     def finish(self) -> None:
@@ -398,7 +451,7 @@ class World:
                 for hand in member.hands:
                     member.step(hand, self.chance)
             self.now += 0.05
-            busy = any(hand.strands or hand.through for member in self.members for hand in member.hands)
+            busy = any(not hand.idle for member in self.members for hand in member.hands)
             left = busy or any(member.work.in_hand or any(map(member.left, member.gates)) for member in self.members)
             if not left and not self.missing():
                 break
@@ -464,28 +517,31 @@ class World:
         assert times < self.retry.attempts, f"{note} is tried too often"
         assert not times or self.now >= due - 1e-9, f"{note} is tried again too early"
         for hand in member.hands:
-            if not hand.begun or hand.strands[0] is strand:
+            other = hand.seat.current
+            if not hand.begun or other is None or other is strand:
                 continue
-            other = hand.strands[0]
-            at_work: list[Note] = other.running if work_in_lists(self.plan) else [other.running[hand.place]]
-            for old in at_work:
+            for old in member.at(other):
                 # What runs in vain, as its partition went and came back, is told so by message.fenced.
                 assert old is not note, f"{note} runs twice at a time"
                 line = self.line(note)
                 assert line is None or line != self.line(old), f"{note} runs beside {old} of the same key"
 
     def check_commit(self, member: Member, tp: TopicPartition, base: int, text: str) -> None:
-        assert len(text) <= self.map_room, f"a map of {len(text)} characters"
         known = offset_map.decode(text, base) if text else None
         assert not text or known is not None, "a map that nobody can read"
         for note in self.log[tp]:
             said = note.offset < base or (known is not None and known.finished(note.offset))
             assert not said or self.is_done(note.place, member), f"{note} is committed and not finished"
-            if self.map_room >= 400 and note.place in member.taken and note.offset >= base:
-                mine = note.place in member.reported or self.was_skipped(member, note.place)
+            if self.all_fits and note.place in member.taken and note.offset >= base:
+                mine = note.place in member.finished or self.was_skipped(member, note.place)
                 assert said == mine, f"the map says {said} of {note}"
         before, _ = self.committed[tp]
         assert base >= before, f"{tp}: a commit of {base} after one of {before}"
+
+    @property
+    def all_fits(self) -> bool:
+        """True if each map has all the room that it needs."""
+        return self.takes - len(_PLAIN) >= 400
 
     def was_skipped(self, member: Member, place: Place) -> bool:
         _, known = member.skipped[place[0]]
@@ -495,7 +551,7 @@ class World:
         """A worker has found nothing: others may be fetched where all that is in hand waits for the end of a pause."""
         work = member.work
         waits = [part for part in work.parts.values() if part.pending and not part.gate.paused]
-        idle = not waits and not work.parked and not any(hand.strands or hand.through for hand in member.hands)
+        idle = not waits and not work.parked and not any(not hand.idle for hand in member.hands)
         filling = any(strand.state is State.FILLING for part in work.parts.values() for strand in part.strands.values())
         assert not idle or filling or work.room() > 0, "what is paused leaves no room"
 

@@ -435,7 +435,7 @@ def test_one_run_at_a_time(member: Callable[..., Any]) -> None:
     consumer = member()
     going = Going(consumer, lambda _message: None)
     until(lambda: consumer.health()["run"] is not None, LONG)
-    with pytest.raises(err.IllegalStateError, match="one at a time"):
+    with pytest.raises(err.ConcurrentUseError, match="one at a time"):
         consumer.run(lambda _message: None)
     going.stop()
     with pytest.raises(err.ConsumerStoppedException):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Collection, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
+from managedconsumer.results import check_result
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.engine.user_code import blame, shown
 from managedconsumer.runtime.waiting.handlers import Handler
@@ -60,6 +61,8 @@ class UserTask:
             result = self._call()
             if isinstance(result, Awaitable):
                 _run_awaitable(result, self._handler)
+            else:
+                check_result("the callback", result)
         except Exception as error:
             blame(error, self._where, self._fields())
             raise
@@ -81,7 +84,9 @@ class UserTask:
                 return
             result = self._call()
             if isinstance(result, Awaitable):
-                await result
+                await _await(result)
+            else:
+                check_result("the callback", result)
         except Exception as error:
             blame(error, self._where, self._fields())
             raise
@@ -89,8 +94,8 @@ class UserTask:
             self.done.set()
 
 
-async def _await(result: Awaitable[Any]) -> Any:
-    return await result
+async def _await(result: Awaitable[Any]) -> None:
+    check_result("the callback", await result)
 
 
 def _loop_runs_here() -> bool:

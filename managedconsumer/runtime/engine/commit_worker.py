@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 # The worker looks this often (seconds) whether its consumer was deleted without stop().
 _SLICE = 5.0
-# An automatic commit at an interval takes at most this long (seconds).
-_INTERVAL_PATIENCE = 10.0
+# An automatic commit at an interval may take as long as the interval (seconds), but not longer or shorter than this.
+_INTERVAL_PATIENCE, _INTERVAL_LEAST = 10.0, 1.0
 
 
 class CommitWorker:
@@ -134,7 +134,7 @@ class CommitWorker:
                 batch = self._take()
                 if not batch and self._due is not None and now >= self._due:
                     self._due = now + self._interval
-                    seconds = min(self._interval, _INTERVAL_PATIENCE)
+                    seconds = min(max(self._interval, _INTERVAL_LEAST), _INTERVAL_PATIENCE)
                     batch = [Finished(engine.commits, engine.handler.now, seconds, "interval")]
                 if batch:
                     self._current = batch

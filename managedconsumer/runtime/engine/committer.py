@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
@@ -14,6 +13,7 @@ from managedconsumer.coordinator.committing import Committing, Offsets, Patience
 from managedconsumer.processing.offset_map import map_in
 from managedconsumer.runtime.cluster.offsets import COMMIT
 from managedconsumer.runtime.engine.commit_worker import CommitWorker
+from managedconsumer.runtime.engine.metadata import CommitMetadata, Followed
 from managedconsumer.runtime.engine.pending import Commit, Explicit, Finished, give_up, stopped
 from managedconsumer.runtime.engine.state import Lease
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
@@ -71,26 +71,24 @@ class Committer:
         # A group's member commits nothing without a valid generation. (Kafka takes commits without a generation from
         # anybody while the group is empty, a zombie's too.) None: this consumer is no member.
         self._member: MemberIdentity | None = None
-        self._finished_by_run: Callable[[str], dict[TopicPartition, OffsetAndMetadata]] | None = None
+        self._run: Followed | None = None
+        self._texts = CommitMetadata(engine.log_fields)
         self._on_commit: Callable[[float, bool], None] = lambda _seconds, _well: None
 
     def join_group(self, member: MemberIdentity) -> None:
         """From here on all commits are those of ``member``."""
         self._member = member
 
-    def follow(self, finished: Callable[[str], dict[TopicPartition, OffsetAndMetadata]] | None, seconds: float) -> None:
-        """A ``run()`` says what is finished, given the metadata that goes with it; commit that every ``seconds``.
-
-        None: it has ended.
-        """
-        self._finished_by_run = finished
-        if finished is not None:
+    def follow(self, run: Followed | None, seconds: float) -> None:
+        """``run`` says what is finished from here on; commit that every ``seconds``. None: it has ended."""
+        self._run = run
+        if run is not None:
             self._worker.start(seconds)
 
     @property
     def automatic(self) -> bool:
         """True if what is finished is committed without the user's asking."""
-        return self._engine.options.auto_commit_enable or self._finished_by_run is not None
+        return self._engine.options.auto_commit_enable or self._run is not None
 
     def watch(self, on_commit: Callable[[float, bool], None]) -> None:
         """Tell ``on_commit`` of every request: how long it took (seconds) and whether all of it was committed."""
@@ -99,19 +97,15 @@ class Committer:
     # -- what may be committed ------------------------------------------------------------------------
 
     def _metadata(self) -> str:
-        import json  # its patterns cost an import 3 ms, and not every consumer commits
-
-        # pykafka's own metadata, which monitoring scripts read.
-        member_id = "" if self._member is None else self._member.generation().member_id
-        return json.dumps({"consumer_id": member_id, "hostname": socket.gethostname()})
+        return self._texts.text("" if self._member is None else self._member.generation().member_id)
 
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What is finished and not committed yet."""
         engine, metadata = self._engine, self._metadata()
         with engine.lock:
             engine.leave_dead_hands()
-            if self._finished_by_run is not None:
-                return self._finished_by_run(metadata)
+            if self._run is not None:
+                return self._run.finished(metadata, self._texts.limit)
             return engine.subscription.committable_offsets(metadata)
 
     def held(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -121,6 +115,7 @@ class Committer:
         result = {}
         with engine.lock:
             engine.leave_dead_hands()
+            engine.collector.hands.settle_kept()
             for tp, state in engine.subscription.assignment.items():
                 if state.position is not None and state.finished is not None:
                     elsewhere = engine.collector.lowest_in_hand(tp, but=me)
@@ -338,16 +333,21 @@ class Committer:
     def _commit_finished(self, commit: Finished) -> None:
         engine = self._engine
         seen: dict[TopicPartition, Any] = {}
+        asked: dict[TopicPartition, OffsetAndMetadata] = {}
 
         def look() -> Wanted:
             generation, hindrance = self._standing()
             with engine.lock:
                 offsets = {} if commit.done() else self.finished()
                 seen.update(self._states(offsets))
+                asked.update(offsets)
             return Wanted(generation, offsets, hindrance=hindrance)
 
-        result = self._carry_out([commit], look, Patience(max(0.0, commit.until - engine.handler.now())))
-        self._note(result.committed, seen)
+        while True:
+            result = self._carry_out([commit], look, Patience(max(0.0, commit.until - engine.handler.now())))
+            self._note(result.committed, seen)
+            if not self._texts.says_less(result.refused, asked, self._metadata()):
+                break
         if result.error is None and result.committed:
             log.debug(
                 "group %s: committed %d partitions (%s)",

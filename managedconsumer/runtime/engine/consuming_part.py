@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Sequence, TypeVar
 
+from managedconsumer import errors as err
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
 from managedconsumer.runtime.engine.desk import Loan
 from managedconsumer.runtime.engine.state import Task
@@ -17,6 +18,10 @@ T = TypeVar("T")
 # A missed wake-up can cost a blocked consumer at most this much (seconds).
 _LONGEST_NAP = 1.0
 _NEVER = float("inf")
+_RUN_GOES_ON = (
+    "run() goes on and takes all messages of this consumer: consume(), consume_batch(), consume_arrow() and iteration "
+    "are not possible beside it. Make another consumer (of the same group, to share the partitions), or wait"
+)
 
 
 class ConsumingPart(AssignmentPart):
@@ -54,6 +59,9 @@ class ConsumingPart(AssignmentPart):
                 if not self.stop_wanted:
                     self.raise_if_over()
                 return None, None
+            if hands.keeper is not None and take != hands.keeper.take_in:
+                self._on_return(who)
+                raise err.ConcurrentUseError(_RUN_GOES_ON)
             if self._tasks:
                 self._on_return(who)
                 return None, self._tasks.popleft()

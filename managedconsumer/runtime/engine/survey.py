@@ -79,6 +79,7 @@ class Survey:
         engine = self._engine
         with engine.lock:
             engine.collector.settle_lane()
+            engine.collector.hands.settle_kept()
             assigned, now = engine.subscription.assignment, engine.handler.now()
             for tp in [tp for tp in self._tracks if tp not in assigned]:
                 del self._tracks[tp]

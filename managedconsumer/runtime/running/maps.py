@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from managedconsumer.fetch.hands import RUN
 from managedconsumer.processing import offset_map
 from managedconsumer.processing.offset_map import OffsetMap
 from managedconsumer.processing.strands import Part
@@ -26,6 +27,13 @@ def finished_before(engine: Engine, tp: TopicPartition, state: Any) -> OffsetMap
     base, text = state.found_map
     known = offset_map.decode(text, base)
     if known is None:
+        log.warning(
+            "%s-%d: the map of finished messages beside the committed offset %d is not one of this commit (a tool has "
+            "moved the offset, or managedconsumer 0.2.0 has written it): it does not count, they are handed out again",
+            *tp,
+            base,
+            extra=engine.log_fields(tp),
+        )
         return None
     info = engine.cluster.snapshot.partition(tp)
     if known.of_log(log_of(engine, tp), -1 if info is None else info.leader_epoch, state.highwater):
@@ -41,11 +49,17 @@ def finished_before(engine: Engine, tp: TopicPartition, state: Any) -> OffsetMap
 
 
 def text_for(engine: Engine, part: Part, state: Any, room: int) -> str:
-    """The map for a commit of what is finished, in at most ``room`` characters. The lock is held."""
+    """The map for a commit of what is finished, in at most ``room`` characters. The lock is held.
+
+    None while somebody else has a message of the partition in hand, as the run does not know which ones these are.
+    """
+    queue = engine.buffer.queues.get(part.tp)
+    if queue is None or engine.collector.hands.lowest(queue, but=RUN) is not None:
+        return ""
     return part.text(state.finished, room, state.epoch_before(part.top), log_of(engine, part.tp))
 
 
 def log_of(engine: Engine, tp: TopicPartition) -> bytes:
     """Which log the partition's messages come from; empty if that is not known."""
     queue = engine.buffer.queues.get(tp)
-    return b"" if queue is None else offset_map.log_id(queue.topic_id)
+    return b"" if queue is None else offset_map.log_id(queue.topic_id, tp.partition)

@@ -1,31 +1,31 @@
 """What the drivers of ``run()`` share: the way from the consumer to the workers and back, under the consumer's lock.
 
-Messages come in lots and go to workers in blocks: a worker takes the lock once for a block, to report the last one and
-to get the next. Blocks are as large as makes about a millisecond's work, so slow handlers get one message at a time,
-and quick ones do not wait for the lock. A worker without work takes over what a slow one has not begun.
+Messages come in lots and go to workers in blocks: a worker takes the lock once for a block, to get the next. Blocks are
+as large as makes about a millisecond's work, so slow handlers get one message at a time, and quick ones do not wait for
+the lock. A worker without work takes over what a slow one has not begun.
+
+What is finished is known at any moment, not at the end of a block: a worker notes each message, without a lock, in the
+strand that it has. Whoever needs to know (a commit, a hand-over, an end) looks there (:meth:`Run.collect`).
 """
 
 from __future__ import annotations
 
-import logging
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Callable, Container, Sequence
+from typing import TYPE_CHECKING, Any, Container, Sequence
 
 from managedconsumer import errors as err
-from managedconsumer.fetch.hands import RUN
 from managedconsumer.processing import offset_map
+from managedconsumer.processing.seats import Seat
+from managedconsumer.processing.strands import Strand
 from managedconsumer.processing.values import Plan
 from managedconsumer.processing.work import Work
+from managedconsumer.results import UnusedResultError
 from managedconsumer.runtime.running import maps
-from managedconsumer.runtime.running.seats import Report, Seat
-from managedconsumer.runtime.waiting import forks
+from managedconsumer.runtime.running.calls import Calls, place_of
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
-from managedconsumer.values import NamedTuple
 
 if TYPE_CHECKING:
     from managedconsumer.runtime.engine.engine import Engine
-
-log = logging.getLogger(__name__)
 
 # A block takes about this long (seconds), and has at most so many messages.
 _BLOCK_S, _LARGEST_BLOCK = 0.001, 128
@@ -33,25 +33,16 @@ _BLOCK_S, _LARGEST_BLOCK = 0.001, 128
 _LARGEST_LOT = 256
 # What a worker has had for this long (seconds) without beginning it is another one's.
 _STUCK_S = 0.005
+# What a worker has finished of a block at which it has been for this long (seconds) is noted by another one.
+_SLOW_S = 0.05
 # How often (seconds) it is looked whether messages came that nobody told of, while there is work to do.
 _LOOK_S = 0.002
+# How often (seconds) the hand is brought up to date at least, while messages come.
+_SETTLE_S = 0.1
 # Workers take from the consumer when there is room for such a part of all that may be in hand.
 _LOT_PART = 16
 # How a new measurement of the handler's time changes the mean.
 _WEIGHT = 0.2
-
-
-#: See :meth:`managedconsumer.consumers.running.RunningAPI.keep_order`.
-MovedOn = Callable[[BaseException, Sequence[Any]], bool]
-
-
-class Calls(NamedTuple):
-    """The user's code: handler, ``on_dead`` or None, ``deserialize(message)`` (False: the user wants it skipped)."""
-
-    handler: Callable[[Any], Any]
-    on_dead: Callable[[Any, BaseException], Any] | None
-    deserialize: Callable[[Any], bool] | None = None
-    moved_on: MovedOn | None = None
 
 
 class Run:
@@ -80,6 +71,7 @@ class Run:
         self._lot = max(1, plan.max_in_flight // _LOT_PART)
         # The consumer had nothing when it was looked last, and when a worker with work to do looks again.
         self._dry, self._look_at = False, 0.0
+        self._settle_at = 0.0
 
     # -- from the consumer ------------------------------------------------------------------------------
 
@@ -116,7 +108,7 @@ class Run:
             if len(hand) == 1:
                 lots = [(hand[0][0].tp, messages)]
             else:
-                lots = [(TopicPartition(*place), list(lot)) for place, lot in groupby(messages, _place)]
+                lots = [(TopicPartition(*place), list(lot)) for place, lot in groupby(messages, place_of)]
             collector.hands.adopt(who)
             for tp, lot in lots:
                 part = work.parts.get(tp)
@@ -131,6 +123,9 @@ class Run:
             # A signal in the middle: what is in hand is not known any more, so nothing more is committed.
             self._torn = True
             raise
+        if now >= self._settle_at:  # without a group nobody commits, and what is known of the hand would grow
+            self._settle_at = now + _SETTLE_S
+            self.settle()
         self._turn()
         return True
 
@@ -179,6 +174,8 @@ class Run:
         if block > 1:  # what is ready is shared
             block = max(1, min(block, -(-work.ready // len(self.seats))))
         strands = work.take(block, now)
+        if not strands and self._collect_slow(seat, now):
+            strands = work.take(block, now)
         if not strands:
             if work.turned:
                 self._turn()
@@ -205,9 +202,21 @@ class Run:
                 return True
         return False
 
+    def _collect_slow(self, seat: Seat, now: float) -> bool:
+        """What slow workers have finished of their blocks is finished: other messages of the same keys may start."""
+        slow = [other for other in self.seats if other.through and other is not seat and now - other.since > _SLOW_S]
+        self.collect(slow)
+        return bool(slow)
+
     def patience(self) -> float:
         """How long (seconds) a worker without work waits at most; the lock is held."""
-        longest = 2 * _STUCK_S if any(other.todo for other in self.seats) else 1.0
+        longest = 1.0
+        for other in self.seats:
+            if other.todo:
+                longest = 2 * _STUCK_S
+                break
+            if other.through:
+                longest = _SLOW_S
         due = self.work.next_deadline()
         return longest if due is None else max(0.0, min(longest, due - self.engine.handler.now()))
 
@@ -224,42 +233,36 @@ class Run:
     def take_reports(self, seat: Seat) -> None:
         """A worker is through with its block; the lock is held."""
         work, engine = self.work, self.engine
-        if seat.through or seat.reports:
-            now = engine.handler.now()
-            finished = work.finish(seat.through)
-            seat.through.clear()
-            if seat.reports:
-                finished += self._take_single(seat.reports, now)
-                seat.reports.clear()
-            self._measure(now - seat.since, finished)
+        if seat.through or seat.count:
+            self.collect((seat,))
+            self._measure(engine.handler.now() - seat.since, seat.count)
+            seat.count = 0
         seat.current = None
         if work.turned:
             self._turn()
         if engine.draining or work.ending:
             engine.lock.notify_all()
 
-    def _take_single(self, reports: list[Report], now: float) -> int:
-        finished, parked, engine = 0, False, self.engine
-        for strand, count, failed, dead in reports:
-            chance = engine.handler.random() if failed else 0.5
-            self.work.report(strand, count, now, failed=failed, dead=dead, chance=chance)
-            finished += count
-            parked = parked or failed
-        if parked:
-            engine.work.notify()  # somebody has to know when it is due
-        return finished
+    def collect(self, seats: Sequence[Seat] | None = None) -> None:
+        """Take note of all that workers (None: all) have finished by now; the lock is held."""
+        work, parked = self.work, self.work.parked
+        work.collect(self.seats if seats is None else seats, self.engine.handler.now(), self.engine.handler.random)
+        if work.parked > parked:
+            self.engine.work.notify()  # somebody has to know when it is due
+        self.wake_workers()
 
-    def not_ours(self, messages: Sequence[Any], error: BaseException) -> bool:
-        """True if it does not count that the handler has failed: the messages are, or may be, somebody else's by now.
+    def leave(self, seat: Seat) -> None:
+        """The worker of ``seat`` ends: it works on nothing any more."""
+        with self.engine.lock:
+            seat.current = None
+            self.engine.lock.notify_all()
 
-        They are given back as if not begun, and dropped with their partition. May ask a broker; without the lock.
-        """
-        moved_on = self.calls.moved_on
-        found = any(message.fenced for message in messages) or (moved_on is not None and moved_on(error, messages))
-        if found:
-            fields = self.engine.log_fields()
-            log.info("%s-%d: its handler has failed after it was lost: %s", *_place(messages[0]), error, extra=fields)
-        return found
+    def bury(self, strand: Strand, place: int) -> None:
+        """``on_dead`` has taken the messages of ``strand`` between how far it was and ``place``."""
+        with self.engine.lock:
+            dead = place - strand.place
+            strand.place = place
+            self.work.note(strand, dead)
 
     def fail(self, message: Any, error: BaseException) -> None:
         """The run ends because of ``error``, of that message (None: of no message)."""
@@ -267,6 +270,10 @@ class Run:
             if self.failure is None and not self._abandoned:
                 self.failure = message, error
             self.end()
+
+    def fail_dead(self, message: Any, problem: BaseException) -> None:
+        """``on_dead`` has raised ``problem`` for ``message``, or has returned what nobody awaits."""
+        self.fail(None if isinstance(problem, UnusedResultError) else message, problem)
 
     def end(self) -> None:
         """Nothing new starts; what runs may finish."""
@@ -303,6 +310,7 @@ class Run:
     def settle(self) -> None:
         """Bring the hand up to date; the lock is held."""
         if not (self._torn or self._abandoned):
+            self.collect()
             parts = self.work.parts
 
             def lowest(tp: TopicPartition) -> int | None:
@@ -310,6 +318,7 @@ class Run:
                 return None if part is None else part.lowest()
 
             self.engine.collector.hands.settle_run(lowest)
+            self._turn()
 
     def busy(self, tps: Container[TopicPartition] | None) -> bool:
         """True while a handler works on a message of ``tps``."""
@@ -324,6 +333,7 @@ class Run:
 
     def forget(self, tps: Container[TopicPartition], beyond: int = 0) -> None:
         """Partitions are gone, or go on elsewhere; or their logs are other ones from ``beyond`` on."""
+        self.collect()
         self.work.forget(tps, beyond)
         self._call_back()
 
@@ -336,12 +346,15 @@ class Run:
                     strand = seat.todo.pop()
                 except IndexError:
                     break
-                self.work.report(strand, 0, now)
+                self.work.take_back([strand], now)
 
-    def finished(self, metadata: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is finished and not committed like that yet, with its maps; the lock is held."""
+    def finished(self, metadata: str, limit: int) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is finished and not committed like that yet, with its maps; the lock is held.
+
+        A map and ``metadata`` have ``limit`` characters together.
+        """
         self.settle()
-        room = self.work.map_room = offset_map.room_for_map(metadata)
+        room = self.work.map_room = offset_map.room_for_map(metadata, limit)
         found = {}
         for tp, state in self.engine.subscription.assignment.items():
             if state.finished is None:
@@ -361,6 +374,7 @@ class Run:
     def health(self) -> dict[str, Any]:
         """In plain values; ages and times in seconds. Takes the lock."""
         with self.engine.lock:
+            self.collect()
             work, oldest = self.work, self.work.oldest()
             return {
                 "in_flight": work.in_hand,
@@ -373,27 +387,3 @@ class Run:
                 "handler_s": self.handler_seconds / self.handled if self.handled else None,
                 "full_partitions": sum(part.full for part in work.parts.values()),
             }
-
-
-def _place(message: Any) -> tuple[str, int]:
-    return message.topic, message.partition_id
-
-
-def keep(run: Run) -> None:
-    """From here on the consumer's messages are those of ``run``. Raises IllegalStateError if another one goes on."""
-    hands = run.engine.collector.hands
-    with run.engine.lock:
-        if hands.keeper is not None:
-            raise err.IllegalStateError("run() is under way already: a consumer has one at a time")
-        hands.keeper = run
-        forks.watch(run)
-        run.engine.inside.add(RUN)
-
-
-def let_go(run: Run) -> None:
-    """The run has ended."""
-    hands = run.engine.collector.hands
-    with run.engine.lock:
-        hands.keeper = None
-        hands.pop(RUN, None)
-        run.engine.inside.discard(RUN)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable
 
 from managedconsumer import errors as err
+from managedconsumer.processing.seats import Seat
 from managedconsumer.processing.strands import Strand
 from managedconsumer.runtime.running.run import Run
-from managedconsumer.runtime.running.seats import Report, Seat
 from managedconsumer.runtime.waiting import owners
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _NAP = 0.5
 # How often (seconds) it is looked whether what runs has finished.
 _SLICE = 0.01
+# How long (seconds) handlers that are cancelled may take to end.
+_JOIN = 5.0
 # An event loop gets a turn at the latest after so many messages whose handlers did not wait.
 _TURN = 64
 
@@ -36,6 +38,7 @@ class TaskRun:
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._room = asyncio.Event()
+        self._joining = False
 
     def start(self) -> None:
         """Start the workers."""
@@ -93,11 +96,13 @@ class TaskRun:
             return self._run.busy(None)
 
     async def join(self) -> None:
-        """The workers end; one that is stuck in the handler is cancelled."""
+        """The workers end; one that is stuck in the handler is cancelled, and left behind if that does not end it."""
         self._run.finish()
+        self._joining = True
         for task in self._tasks:
             task.cancel()
-        await self._asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await self._asyncio.wait(self._tasks, timeout=_JOIN)
 
     # -- a worker -----------------------------------------------------------------------------------------
 
@@ -118,19 +123,32 @@ class TaskRun:
                     continue
                 while seat.todo:
                     strand = seat.current = seat.todo.popleft()
-                    if seat.era != run.work.era or engine.handler.now() > seat.until:
-                        seat.reports.append(Report(strand, 0))
-                    else:
-                        report = await (self._list(strand) if run.lists else self._strand(strand, seat))
-                        seat.reports.append(report)
-                    quick += len(strand.running)
+                    size = len(strand.running)
+                    if seat.era == run.work.era and engine.handler.now() <= seat.until:
+                        await (self._list(strand) if run.lists else self._strand(strand, seat))
+                    seat.through.append(strand)
+                    quick += size
                     if quick >= _TURN:
                         quick = 0
                         await self._asyncio.sleep(0)
-        except self._asyncio.CancelledError:
+        except self._asyncio.CancelledError as error:
+            if not self._joining:  # otherwise the run would stand still, one worker after the other
+                text = "a worker of run_async() was cancelled, by the handler or by code outside of the run"
+                failure = err.IllegalStateError(text)
+                failure.__cause__ = error
+                run.fail(None, failure)
             raise
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             run.fail(None, error)
+        finally:
+            run.leave(seat)
+
+    def _is_cancelled(self, error: BaseException) -> bool:
+        """True if ``error`` says that this worker is cancelled, and not something that the handler has waited for."""
+        if not isinstance(error, self._asyncio.CancelledError):
+            return False
+        cancelling = getattr(self._asyncio.current_task(), "cancelling", None)  # Python 3.11 and newer
+        return self._joining or (cancelling is not None and cancelling() > 0)
 
     async def _wait(self, seconds: float) -> None:
         woken: asyncio.Future[None] = self._loop.create_future()
@@ -149,53 +167,56 @@ class TaskRun:
         for woken in waiting:
             _wake(woken)
 
-    async def _strand(self, strand: Strand, seat: Seat) -> Report:
+    async def _strand(self, strand: Strand, seat: Seat) -> None:
         run, calls, running = self._run, self._run.calls, strand.running
-        place = dead = 0
-        while place < len(running):
+        while strand.place < len(running):
             if run.work.era != seat.era or self._engine.handler.now() > seat.until:
-                break
-            message = running[place]
+                return
+            place, message = strand.place, running[strand.place]
             raw = message.value, message.partition_key
             try:
                 if calls.deserialize is None or calls.deserialize(message):
-                    await calls.handler(message)
-            except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+                    run.calls.check("the handler", await calls.handler(message), message)
+                strand.place = place + 1
+            except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
                 message.value, message.partition_key = raw
-                if await self._not_ours([message], error):
-                    break
-                if run.work.again(strand, place, error):
-                    return Report(strand, place, failed=True, dead=dead)
-                if not await self._died([message], error):
-                    break
-                dead += 1
-            place += 1
-        return Report(strand, place, dead=dead)
+                if not await self._goes_on(strand, place, place + 1, error):
+                    return
 
-    async def _list(self, strand: Strand) -> Report:
+    async def _list(self, strand: Strand) -> None:
         run, calls, messages = self._run, self._run.calls, strand.running
         raw = [(message.value, message.partition_key) for message in messages] if calls.deserialize else []
         try:
             wanted = [message for message in messages if calls.deserialize is None or calls.deserialize(message)]
             if wanted:
-                await calls.handler(wanted)
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+                run.calls.check("the handler", await calls.handler(wanted), wanted[0])
+            strand.place = len(messages)
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             for message, (value, key) in zip(messages, raw, strict=False):
                 message.value, message.partition_key = value, key
-            if await self._not_ours(messages, error):
-                return Report(strand, 0)
-            if run.work.again(strand, 0, error):
-                return Report(strand, 0, failed=True)
-            died = await self._died(messages, error)
-            return Report(strand, len(messages), dead=len(messages)) if died else Report(strand, 0)
-        return Report(strand, len(messages))
+            await self._goes_on(strand, 0, len(messages), error)
+
+    async def _goes_on(self, strand: Strand, place: int, end: int, error: BaseException) -> bool:
+        """The handler has raised ``error`` for these messages. True: they are dead, and it goes on behind them."""
+        run, messages = self._run, strand.running[place:end]
+        if self._is_cancelled(error):
+            raise error
+        if not run.calls.of_message(error):
+            run.fail(None, error)  # it ends the run, and is raised by it
+        elif not await self._not_ours(messages, error):
+            if run.work.again(strand, place, error):
+                strand.failed = True
+            elif await self._died(messages, error):
+                run.bury(strand, end)
+                return True
+        return False
 
     async def _not_ours(self, messages: list[Any], error: BaseException) -> bool:
         """See :meth:`Run.not_ours`, which may wait for a broker."""
         run = self._run
         if run.calls.moved_on is None:
-            return run.not_ours(messages, error)
-        return await self._asyncio.to_thread(run.not_ours, messages, error)
+            return run.calls.not_ours(messages, error)
+        return await self._asyncio.to_thread(run.calls.not_ours, messages, error)
 
     async def _died(self, messages: list[Any], error: BaseException) -> bool:
         """``on_dead`` has taken these messages; False: there is none, or it raised, and the run ends."""
@@ -206,11 +227,14 @@ class TaskRun:
                 return False
             try:
                 result = on_dead(message, error)
-                if hasattr(result, "__await__"):
-                    await result
-            except Exception as problem:  # noqa: BLE001 - it ends the run, and is raised by it
+                if hasattr(type(result), "__await__"):
+                    result = await result
+                run.calls.check("on_dead", result, message)
+            except BaseException as problem:
+                if self._is_cancelled(problem):
+                    raise
                 problem.__context__ = error
-                run.fail(message, problem)
+                run.fail_dead(message, problem)
                 return False
         return True
 

@@ -7,9 +7,9 @@ from typing import Any, Callable
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
+from managedconsumer.processing.seats import Seat
 from managedconsumer.processing.strands import Strand
 from managedconsumer.runtime.running.run import Run
-from managedconsumer.runtime.running.seats import Report, Seat
 from managedconsumer.runtime.waiting.primitives import Worker
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class ThreadRun:
 
     def _work(self, seat: Seat) -> None:
         run, engine = self._run, self._engine
-        who, todo, through, reports = engine.handler.ident(), seat.todo, seat.through, seat.reports
+        who, todo, through = engine.handler.ident(), seat.todo, seat.through
         one = self._list if run.lists else self._strand
         try:
             while self._next(seat, who):
@@ -76,11 +76,8 @@ class ThreadRun:
                         break
                     # In this order: whoever holds partitions back looks at what is begun afterwards.
                     seat.current = strand
-                    report = one(strand, seat)
-                    if report is None:
-                        through.append(strand)
-                    else:
-                        reports.append(report)
+                    one(strand, seat)
+                    through.append(strand)
                 engine.give_turn()
             engine.check_process()  # a handler has forked, and has come back in the child as well
         except err.ForkedProcessError as error:
@@ -89,6 +86,8 @@ class ThreadRun:
                 log.error("run() does not go on here: %s", error)
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             run.fail(None, error)
+        finally:
+            run.leave(seat)
 
     def _next(self, seat: Seat, who: int) -> bool:
         """Report, and wait for the next block; False: there is none any more."""
@@ -101,67 +100,65 @@ class ThreadRun:
                 run.wait_for_work()
         return False
 
-    def _strand(self, strand: Strand, seat: Seat) -> Report | None:
-        """Hand the strand's messages to the handler, until one fails or what is not begun has to go back.
-
-        None: all are finished.
-        """
+    def _strand(self, strand: Strand, seat: Seat) -> None:
+        """Hand the strand's messages to the handler, until one fails or what is not begun has to go back."""
         work, running, call, now = self._run.work, strand.running, self._call, self._engine.handler.now
-        era, until, place, dead = seat.era, seat.until, 0, 0
+        era, until, place = seat.era, seat.until, 0
         while True:
             try:
                 for message in running[place:] if place else running:
                     if work.era != era or now() > until:
-                        return Report(strand, place, dead=dead)
-                    call(message)
-                    place += 1
-                return Report(strand, place, dead=dead) if dead else None
-            except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-                if self._run.not_ours(running[place : place + 1], error):
-                    return Report(strand, place, dead=dead)
-                if work.again(strand, place, error):
-                    return Report(strand, place, failed=True, dead=dead)
-                if not self._died(running[place : place + 1], error):
-                    return Report(strand, place, dead=dead)
-                place += 1
-                dead += 1
-            except BaseException as error:  # noqa: BLE001 - it ends the run, and is raised by it
-                self._run.fail(None, error)
-                return Report(strand, place, dead=dead)
+                        return
+                    result = call(message)
+                    if result is not None:
+                        self._run.calls.check("the handler", result, message)
+                    # In one step, so anybody may look at any moment: it is finished.
+                    place = strand.place = place + 1
+                return
+            except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+                if not self._goes_on(strand, place, place + 1, error):
+                    return
+                place = strand.place
 
-    def _deserialized(self, message: Any) -> None:
+    def _goes_on(self, strand: Strand, place: int, end: int, error: BaseException) -> bool:
+        """The handler has raised ``error`` for these messages. True: they are dead, and it goes on behind them."""
+        run, messages = self._run, strand.running[place:end]
+        if not run.calls.of_message(error):
+            run.fail(None, error)  # it ends the run, and is raised by it
+        elif not run.calls.not_ours(messages, error):
+            if run.work.again(strand, place, error):
+                strand.failed = True
+            elif self._died(messages, error):
+                run.bury(strand, end)
+                return True
+        return False
+
+    def _deserialized(self, message: Any) -> Any:
         """The handler gets what the deserializer has made of the message; if that fails the message is as it came."""
         calls, raw = self._run.calls, (message.value, message.partition_key)
         try:
             if calls.deserialize is None or calls.deserialize(message):
-                calls.handler(message)
+                return calls.handler(message)
         except BaseException:
             message.value, message.partition_key = raw
             raise
+        return None
 
-    def _list(self, strand: Strand, seat: Seat) -> Report | None:
-        """Hand all of the strand's messages to the handler as one list. None: all are finished."""
+    def _list(self, strand: Strand, seat: Seat) -> None:
+        """Hand all of the strand's messages to the handler as one list."""
         run, calls, messages = self._run, self._run.calls, strand.running
         if run.work.era != seat.era or self._engine.handler.now() > seat.until:
-            return Report(strand, 0)
+            return
         raw = [(message.value, message.partition_key) for message in messages] if calls.deserialize else []
         try:
             wanted = [message for message in messages if calls.deserialize is None or calls.deserialize(message)]
             if wanted:
-                calls.handler(wanted)
-            return None
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+                run.calls.check("the handler", calls.handler(wanted), wanted[0])
+            strand.place = len(messages)
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             for message, (value, key) in zip(messages, raw, strict=False):
                 message.value, message.partition_key = value, key
-            if run.not_ours(messages, error):
-                return Report(strand, 0)
-            if run.work.again(strand, 0, error):
-                return Report(strand, 0, failed=True)
-            if self._died(messages, error):
-                return Report(strand, len(messages), dead=len(messages))
-        except BaseException as error:  # noqa: BLE001 - it ends the run, and is raised by it
-            run.fail(None, error)
-        return Report(strand, 0)
+            self._goes_on(strand, 0, len(messages), error)
 
     def _died(self, messages: list[Any], error: BaseException) -> bool:
         """``on_dead`` has taken these messages; False: there is none, or it raised, and the run ends."""
@@ -171,9 +168,9 @@ class ThreadRun:
                 run.fail(message, error)
                 return False
             try:
-                on_dead(message, error)
+                run.calls.check("on_dead", on_dead(message, error), message)
             except BaseException as problem:  # noqa: BLE001 - it ends the run, and is raised by it
                 problem.__context__ = error
-                run.fail(message, problem)
+                run.fail_dead(message, problem)
                 return False
         return True

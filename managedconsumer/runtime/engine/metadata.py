@@ -1,0 +1,61 @@
+"""The metadata of commits: pykafka's own, which monitoring scripts read, maps, and how much of it the brokers take."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import Any, Callable, Mapping, Protocol
+
+from managedconsumer import errors as err
+from managedconsumer.processing import offset_map
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class Followed(Protocol):
+    """A ``run()``: it says what is finished (:class:`managedconsumer.runtime.running.run.Run`)."""
+
+    def finished(self, metadata: str, limit: int) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is to be committed, with ``metadata`` and maps, in at most ``limit`` characters. The lock is held."""
+
+
+class CommitMetadata:
+    """What one consumer commits beside its offsets. Used by one commit at a time."""
+
+    def __init__(self, fields: Callable[[], Any]) -> None:
+        """``fields``: those of a line in the log."""
+        self._fields = fields
+        #: How many characters the brokers take, as far as it is known.
+        self.limit = offset_map.LIMIT
+
+    def text(self, member_id: str) -> str:
+        """That of the member with this id (empty: of none), without a map."""
+        import json  # its patterns cost an import 3 ms, and not every consumer commits
+
+        metadata = json.dumps({"consumer_id": member_id, "hostname": socket.gethostname()})
+        return metadata if len(metadata) <= self.limit else ""
+
+    def says_less(
+        self,
+        refused: Mapping[TopicPartition, err.KafkaException],
+        asked: Mapping[TopicPartition, OffsetAndMetadata],
+        plain: str,
+    ) -> bool:
+        """True if brokers have refused metadata as too long, and the next attempt has less of it, at last none.
+
+        ``plain``: the metadata without a map.
+        """
+        too_large = [tp for tp, error in refused.items() if isinstance(error, err.OffsetMetadataTooLarge)]
+        sent = max((len(asked[tp].metadata) for tp in too_large if tp in asked), default=0)
+        if not sent:
+            return False
+        self.limit = min(self.limit, offset_map.smaller_limit(sent, len(plain)))
+        log.warning(
+            "the brokers take no metadata of %d characters with a commit (offset.metadata.max.bytes): from here on it "
+            "has at most %d. What run() has finished out of order and finds no room there is done again after a crash",
+            sent,
+            self.limit,
+            extra=self._fields(),
+        )
+        return True
