@@ -15,6 +15,7 @@ from managedconsumer.config import ConsumerOptions, GroupOptions
 from managedconsumer.errors import ERROR_CODES
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.testing import MemoryBroker
+from tests.processing import test_joints as joints
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -113,3 +114,16 @@ def test_the_coordinator_page_shows_a_program_that_runs() -> None:
         exec(program.astext().replace("localhost:9092", broker.bootstrap), {})
         assert set(broker.committed("billing")) == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
         assert broker.members("billing") == []
+
+
+def test_the_table_of_joints_is_that_of_the_tests() -> None:
+    """Each cell of the page is a test, and each test a cell."""
+    text = (DOCS / "reliability.rst").read_text(encoding="utf-8")
+    part = text[text.index("Where one room meets another") : text.index("Planted mistakes")]
+    events = "|".join(map(re.escape, joints.EVENTS))
+    cells = re.findall(rf"``((?:{events})-[\w-]+)``", part)
+    assert sorted(cells) == sorted(f"{event}-{holder}" for event, holder in joints.CELLS)
+    named_tests = re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", part)
+    assert len(named_tests) >= 3
+    for file, name in named_tests:
+        assert f"def {name}" in (ROOT / file).read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ import pytest
 
 from managedconsumer.fetch.collect import FetchCollector
 from managedconsumer.runtime.waiting.owners import here
-from managedconsumer.wire.records import FastPath, Message, load
+from managedconsumer.wire.records import FastPath, Lane, Message, load
 from managedconsumer.wire.records._lane_py import Lane as PythonLane
 from managedconsumer.wire.records.encode import Record, encode_batch
 from tests.fetch.kit import Kit, batch, tp
@@ -245,3 +245,22 @@ def test_whoever_looks_at_any_moment_sees_where_the_consumer_is() -> None:
         worker.join()
     assert got == [*offsets, *range(2000, 2050)]
     assert settled(kit) == (2050, 2050)
+
+
+def test_nothing_is_taken_when_the_time_is_over() -> None:
+    """The slow path then looks at the session, and says for how long the lane may go on."""
+    kit, now = Kit(), [0.0]
+    kit.collector = FetchCollector(kit.buffer, Lane(None, here, lambda: now[0]))
+    lane = kit.collector.lane
+    kit.fetched(0, batch(0, 5))
+    lane.allow(1.0)
+    assert kit.take(ME) == (0, 0)
+    assert lane.take().offset == 1
+    now[0] = 1.1
+    assert lane.take() is None
+    lane.allow(1.0)
+    assert lane.take().offset == 2
+    lane.allow(float("inf"))
+    now[0] = 1000.0
+    assert lane.take().offset == 3
+    assert settled(kit) == (4, 3)

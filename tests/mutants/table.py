@@ -32,6 +32,41 @@ RUN = [
         _RUN,
     ),
     Mutant(
+        "run(): what is paused starts all the same",
+        "managedconsumer/processing/strands.py",
+        "        return self.gate.held or self.gate.paused\n",
+        "        return self.gate.held\n",
+        _RUN,
+    ),
+    Mutant(
+        "run(): a paused partition keeps the room of the others",
+        "managedconsumer/processing/work.py",
+        "        return 0 if self.ending else self._plan.max_in_flight - self.in_hand + self._set_aside()\n",
+        "        return 0 if self.ending else self._plan.max_in_flight - self.in_hand\n",
+        _RUN,
+    ),
+    Mutant(
+        "run(): a reset forgets what is in hand below it",
+        "managedconsumer/processing/work.py",
+        "            if beyond:\n                continue\n",
+        "",
+        _RUN,
+    ),
+    Mutant(
+        "run(): what a cut log does not have any more counts",
+        "managedconsumer/processing/strands.py",
+        "                if pending.get(offset) is message:\n",
+        "                if offset in pending:\n",
+        _RUN,
+    ),
+    Mutant(
+        "run(): a key that comes back runs beside its old handler",
+        "managedconsumer/processing/work.py",
+        "        part.strands = self._left.pop(tp, part.strands)\n",
+        "",
+        _RUN,
+    ),
+    Mutant(
         "run(): what was held is forgotten when the rebalance is over",
         "managedconsumer/processing/work.py",
         "                if part is not None:\n                    self._unshelve(part)\n",
@@ -184,11 +219,25 @@ RUN = [
 
 GROUP = [
     Mutant(
-        "a commit is refused before the lost partitions are fenced",
-        "managedconsumer/runtime/member.py",
-        "            while self.unfenced and not deadline",
-        "            while False and not deadline",
+        "messages are handed out between a loss and its fence",
+        "managedconsumer/runtime/lease.py",
+        'return float("-inf") if self._member.unfenced else end',
+        "return end",
         ("tests/runtime/test_known_loss.py",),
+    ),
+    Mutant(
+        "a process that stood still hands out before it looks at its session",
+        "managedconsumer/runtime/engine/consuming_part.py",
+        "                if left < 0:\n",
+        "                if False:\n",
+        ("tests/runtime/test_freeze.py",),
+    ),
+    Mutant(
+        "what a thread has committed before it ended blocks all later commits",
+        "managedconsumer/fetch/hands.py",
+        "        hand = tuple(pair for pair in self.pop(who, ()) if pair not in said)\n",
+        "        hand = self.pop(who, ())\n",
+        ("tests/runtime/test_thread_ends.py",),
     ),
     Mutant(
         "a commit without a look at ownership",
@@ -387,10 +436,10 @@ FETCH = [
     Mutant(
         "resume() wakes nobody",
         "managedconsumer/runtime/engine/engine.py",
-        "                    self.subscription.resume(tp)\n"
+        "                self.collector.hands.keeper.interrupt()\n"
         "            self.lock.notify_all()\n"
         "            self.wake_fetchers()\n",
-        "                    self.subscription.resume(tp)\n",
+        "                self.collector.hands.keeper.interrupt()\n",
         (),
         _SOME,
         ci=True,
@@ -591,7 +640,7 @@ FETCH = [
     Mutant(
         "a hand holds its last message, not its first",
         "managedconsumer/fetch/collect.py",
-        "lowest[queue] = more[0].offset",
+        "lowest.setdefault(queue, more[0].offset)",
         "lowest[queue] = more[-1].offset",
         ("tests/fetch/test_collect.py",),
         _SOME,
@@ -631,8 +680,8 @@ FETCH = [
     Mutant(
         "the end of the log is the answer to where it begins",
         "managedconsumer/runtime/engine/positions.py",
-        "state.reset_to(max(0, answer.offset), strategy)",
-        "state.reset_to(max(0, answer.offset + 1), strategy)",
+        "go_on(engine.buffer.queues[tp], max(0, answer.offset))",
+        "go_on(engine.buffer.queues[tp], max(0, answer.offset + 1))",
         ("tests/test_positions.py",),
         _SOME,
     ),

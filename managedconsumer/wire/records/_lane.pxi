@@ -10,6 +10,8 @@ cdef extern from "_clock.h" nogil:
 
 
 cdef double _EVER = float("inf")
+# So far (seconds) the clock may be behind at one reading and not at the next.
+cdef double _LAG = 0.02
 
 
 cdef inline uint64_t this_thread() noexcept:
@@ -59,7 +61,7 @@ cdef class Lane:
 
     def allow(self, double seconds):
         """Nothing is taken when so much time has passed; the slow path looks whether the consumer still may."""
-        self._until = _EVER if seconds == _EVER else self._now() + seconds
+        self._until = _EVER if seconds == _EVER else self._now() + seconds - _LAG
 
     def attach(self, chunk not None, who, long long offset, others=()):
         """Let the calling thread, which is ``who``, take from ``chunk``; it has ``offset`` of it in hand.
