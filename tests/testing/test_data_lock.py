@@ -82,17 +82,21 @@ def wait_for_the_end_of(process: int) -> None:
 def test_a_forked_child_does_not_keep_it(tmp_path: Path) -> None:
     lock = DataLock.take(tmp_path)
     told, tell = os.pipe()
+    heard, ready = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover
         os.close(tell)
+        os.write(ready, b"!")
         os.read(told, 1)  # lives until the parent lets go
         os._exit(0)
+    os.close(ready)
     try:
+        os.read(heard, 1)  # on a busy machine it may take long until the child runs at all
         lock.leave()  # as if this process had died without a word
         DataLock.take(tmp_path).release()
     finally:
-        os.close(tell)
-        os.close(told)
+        for descriptor in (tell, told, heard):
+            os.close(descriptor)
         os.waitpid(child, 0)
 
 
