@@ -184,7 +184,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
     def fetch_offsets(self) -> list[tuple[Any, OffsetFetchPartitionResponse]]:
         """The group's committed (*next*) offsets; with ``reset_offset_on_fetch`` they become the positions too.
 
-        While :meth:`run` goes on they only are told: it has begun what lies behind them. :meth:`seek` moves it.
+        While :meth:`run` goes on positions stay: it has begun the messages behind them. :meth:`seek` moves them.
         """
         session, engine = self._session, self._session.engine
         session.require_running()
@@ -301,16 +301,12 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
     def beginning_offsets(self, partitions: Iterable[Any]) -> dict[Any, int]:
         """The first offset of each partition's log; kafka-python's name. Asks the brokers, for 30 s at most.
 
-        ``partitions``: any of the topics that this consumer reads, held or not. Keyed as the offset dicts. Positions
-        stay.
+        ``partitions``: any of the topics that this consumer reads, held or not. Keyed as the offset dicts.
         """
         return self._ends(partitions, OffsetType.EARLIEST)
 
     def end_offsets(self, partitions: Iterable[Any]) -> dict[Any, int]:
-        """The next offset that each log will have; with "read_committed" that of the first open transaction.
-
-        Otherwise like :meth:`beginning_offsets`.
-        """
+        """As :meth:`beginning_offsets`, each log's end; with "read_committed" its first open transaction."""
         return self._ends(partitions, OffsetType.LATEST)
 
     def _ends(self, partitions: Iterable[Any], which: int) -> dict[Any, int]:
@@ -333,7 +329,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
             if answer.error is not None:
                 raise answer.error
             there = OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
-            found[session.key(tp)] = there if answer.offset >= 0 else None
+            found[session.key(tp)] = None if answer.offset < 0 else there
         return found
 
     def progress(self) -> ProgressTable:
