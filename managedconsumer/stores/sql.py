@@ -160,12 +160,12 @@ class SQLStore(Store):
         key = self._key()
         connection = self._connections.get(key)
         if connection is None:
-            connection = self.connect()
+            # Known at once: if the database refuses what follows, it is closed.
+            connection = self._connections[key] = self.connect()
             self._dialect.prepare(connection)
             if not self._made:
                 self._dialect.create(connection)
                 self._made = True
-            self._connections[key] = connection
             if key not in self._watched:
                 self._watched.add(key)
                 self._handler.at_end(partial(_call, WeakMethod(self._thread_ended), key))

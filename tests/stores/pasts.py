@@ -29,12 +29,15 @@ def keep(kind: str, where: str) -> Callable[[], None]:
 
 
 def _keep_file(where: str) -> Callable[[], None]:
-    copy = sqlite3.connect(":memory:", check_same_thread=False)
     with contextlib.closing(sqlite3.connect(where)) as connection:
-        connection.backup(copy)
+        kept = "\n".join(connection.iterdump())
 
     def restore() -> None:
-        with contextlib.closing(sqlite3.connect(where)) as target:
+        with (
+            contextlib.closing(sqlite3.connect(":memory:")) as copy,
+            contextlib.closing(sqlite3.connect(where)) as target,
+        ):
+            copy.executescript(kept)
             copy.backup(target)
 
     return restore

@@ -51,7 +51,7 @@ class Counting:
                 super().close()  # of another thread's it raises
                 counting.open.discard(id(self))
 
-        made = sqlite3.connect(self.database, timeout=2, factory=Connection)
+        made = sqlite3.connect(self.database, factory=Connection, **{"timeout": 2, **self.options})
         self.open.add(id(made))
         return made
 
@@ -98,6 +98,15 @@ def test_a_connection_that_was_lost_is_made_again(database: Path) -> None:
         assert len(connect.open) == 1
         assert store.load("g", [TP]) == {TP: n + 1}
     store.close()
+
+
+def test_a_connection_on_which_the_table_cannot_be_made_is_closed(database: Path) -> None:
+    connect = Counting(database, timeout=0)
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as holder:
+        holder.execute("begin exclusive")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            SQLStore(connect, patience_ms=50).load("g", [TP])
+    assert not connect.open
 
 
 def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
