@@ -17,6 +17,8 @@ from managedconsumer.structs import TopicPartition
 
 # Rows that are asked for in one statement.
 _TOGETHER = 100
+# For how long (seconds) a claim may conflict with one that is not seen yet, or is undone, as DuckDB's do.
+_UNDECIDED = 1.0
 
 
 class Connection(Protocol):
@@ -95,28 +97,34 @@ class SQLStore(Store):
 
     def swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
         """See :meth:`Store.swap`."""
-        dialect = self._dialect
+        refused: Exception | None = None
+        for _ in self.tries(_UNDECIDED):
+            try:
+                return self._swap(group, changes)
+            except Exception as error:
+                if self._dialect.passing(error) or not self._dialect.conflict(error):
+                    raise
+                refused = error
+            found = self.rows(group, changes)
+            if any(found.get(tp) != old for tp, (old, _) in changes.items()):
+                return False
+        raise err.ConfigurationError(
+            f"the database refuses a claim, and nobody else has claimed: {type(refused).__name__}: {refused}. Does "
+            f"the table {self.table} have a column, a check or a trigger of its own?"
+        ) from refused
+
+    def _swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
         try:
             with self._committing() as connection:
                 for tp, (old, new) in sorted(changes.items()):
                     owner = (new.claim, new.generation, new.member)
                     if old is None:
-                        changed = dialect.insert(connection, (group, *tp), owner)
+                        changed = self._dialect.insert(connection, (group, *tp), owner)
                     else:
-                        changed = dialect.update_owner(connection, (group, *tp), owner, (old.claim, old.member))
+                        changed = self._dialect.update_owner(connection, (group, *tp), owner, (old.claim, old.member))
                     if changed != 1:
                         raise ConflictError("a row has changed")
         except ConflictError:
-            return False
-        except Exception as error:
-            if dialect.passing(error) or not dialect.conflict(error):
-                raise
-            found = self.rows(group, changes)
-            if all(found.get(tp) == old for tp, (old, _) in changes.items()):
-                raise err.ConfigurationError(
-                    f"the database refuses a claim, and nobody else has claimed: {type(error).__name__}: {error}. Does "
-                    f"the table {dialect.table} have a column, a check or a trigger of its own?"
-                ) from error
             return False
         return True
 

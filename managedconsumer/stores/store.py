@@ -8,6 +8,7 @@ moves of offsets. Everything else is here: who may claim, what happens when a co
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Callable, Iterable, Iterator, Mapping, TypeVar
@@ -322,9 +323,12 @@ class Store(ABC):
             self._handler.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def tries(self) -> Iterator[None]:
-        """Once for each try of what another writer may be faster at: with pauses, until ``patience_ms`` are over."""
-        deadline, pause = Deadline(self._handler.now(), self._patience), _SHORT_PAUSE
+    def tries(self, most: float = math.inf) -> Iterator[None]:
+        """Once for each try of what another writer may be faster at: with pauses, until ``patience_ms`` are over.
+
+        Or ``most`` seconds.
+        """
+        deadline, pause = Deadline(self._handler.now(), min(self._patience, most)), _SHORT_PAUSE
         while True:
             yield
             if deadline.expired(self._handler.now()):

@@ -65,6 +65,8 @@ def test_a_program_of_the_page_runs(
         for _ in range(1 if runs else 2):  # the second time there is nothing to do
             names: dict[str, Any] = {}
             exec(program.replace("localhost:9092", broker.bootstrap), names)
+            if postgresql:
+                names["store"].close()
         if ender is not None:
             ender.join()
     if "check_store" in program:
@@ -72,7 +74,6 @@ def test_a_program_of_the_page_runs(
     if postgresql:
         with names["psycopg"].connect(names["address"]) as connection:
             values = [value for (value,) in connection.execute("select value from orders")]
-        names["store"].close()
     elif "DirectoryStore" not in program:
         with contextlib.closing(sqlite3.connect("shop.db")) as found:
             values = [value for (value,) in found.execute("select value from orders")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -35,6 +36,35 @@ def messages(first: int, end: int) -> list[Message]:
     return [Message(b"x", offset=n, topic="orders", partition_id=0) for n in range(first, end)]
 
 
+@pytest.mark.slow
+def test_claims_at_once_in_duckdb_are_no_refusal(tmp_path: Path) -> None:
+    """It says "Duplicate key" about a row that nobody can see yet."""
+    duckdb = pytest.importorskip("duckdb")
+    won: list[str] = []
+    failed: list[Exception] = []
+    with duckdb.connect(tmp_path / "db"):
+        stores = [SQLStore(lambda: duckdb.connect(tmp_path / "db"), "duckdb") for _ in range(2)]
+        for number in range(60):
+            together = threading.Barrier(len(stores))
+
+            def claim(store: SQLStore, member: str, number: int = number, together: Any = together) -> None:
+                together.wait(60)
+                try:
+                    store.claim(f"g{number}", [TopicPartition("orders", n) for n in range(3)], 1, member)
+                    won.append(member)
+                except FencedStoreError:
+                    pass
+                except Exception as error:  # noqa: BLE001 - the test's own thread looks at it
+                    failed.append(error)
+
+            threads = [threading.Thread(target=claim, args=(store, f"m{n}")) for n, store in enumerate(stores)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+    assert (failed, len(won)) == ([], 60)
+
+
 def counted(store: Any, name: str) -> list[int]:
     """How often a method was called."""
     calls, real = [0], getattr(store, name)
@@ -61,7 +91,7 @@ def counted(store: Any, name: str) -> list[int]:
 def test_a_table_of_the_user_s_own_refuses_a_claim(tmp_path: Path, ddl: str, problem: str) -> None:
     with closing(sqlite3.connect(tmp_path / "db")) as connection:
         connection.executescript(ddl)
-    store = SQLStore(lambda: sqlite3.connect(tmp_path / "db"))
+    store = SQLStore(lambda: sqlite3.connect(tmp_path / "db"), patience_ms=50)
     calls = counted(store, "swap")
     with pytest.raises(ConfigurationError, match=rf"refuses a claim.*{problem}.*managedconsumer_offsets have a column"):
         store.claim("g", [TP], 1, "m")
