@@ -101,6 +101,8 @@ class Program(Watched):
             self._told.clear()
             self.handler.sleep(self.world.kernel.random.uniform(0.0, 2.0))
         self.handler.sleep(0.2)  # what stop() has closed may need a moment to end
+        if self.world.kernel.now - self.process.thawed_at < 0.2:  # it stood still meanwhile
+            self.handler.sleep(0.2)
         self._check_nothing_left()
         self.ended = True
 
