@@ -176,7 +176,8 @@ class Running(Holder):
         return 0 if told is None else int(told["in_flight"])
 
     def read(self) -> None:
-        self.consumer.run(self.handle, signals=False, grace_ms=0 if not self.gate.is_set() else 5000, **self.run)
+        grace_ms = 5000 if self.gate.is_set() else 0
+        self.consumer.run(self.handle, signals=False, commit_ms=20, grace_ms=grace_ms, **self.run)
 
     def handle(self, message: Any) -> None:
         self.work([message])
@@ -202,7 +203,7 @@ class RunningTasks(Running):
             self.at_work.remove(message)
             self.done.append(message.value.decode())
 
-        asyncio.run(self.consumer.run_async(handle, signals=False, grace_ms=0, **self.run))
+        asyncio.run(self.consumer.run_async(handle, signals=False, commit_ms=20, grace_ms=0, **self.run))
 
 
 class RunningRdkafka(Running):

@@ -206,7 +206,7 @@ class TestTheLink:
 
     def _hurry(self, link: CoordinatorLink) -> None:
         with pytest.raises(err.RequestTimedOut):
-            self._ask(link, "commit", timeout_ms=TIMEOUT // 6)
+            self._ask(link, "commit", timeout_ms=TIMEOUT // 6, connect_ms=TIMEOUT)
 
     def test_a_waiting_request_ends_when_the_coordinator_is_lost(
         self, link: CoordinatorLink, broker: SilentProxyBroker, handler: Handler

@@ -125,4 +125,5 @@ def test_a_commit_without_an_answer_does_not_keep_a_member_from_leaving(protocol
 
     world.network.choose = choose
     # A stop waits for 2 s for its commit; before it, and before the next start, commits that are late hold others up.
-    assert waits.longest() < 3 * INTERVAL
+    # That is far from the session of 45 s that a group waits for a member that has not left.
+    assert waits.longest() < 20.0
