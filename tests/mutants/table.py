@@ -209,7 +209,7 @@ RUN = [
         ("tests/processing/test_running.py",),
     ),
     Mutant(
-        "run_async(): a worker that raised SystemExit is waited for",
+        "run_async(): a worker that was cancelled from outside is waited for",
         "managedconsumer/runtime/running/run.py",
         "            seat.current = None\n            self.engine.lock.notify_all()\n",
         "            self.engine.lock.notify_all()\n",

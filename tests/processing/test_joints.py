@@ -331,8 +331,12 @@ def made_anew(scene: Scene) -> None:
     until(
         lambda: scene.position() is not None and (queue.topic_id != old or (scene.position() or 0) <= 3 < begins), LONG
     )
+<<<<<<< HEAD
     # The broker in memory is asked by name: offset 10 is out of range first, and the id tells of the new topic later.
     scene.wanted, scene.once, scene.end, scene.bound = fresh, OLD, 3, 3
+=======
+    scene.wanted, scene.once, scene.end, scene.bound = fresh, OLD + fresh, 3, 3
+>>>>>>> dd9f809 (Joints: a topic that is made anew is seen at once, also with librdkafka)
 
 
 def seek(scene: Scene) -> None:

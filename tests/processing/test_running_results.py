@@ -295,7 +295,7 @@ def test_a_worker_that_is_cancelled_from_outside_ends_the_run(broker: MemoryBrok
         task.cancel()
         await asyncio.sleep(LONG)
 
-    going = Going(member(), handle, on="asyncio")
+    going = Going(member(), handle, on="asyncio", grace_ms=90_000)
     going.join()
     assert isinstance(going.error, err.IllegalStateError)
     assert "a worker of run_async() was cancelled" in str(going.error)
@@ -344,7 +344,7 @@ def test_what_is_no_failure_of_a_message_ends_the_run_at_once(
         handle(message)
 
     began = time.monotonic()
-    going = Going(member(), handle if on == "threads" else handle_too, on=on, grace_ms=600_000)
+    going = Going(member(), handle if on == "threads" else handle_too, on=on, grace_ms=90_000)
     going.join()
     assert type(going.error) is type(error)
     assert time.monotonic() - began < LONG
@@ -370,7 +370,7 @@ def test_a_run_that_is_cancelled_does_not_wait_for_what_runs(
                 ended.append(message.offset)
 
     async def main() -> None:
-        run = asyncio.ensure_future(consumer.run_async(handle, workers=2, grace_ms=600_000, commit_ms=600_000))
+        run = asyncio.ensure_future(consumer.run_async(handle, workers=2, grace_ms=90_000, commit_ms=600_000))
         while len(seen) < 6:
             await asyncio.sleep(0.01)
         for _ in range(times):
