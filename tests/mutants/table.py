@@ -230,7 +230,8 @@ GROUP = [
         "managedconsumer/runtime/engine/consuming_part.py",
         "                if left < 0:\n",
         "                if False:\n",
-        ("tests/runtime/test_freeze.py",),
+        (),
+        _SOME,
     ),
     Mutant(
         "what a thread has committed before it ended blocks all later commits",
