@@ -99,15 +99,14 @@ class Strand:
         if self.parts is None:
             if not part.alive:
                 return 0
-            pending, top, offset = part.pending, -1, 0
+            pending, top = part.pending, part.top
             for message in running if place - seen == len(running) else running[seen:place]:
                 offset = message.offset
                 if pending.get(offset) is message:
                     del pending[offset]
-                    top = offset
                     ours += 1
-            if top >= part.top:
-                part.top = top + 1
+                    if offset >= top:
+                        top = part.top = offset + 1
             return ours
         for message, its in zip(running[:place], self.parts, strict=False):
             if its.has(message):

@@ -196,9 +196,10 @@ class Work:
             strand = queue.popleft()
             self.ready -= len(strand.waiting)
             if strand.parts is None:
+                gate = strand.part.gate
                 if not strand.part.alive:
                     continue
-                if strand.part.waits:
+                if gate.held or gate.paused:  # Part.waits, without a call
                     self._shelve(strand)
                     continue
             elif not self._sort_out(strand):
@@ -266,8 +267,9 @@ class Work:
         count = ours = 0
         for strand in strands:
             place = strand.place
-            count += place - strand.seen
-            ours += strand.settle()
+            if place != strand.seen:
+                count += place - strand.seen
+                ours += strand.settle()
             if place < len(strand.running):
                 self._give_back(strand, now, chance)
             elif strand.waiting:

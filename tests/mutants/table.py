@@ -27,15 +27,15 @@ RUN = [
     Mutant(
         "run(): what is held by a rebalance starts all the same",
         "managedconsumer/processing/work.py",
-        "                if strand.part.waits:\n",
-        "                if False:\n",
+        "                if gate.held or gate.paused:",
+        "                if False:",
         _RUN,
     ),
     Mutant(
         "run(): what is paused starts all the same",
-        "managedconsumer/processing/strands.py",
-        "        return self.gate.held or self.gate.paused\n",
-        "        return self.gate.held\n",
+        "managedconsumer/processing/work.py",
+        "                if gate.held or gate.paused:",
+        "                if gate.held:",
         _RUN,
     ),
     Mutant(
@@ -90,8 +90,8 @@ RUN = [
     Mutant(
         "run(): the map ends one message too late",
         "managedconsumer/processing/strands.py",
-        "                part.top = top + 1\n            return ours\n",
-        "                part.top = top + 2\n            return ours\n",
+        "top = part.top = offset + 1\n",
+        "top = part.top = offset + 2\n",
         _RUN,
     ),
     Mutant(
