@@ -286,7 +286,7 @@ class TestPartitionsAndOffsets:
             (lambda c: c.commit_offsets(5), TypeError, "5 is neither a list of (partition, offset) nor a dict"),
             (lambda c: c.commit_offsets([5]), TypeError, "[5] is neither a list of (partition, offset) nor a dict"),
             (lambda c: c.reset_offsets([(0, -3)]), ValueError, "-2 (earliest) or -1 (latest), not -3"),
-            (lambda c: c.reset_offsets([(0, "x")]), TypeError, "OffsetType.LATEST or a datetime, not str: 'x'"),
+            (lambda c: c.reset_offsets([(0, "x")]), TypeError, "(also as OffsetType) or a datetime, not str: 'x'"),
             (
                 lambda c: c.reset_offsets([(0, 3), (1, 2.5)]),
                 TypeError,
