@@ -92,7 +92,8 @@ def test_nothing_listens_there(number: int) -> None:
         ) as caught:
             starts(address)[number]()
     lines = "".join(traceback.format_exception(caught.value)).splitlines()
-    assert len(lines) < 25
+    # Python 3.13 marks the call below more lines than older ones do.
+    assert len([line for line in lines if line.strip("~^ ")]) < 25
     assert not [line for line in lines if "exception was the direct cause" in line or "During handling" in line]
 
 

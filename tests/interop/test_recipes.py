@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +67,10 @@ def test_in_kubernetes(broker: MemoryBroker, capsys: pytest.CaptureFixture[str])
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
                     answers[path] = answer.status
-            except OSError:  # not there yet, or 503
+            except urllib.error.HTTPError as error:  # 503
+                error.close()
+                return False
+            except OSError:  # not there yet
                 return False
             return True
 

@@ -11,6 +11,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -221,7 +222,7 @@ class RunningStore(Running):
 
     def prepare(self) -> None:
         file = self.directory / "store.db"
-        with sqlite3.connect(file) as database:
+        with closing(sqlite3.connect(file)) as database, database:
             database.execute("create table if not exists done (value text)")
         self.store = SQLStore(lambda: sqlite3.connect(file, timeout=LONG))
         self.store.attach(self.consumer)
@@ -235,6 +236,10 @@ class RunningStore(Running):
     def keep(self, database: Any, message: Any) -> None:
         database.execute("insert into done values (?)", (message.value.decode(),))
         self.done.append(message.value.decode())
+
+    def stop(self) -> None:
+        super().stop()
+        self.store.close()
 
 
 HOLDERS: dict[str, type[Holder]] = {

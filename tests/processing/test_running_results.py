@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -133,9 +134,10 @@ def test_an_awaitable_of_any_kind_is_found(no_loop: None) -> None:
         def __await__(self) -> Iterator[None]:
             yield
 
-    for result in (Later(), asyncio.get_event_loop_policy().get_event_loop().create_future()):
-        with pytest.raises(TypeError, match="awaitable"):
-            check_result("handler", result)
+    with closing(asyncio.new_event_loop()) as loop:
+        for result in (Later(), loop.create_future()):
+            with pytest.raises(TypeError, match="awaitable"):
+                check_result("handler", result)
 
 
 @pytest.mark.parametrize("kind", [ConsumerRebalanceListener, AsyncConsumerRebalanceListener])

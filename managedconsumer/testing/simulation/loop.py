@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from asyncio import events
 from typing import Any, Callable, Coroutine
@@ -10,8 +11,11 @@ from typing import Any, Callable, Coroutine
 from managedconsumer.testing.simulation.handler import VirtualHandler
 from managedconsumer.testing.simulation.kernel import Killed, Task
 
-#: Python 3.12 and newer: which task runs. Since 3.14 the operating system's thread knows it, before that each loop did.
-_swap_current_task: Callable[[Any, Any], Any] | None = getattr(asyncio.tasks, "_swap_current_task", None)
+#: Which task runs. Since Python 3.14 the operating system's thread knows it; before that each loop did, and 3.12 raises
+#: KeyError when no task runs.
+_swap_current_task: Callable[[Any, Any], Any] | None = (
+    getattr(asyncio.tasks, "_swap_current_task", None) if sys.version_info >= (3, 14) else None
+)
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
