@@ -196,10 +196,9 @@ class Work:
             strand = queue.popleft()
             self.ready -= len(strand.waiting)
             if strand.parts is None:
-                gate = strand.part.gate
                 if not strand.part.alive:
                     continue
-                if gate.held or gate.paused:  # Part.waits, without a call
+                if (gate := strand.part.gate).held or gate.paused:  # Part.waits, without a call
                     self._shelve(strand)
                     continue
             elif not self._sort_out(strand):
@@ -267,9 +266,8 @@ class Work:
         count = ours = 0
         for strand in strands:
             place = strand.place
-            if place != strand.seen:
-                count += place - strand.seen
-                ours += strand.settle()
+            count += place - strand.seen
+            ours += strand.settle()
             if place < len(strand.running):
                 self._give_back(strand, now, chance)
             elif strand.waiting:

@@ -27,15 +27,15 @@ RUN = [
     Mutant(
         "run(): what is held by a rebalance starts all the same",
         "managedconsumer/processing/work.py",
-        "                if gate.held or gate.paused:",
+        "                if (gate := strand.part.gate).held or gate.paused:",
         "                if False:",
         _RUN,
     ),
     Mutant(
         "run(): what is paused starts all the same",
         "managedconsumer/processing/work.py",
-        "                if gate.held or gate.paused:",
-        "                if gate.held:",
+        "                if (gate := strand.part.gate).held or gate.paused:",
+        "                if strand.part.gate.held:",
         _RUN,
     ),
     Mutant(

@@ -209,8 +209,8 @@ def test_an_asynchronous_on_error(broker: MemoryBroker, member: Callable[..., An
 def test_a_store_whose_write_nobody_awaits(tmp_path: Any) -> None:
     import sqlite3
 
-    store = SQLStore(lambda: sqlite3.connect(tmp_path / "db"), "sqlite")
-    with MemoryBroker({TOPIC: 1}) as broker:
+    made = SQLStore(lambda: sqlite3.connect(tmp_path / "db"), "sqlite")
+    with closing(made) as store, MemoryBroker({TOPIC: 1}) as broker:
         fill(broker, ["a"] * 3)
         consumer = SimpleConsumer(TOPIC, broker.bootstrap, "g", auto_offset_reset="earliest")
         store.attach(consumer)
