@@ -240,6 +240,7 @@ def test_sparks_goals_are_ratios_to_the_connector(load: Load) -> None:
     ]
 
 
+@pytest.mark.slow  # each is a process that imports all clients
 @pytest.mark.parametrize("program", ["consume", "spark", "rebalance", "run", "stores"])
 def test_a_benchmark_refuses_to_measure_the_twin(program: str) -> None:
     """The checkout comes first on the path: where it is not built, figures of Python were printed as ours."""

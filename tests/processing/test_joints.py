@@ -437,6 +437,8 @@ EMPTY = {
     },
     ("made-anew", "run-store"): "the store's offsets are those of the topic's name: docs/stores.rst",
 }
+#: Holders of each kind that the fast half of the tests has; CI and ``--long`` have all of them.
+FAST = ("run", "run-tasks", "threads", "arrow")
 CELLS = [(event, holder) for event in EVENTS for holder in HOLDERS if (event, holder) not in EMPTY]
 
 
@@ -447,7 +449,10 @@ def broker() -> Iterator[MemoryBroker]:
         yield broker
 
 
-@pytest.mark.parametrize(("event", "kind"), CELLS, ids=[f"{event}-{holder}" for event, holder in CELLS])
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [pytest.param(*cell, marks=() if cell[1] in FAST else pytest.mark.slow, id="-".join(cell)) for cell in CELLS],
+)
 def test_nothing_is_forgotten_and_nothing_passed(broker: MemoryBroker, tmp_path: Path, event: str, kind: str) -> None:
     if kind == "run-rdkafka":
         pytest.importorskip("confluent_kafka")
