@@ -67,6 +67,20 @@ def without_login(address: str) -> str:
     return _LOGIN.sub("//***@", address)
 
 
+def without_secrets(url: str) -> str:
+    """``url`` for errors and reprs: without user and password, and without the values behind a ``?``.
+
+    Everything in front of the last @ is left out, as a password may hold any character.
+    """
+    scheme, colon, rest = url.partition("://")
+    if not colon:
+        return url
+    front, at, place = rest.rpartition("@")
+    place, mark, values = place.partition("?")
+    names = "&".join(f"{pair.partition('=')[0]}=***" if "=" in pair else "***" for pair in values.split("&"))
+    return f"{scheme}://{'***@' if at and front else at}{place}{mark}{names if mark else ''}"
+
+
 def json(dumped: str) -> str:
     """What ``json.dumps`` has made, whose control characters can only be inside of strings."""
     return _IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", dumped)

@@ -12,7 +12,7 @@ import re
 from typing import Any, Mapping
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.where import without_secrets
+from managedconsumer.shown import without_secrets
 
 _KEY = "managedkafka.options"
 _TWIN = "option."

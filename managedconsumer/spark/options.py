@@ -17,12 +17,13 @@ from managedconsumer.errors import ConfigurationError, MissingPackageError
 from managedconsumer.runtime.cluster.cluster import parse_bootstrap
 from managedconsumer.runtime.fetch_range import RangeLimits
 from managedconsumer.runtime.net.settings import ConnectionSettings
+from managedconsumer.shown import without_secrets
 from managedconsumer.spark.catalog import of_user
 from managedconsumer.spark.columns import ERRORS, check_names
 from managedconsumer.spark.pace import LONGEST_DELAY, seconds
 from managedconsumer.spark.positions import AUTO, CONFLICTS
 from managedconsumer.spark.security import security_from
-from managedconsumer.spark.where import Where, ending, flag, json_object, number, starting, without_secrets
+from managedconsumer.spark.where import Where, ending, flag, json_object, number, starting
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS, DEFAULT_COLUMNS
 

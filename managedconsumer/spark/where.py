@@ -27,20 +27,6 @@ class Where:
     said: str = field(default="", compare=False)
 
 
-def without_secrets(url: str) -> str:
-    """``url`` for errors and reprs: without user and password, and without the values behind a ``?``.
-
-    Everything in front of the last @ is left out, as a password may hold any character.
-    """
-    scheme, colon, rest = url.partition("://")
-    if not colon:
-        return url
-    front, at, place = rest.rpartition("@")
-    place, mark, values = place.partition("?")
-    names = "&".join(f"{pair.partition('=')[0]}=***" if "=" in pair else "***" for pair in values.split("&"))
-    return f"{scheme}://{'***@' if at and front else at}{place}{mark}{names if mark else ''}"
-
-
 def number(options: Mapping[str, str], name: str, minimum: int, prefix: str = "") -> int | None:
     """A whole number of at least ``minimum``, None if it is not given; raises ConfigurationError."""
     text = options.get(name.lower())

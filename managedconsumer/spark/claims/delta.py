@@ -8,8 +8,8 @@ from typing import Any, Collection, Mapping, Sequence
 from urllib.parse import unquote, urlparse
 
 from managedconsumer.errors import ConfigurationError, MissingPackageError
+from managedconsumer.shown import without_secrets
 from managedconsumer.spark.claims.tables import Ends, TableClaims, schema
-from managedconsumer.spark.where import without_secrets
 from managedconsumer.stores import delta_commits
 from managedconsumer.structs import TopicPartition
 

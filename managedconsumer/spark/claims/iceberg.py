@@ -10,8 +10,8 @@ from typing import Any, Collection, Iterator, Sequence
 from urllib.parse import parse_qsl, urlparse
 
 from managedconsumer.errors import ConfigurationError, MissingPackageError
+from managedconsumer.shown import without_secrets
 from managedconsumer.spark.claims.tables import Ends, TableClaims, schema, tries
-from managedconsumer.spark.where import without_secrets
 from managedconsumer.stores import iceberg_commits
 from managedconsumer.structs import TopicPartition
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlparse
 
 from managedconsumer.errors import ConfigurationError, MissingPackageError
-from managedconsumer.spark.where import without_secrets
+from managedconsumer.shown import without_secrets
 
 
 class Objects(Protocol):

@@ -14,9 +14,9 @@ from typing import Any, Callable, Collection, Iterator
 from urllib.parse import unquote, urlparse
 
 from managedconsumer.errors import ConfigurationError, MissingPackageError
+from managedconsumer.shown import without_secrets
 from managedconsumer.spark.claims.log import Winners
 from managedconsumer.spark.ranges import OffsetRange, Ranges
-from managedconsumer.spark.where import without_secrets
 from managedconsumer.structs import TopicPartition
 
 #: The schemes of ``store`` that are databases.
@@ -121,8 +121,7 @@ class SqlClaims:
 
     def repeated(self, data: str) -> bool:
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeated`."""
-        found = self._rows("SELECT data FROM managedconsumer_repeats WHERE claims = ?")
-        return data in {row[0] for row in found}
+        return bool(self._rows("SELECT data FROM managedconsumer_repeats WHERE claims = ? AND data = ?", data))
 
     def winners(self) -> Winners:
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.winners`; what :meth:`vacuum` removed is not in it."""
@@ -180,10 +179,10 @@ class SqlClaims:
         cursor.execute(self._sql(_AGAIN), (self.name, *tp, *entry, data))
         return cursor.fetchone() is not None
 
-    def _rows(self, query: str) -> list[Any]:
+    def _rows(self, query: str, *more: Any) -> list[Any]:
         with self.transaction() as connection:
             cursor = connection.cursor()
-            cursor.execute(self._sql(query), (self.name,))
+            cursor.execute(self._sql(query), (self.name, *more))
             return list(cursor.fetchall())
 
     def _sql(self, statement: str) -> str:
