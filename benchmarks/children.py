@@ -18,12 +18,19 @@ _code = HERE.parent
 
 
 def freeze(home: Path) -> None:
-    """Children run a copy of the package, in ``home``: somebody may be working on it while this takes its time."""
+    """Children run copies of the package and of their scripts, in ``home``: the checkout may change during a run."""
     global _code
     _code = home / "code"
-    package = _code / "managedconsumer"
-    shutil.copytree(HERE.parent / "managedconsumer", package, ignore=shutil.ignore_patterns("__pycache__", "*.c"))
-    compileall.compile_dir(package, quiet=2, workers=1)
+    for name in ("managedconsumer", HERE.name):
+        left = shutil.ignore_patterns("__pycache__", "*.c", "results")
+        shutil.copytree(HERE.parent / name, _code / name, ignore=left)
+        compileall.compile_dir(_code / name, quiet=2, workers=1)
+
+
+def _frozen(argument: str) -> str:
+    """The copy of a script of this folder; any other argument as it is."""
+    path = Path(argument)
+    return str(_code / HERE.name / path.relative_to(HERE)) if path.is_relative_to(HERE) else argument
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -38,7 +45,7 @@ class Child:
     def __init__(self, arguments: Sequence[str], extra: Mapping[str, str] | None = None) -> None:
         # A group of its own: what a hanging peer has started goes with it.
         self._process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [sys.executable, *map(_frozen, arguments)],
             env=environment(extra or {}),
             stdin=subprocess.PIPE,  # it ends with us, or with :meth:`result`
             stdout=subprocess.PIPE,
