@@ -57,6 +57,23 @@ def test_older_versions_leave_out_newer_fields(version: int, size: int) -> None:
     assert decoded.rack_id == ("a" if version >= 3 else None)
 
 
+def test_what_a_member_does_not_have_is_written_as_such() -> None:
+    decoded = ConsumerProtocolMemberMetadata.decode(ConsumerProtocolMemberMetadata(3, ["t0"]).encode())
+    assert (decoded.user_data, decoded.owned_partitions, decoded.generation_id, decoded.rack_id) == (b"", [], -1, None)
+    decoded = ConsumerProtocolMemberMetadata.decode(ConsumerProtocolMemberMetadata(0, [], b"memory").encode())
+    assert (decoded.topics, decoded.user_data) == ([], b"memory")
+    assert ConsumerProtocolMemberAssignment.decode(ConsumerProtocolMemberAssignment(0, []).encode()).user_data == b""
+
+
+def test_the_longest_name_is_written_and_a_longer_one_refused() -> None:
+    longest = "t" * 0x7FFF
+    blob = ConsumerProtocolMemberMetadata(0, [longest]).encode()
+    assert ConsumerProtocolMemberMetadata.decode(blob).topics == [longest]
+    with pytest.raises(ValueError, match=r"string of 32768 bytes is longer than Kafka's 32767: 'tttt") as caught:
+        ConsumerProtocolMemberMetadata(0, ["t" * 0x8000]).encode()
+    assert len(str(caught.value)) < 120
+
+
 def test_assignment_golden_bytes() -> None:
     assignment = ConsumerProtocolMemberAssignment(0, [("t0", [0, 2])], b"")
     assert assignment.encode() == bytes.fromhex("0000 00000001 00027430 00000002 00000000 00000002 00000000")
@@ -96,7 +113,7 @@ def test_our_blobs_always_end_in_user_data_as_kafkas_own_tools_need() -> None:
 
 
 def test_empty_assignment_from_a_forgetful_leader() -> None:
-    assert ConsumerProtocolMemberAssignment.decode(b"").partitions() == []
+    assert ConsumerProtocolMemberAssignment.decode(b"") == ConsumerProtocolMemberAssignment(0, [], None)
 
 
 def test_later_versions_are_read_as_the_newest_known() -> None:
@@ -109,6 +126,38 @@ def test_version_without_its_fields_is_tolerated() -> None:
     """Clients exist that write version 1 and stop after the user data."""
     decoded = ConsumerProtocolMemberMetadata.decode(b"\x00\x01" + PYKAFKA_METADATA[2:])
     assert (decoded.topics, decoded.owned_partitions) == (["views"], [])
+
+
+@pytest.mark.parametrize(("version", "size"), [(0, 14), (1, 18), (2, 38), (3, 42)])
+def test_a_blob_may_end_before_each_of_the_newer_fields(version: int, size: int) -> None:
+    decoded = ConsumerProtocolMemberMetadata.decode(struct.pack(">h", version) + GOLDEN_V3[2:size])
+    assert decoded.topics == ["t0", "t1"]
+    assert decoded.owned_partitions == (sorted(OWNED) if version >= 2 else [])
+    assert (decoded.user_data, decoded.rack_id) == (None, None)
+    assert decoded.generation_id == (7 if version >= 3 else -1)
+
+
+@pytest.mark.parametrize(("version", "size"), [(0, 18), (1, 38), (2, 42)])
+def test_bytes_behind_the_fields_of_a_version_mean_nothing(version: int, size: int) -> None:
+    """A client may append fields of its own, as long as it says an old version."""
+    decoded = ConsumerProtocolMemberMetadata.decode(
+        struct.pack(">h", version) + GOLDEN_V3[2:size] + b"\x00\x01\x00\x00"
+    )
+    assert decoded.generation_id == (7 if version >= 2 else -1)
+    assert decoded.rack_id is None
+
+
+def test_null_lists_generations_and_racks_are_none() -> None:
+    decoded = ConsumerProtocolMemberMetadata.decode(
+        b"\x00\x03" + 3 * b"\xff\xff\xff\xff" + b"\xff\xff\xff\xfe" + b"\x00\x00"
+    )
+    assert (decoded.topics, decoded.user_data, decoded.owned_partitions) == ([], None, [])
+    assert (decoded.generation_id, decoded.rack_id) == (-1, None)
+
+
+def test_a_topic_without_a_name_and_without_partitions_is_read() -> None:
+    blob = b"\x00\x01" + b"\x00\x00\x00\x01" + b"\x00\x00" + b"\x00\x00\x00\x00"
+    assert ConsumerProtocolMemberAssignment.decode(blob).assignment == [("", [])]
 
 
 @pytest.mark.parametrize(
@@ -124,6 +173,15 @@ def test_version_without_its_fields_is_tolerated() -> None:
         (b"\x00\x00\x00\x00\x00\x01\x00\x01\xff", "topic is not UTF-8"),
         (b"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x05ab", "user data needs 5 bytes, 2 are left"),
         (b"\x00\x00\x00\x00\x00\x00\xff\xff\xff\xfe", "user data has length -2"),
+        (b"\x00\x00\xff\xff\xff\xfe", "-2 topics"),
+        (b"\x00\x00\x00\x00\x00\x00\x00\x00", "length of user data needs 4 bytes, 2 are left"),
+        (GOLDEN_V3[:20], "count of topics needs 4 bytes, 2 are left"),
+        (GOLDEN_V3[:25], ": 1 topics cannot fit into 3 bytes"),
+        (GOLDEN_V3[:22] + b"\x00\x05t0\x00\x00", ": topic needs 5 bytes, 4 are left"),
+        (GOLDEN_V3[:41], "generation needs 4 bytes, 3 are left"),
+        (GOLDEN_V3[:43], "length of rack needs 2 bytes, 1 are left"),
+        (GOLDEN_V3[:44], ": rack needs 1 bytes, 0 are left"),
+        (GOLDEN_V3[:42] + b"\xff\xfe", "rack has length -2"),
         (GOLDEN_V3[:30], "2 partitions cannot fit"),
         (GOLDEN_V3[:26] + b"\xff\xff\xff\x00", "-256 partitions"),
         (GOLDEN_V3[:30] + b"\xff\xff\xff\xfe" + GOLDEN_V3[34:], "topic 't0' has partition -2"),
@@ -136,9 +194,18 @@ def test_malformed_subscriptions_say_what_is_wrong(blob: bytes, complaint: str) 
     assert complaint in str(caught.value)
 
 
-def test_malformed_assignments_say_what_is_wrong() -> None:
-    with pytest.raises(MalformedResponseError, match="malformed consumer assignment: 2 partitions cannot fit"):
-        ConsumerProtocolMemberAssignment.decode(PYKAFKA_ASSIGNMENT[:-1])
+@pytest.mark.parametrize(
+    ("blob", "complaint"),
+    [
+        (PYKAFKA_ASSIGNMENT[:-1], "2 partitions cannot fit"),
+        (b"\x00", "version needs 2 bytes, 1 are left"),
+        (b"\xff\xfe", "version -2"),
+        (PYKAFKA_ASSIGNMENT + b"\x00\x00\x00\x02a", "user data needs 2 bytes, 1 are left"),
+    ],
+)
+def test_malformed_assignments_say_what_is_wrong(blob: bytes, complaint: str) -> None:
+    with pytest.raises(MalformedResponseError, match=f"malformed consumer assignment: {complaint}"):
+        ConsumerProtocolMemberAssignment.decode(blob)
 
 
 @given(st.binary(max_size=80), st.integers(0, len(GOLDEN_V3)))
@@ -154,12 +221,14 @@ def test_no_bytes_do_more_than_raise_the_typed_error(noise: bytes, cut: int) -> 
 def test_a_malformed_member_costs_only_its_own_assignment() -> None:
     good = ConsumerProtocolMemberMetadata(3, ["t0"], b"").encode()
     members, problems = ConsumerProtocol.decode_members(
-        [("m1", None, good), ("bad", "static", b"\x00\x00\x00\x00\x10\x00"), ("m2", None, PYKAFKA_METADATA)]
+        [("m1", "static-1", good), ("bad", "static", b"\x00\x00\x00\x00\x10\x00"), ("m2", None, PYKAFKA_METADATA)]
     )
     assert list(members) == ["m1", "bad", "m2"]
     assert list(problems) == ["bad"]
     assert "4096 topics cannot fit" in problems["bad"]
+    assert members["m1"].group_instance_id == "static-1"
     assert (members["bad"].topics, members["bad"].group_instance_id) == ([], "static")
+    assert members["bad"].user_data is None
 
     class Cluster:
         def partitions_for_topic(self, topic: str) -> set[int] | None:
@@ -179,3 +248,14 @@ def test_subscription_of_an_assignor_carries_what_the_member_knows() -> None:
     assert received.topics == ["a", "b"]
     assert received.owned_partitions == sorted(OWNED)
     assert (received.generation_id, received.rack_id) == (4, "r")
+
+
+def test_subscription_of_an_assignor_keeps_what_the_assignor_says() -> None:
+    class Remembers:
+        def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
+            return ConsumerProtocolMemberMetadata(1, sorted(topics), b"memory", OWNED, group_instance_id="static")
+
+    sent = ConsumerProtocol.subscription(Remembers(), ["b", "a"])
+    assert (sent.topics, sent.user_data, sent.group_instance_id) == (["a", "b"], b"memory", "static")
+    assert list(sent.owned_partitions) == OWNED
+    assert not ConsumerProtocol.subscription(Remembers(), ["a"], owned_partitions=()).owned_partitions

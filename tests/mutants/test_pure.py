@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import configparser
 
-from tests.mutants.pure import ROOT, TESTS, settings, sources, table
+import pytest
+
+from tests.mutants.pure import ROOT, SUITES, settings, sources, table
 
 
 def test_the_pure_rooms_are_changed_and_their_drivers_are_not() -> None:
-    found = list(sources())
-    assert len(found) == len(set(found)) > 30
+    found = [name for suite in SUITES for name in sources(suite)]
+    assert len(found) == len(set(found)) > 35, "each file belongs to one suite"
     assert all((ROOT / name).is_file() for name in found)
     for name in (
         "coordinator/membership.py",
         "coordinator/assignors/range.py",
+        "coordinator/protocol.py",
         "fetch/plan.py",
         "offset_convention.py",
+        "processing/work.py",
+        "stores/claims.py",
     ):
         assert f"managedconsumer/{name}" in found
     assert "managedconsumer/coordinator/base.py" not in found
+    assert list(sources("protocol")) == ["managedconsumer/coordinator/protocol.py"]
 
 
-def test_mutmut_reads_the_settings() -> None:
+@pytest.mark.parametrize("suite", SUITES)
+def test_mutmut_reads_the_settings(suite: str) -> None:
     parser = configparser.ConfigParser()
-    parser.read_string(settings())
-    assert parser["mutmut"]["source_paths"].split() == list(sources())
-    assert parser["mutmut"]["pytest_add_cli_args_test_selection"].split() == list(TESTS)
-    assert all((ROOT / name).exists() for name in TESTS)
+    parser.read_string(settings(suite))
+    assert parser["mutmut"]["source_paths"].split() == list(sources(suite))
+    assert parser["mutmut"]["pytest_add_cli_args_test_selection"].split() == list(SUITES[suite].tests)
+    assert all((ROOT / name).exists() for name in SUITES[suite].tests)
 
 
 def test_the_table_counts_time_outs_as_found_and_what_no_test_runs_as_missed() -> None:

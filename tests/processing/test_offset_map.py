@@ -125,6 +125,34 @@ def test_a_map_counts_for_its_own_log_alone(
     assert known.of_log(log, leader_epoch, end) is same
 
 
+def test_a_log_is_known_by_its_topic_and_partition() -> None:
+    one, other = bytes(range(16)), bytes(range(1, 17))
+    ids = [offset_map.log_id(topic, partition) for topic in (one, other) for partition in (0, 1, 1000)]
+    assert len(set(ids)) == 6
+    assert {len(each) for each in ids} == {8}
+    assert offset_map.log_id(None, 3) == offset_map.log_id(b"", 3) == b""
+    # Other versions of managedconsumer read it in the group's commits.
+    assert offset_map.log_id(one, 0x0102) == bytes.fromhex("0001020304050705")
+
+
+def test_after_a_refusal_the_map_has_half_the_room_and_none_in_the_end() -> None:
+    assert offset_map.smaller_limit(1001, 100) == 550
+    limits, limit = [], 4000
+    while limit:
+        limit = offset_map.smaller_limit(limit, 100)
+        limits.append(limit)
+    assert limits[-2:] == [100, 0] and len(limits) < 15
+    assert offset_map.smaller_limit(2, 1) == 1
+    assert offset_map.smaller_limit(99, 100) == offset_map.smaller_limit(50, 0) == 0
+
+
+def test_a_part_of_a_map() -> None:
+    known = OffsetMap((5, 7), 10, 3, b"12345678")
+    assert known.below(10) == known.below(11) == known
+    assert known.below(8) == OffsetMap((5, 7), 8, 3, b"12345678")
+    assert known.below(7) == OffsetMap((5,), 7, 3, b"12345678")
+
+
 def test_what_was_written_under_a_later_epoch_is_not_finished() -> None:
     """The log was cut at 60 and written anew; the map says that 5 and 70 alone are not finished up to 100."""
     state = TopicPartitionState()

@@ -1,0 +1,591 @@
+"""Scenes of what ``run()`` decides, one by one: which messages start, in which lists, when, and what is counted.
+
+The simulation beside it plays random schedules and looks whether promises are broken. Here the answers are exact.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from managedconsumer.processing.offset_map import OffsetMap
+from managedconsumer.processing.seats import Seat
+from managedconsumer.processing.strands import Part, Strand
+from managedconsumer.processing.values import KEY, NONE, PARTITION, Plan, Retry
+from managedconsumer.processing.work import Work
+from managedconsumer.structs import TopicPartition
+from managedconsumer.wire.records import Message
+
+TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+@dataclass
+class Gate:
+    held: bool = False
+    paused: bool = False
+
+
+class Bench:
+    """A run without threads: its partitions are 0 and 1, their messages have ascending offsets."""
+
+    def __init__(self, order: str = NONE, **more: Any) -> None:
+        self.work = Work(Plan(order, **more))
+        self.gates = {TP: Gate(), OTHER: Gate()}
+        self.ends = {TP: 0, OTHER: 0}
+        self.now = 0.0
+
+    def part(self, tp: TopicPartition = TP) -> Part:
+        return self.work.parts.get(tp) or self.work.open(tp, self.gates[tp], None)
+
+    def offer(self, keys: str | int, tp: TopicPartition = TP) -> None:
+        """Messages come: one for each letter, its key, or so many without keys."""
+        named = list(keys) if isinstance(keys, str) else [None] * keys
+        first = self.ends[tp]
+        self.ends[tp] += len(named)
+        messages = [
+            Message(
+                b"", offset=first + n, topic=tp.topic, partition_id=tp.partition, partition_key=key and key.encode()
+            )
+            for n, key in enumerate(named)
+        ]
+        self.work.offer(self.part(tp), messages, self.now)
+
+    def take(self, limit: int = 1_000_000) -> list[Strand]:
+        return self.work.take(limit, self.now)
+
+    def back(self, strand: Strand, place: int | None = None, *, failed: bool = False) -> int:
+        """The worker of ``strand`` is through with it: all of it, or what is before ``place``."""
+        strand.place = len(strand.running) if place is None else place
+        strand.failed = failed
+        return self.work.take_back([strand], self.now)
+
+    def commit(self, tp: TopicPartition = TP) -> int:
+        """Up to where everything is finished."""
+        low = self.part(tp).lowest()
+        return self.ends[tp] if low is None else low
+
+
+def offsets(strands: list[Strand]) -> list[list[int]]:
+    return [[message.offset for message in strand.running] for strand in strands]
+
+
+# -- what starts ----------------------------------------------------------------------------------------------------
+
+
+def test_single_messages_start_in_their_order_up_to_the_limit() -> None:
+    bench = Bench(NONE)
+    bench.offer(5)
+    assert bench.work.ready == 5
+    assert offsets(bench.take(1)) == [[0]]
+    assert offsets(bench.take(2)) == [[1], [2]]
+    assert bench.work.ready == 2
+    assert offsets(bench.take(9)) == [[3], [4]]
+    assert bench.take(9) == []
+    assert (bench.work.ready, bench.work.in_hand) == (0, 5)
+
+
+def test_messages_of_a_key_go_to_one_worker_at_a_time() -> None:
+    bench = Bench(KEY)
+    bench.offer("abab")
+    assert bench.work.ready == 4
+    (a,) = bench.take(1)
+    assert offsets([a]) == [[0]]
+    assert bench.work.ready == 2, "what waits behind one that runs is not ready"
+    bench.offer("ac")
+    (b, c) = bench.take()
+    assert offsets([b, c]) == [[1, 3], [5]]
+    bench.back(a)
+    assert bench.work.ready == 2
+    assert offsets(bench.take()) == [[2, 4]]
+    assert bench.work.ready == 0
+
+
+def test_a_key_that_had_its_turn_lets_others_go_first() -> None:
+    bench = Bench(KEY)
+    bench.offer("aab")
+    (a,) = bench.take(1)
+    bench.back(a)
+    assert offsets(bench.take(1)) == [[2]]
+    assert offsets(bench.take(1)) == [[1]]
+
+
+def test_what_was_not_begun_goes_first_when_it_comes_back() -> None:
+    bench = Bench(KEY)
+    bench.offer("aab")
+    (a,) = bench.take(2)
+    bench.back(a, 1)
+    assert offsets(bench.take(1)) == [[1]]
+
+
+def test_messages_without_a_key_are_in_no_order() -> None:
+    bench = Bench(KEY)
+    bench.offer(2)
+    bench.offer("a")
+    bench.offer(1)
+    assert bench.work.ready == 4
+    assert offsets(bench.take()) == [[0], [1], [2], [3]]
+
+
+def test_a_partition_is_one_line() -> None:
+    bench = Bench(PARTITION)
+    bench.offer("ab")
+    bench.offer(2, OTHER)
+    assert bench.work.ready == 4
+    first = bench.take(1)
+    assert offsets(first) == [[0]]
+    assert offsets(bench.take()) == [[0, 1]]
+    assert bench.take() == []
+    bench.back(first[0])
+    assert offsets(bench.take()) == [[1]]
+
+
+def test_what_the_group_knows_to_be_finished_does_not_start() -> None:
+    bench = Bench(NONE)
+    bench.work.open(TP, bench.gates[TP], OffsetMap((1, 3), 5))
+    bench.offer(7)
+    assert offsets(bench.take()) == [[1], [3], [5], [6]]
+    assert (bench.work.in_hand, bench.work.done, bench.commit()) == (4, 0, 1)
+
+
+# -- lists ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [NONE, PARTITION])
+def test_a_list_starts_when_it_is_full_or_old(order: str) -> None:
+    bench = Bench(order, batch=(3, 2.0))
+    assert bench.work.next_deadline() is None
+    bench.now = 10.0
+    bench.offer(2)
+    bench.now = 11.5
+    assert bench.take() == []
+    assert (bench.work.ready, bench.work.next_deadline()) == (0, 12.0)
+    bench.offer(1)
+    (full,) = bench.take()
+    assert offsets([full]) == [[0, 1, 2]]
+    bench.back(full)
+    bench.offer(1)
+    bench.now = 13.4
+    assert bench.take() == []
+    bench.now = 13.5
+    bench.work.wake(bench.now)
+    assert bench.work.ready == 1
+    assert offsets(bench.take()) == [[3]]
+    assert bench.work.next_deadline() is None
+
+
+@pytest.mark.parametrize("order", [NONE, KEY, PARTITION])
+def test_lists_without_a_time_do_not_wait(order: str) -> None:
+    bench = Bench(order, batch=(3, 0.0))
+    bench.offer("aa")
+    assert bench.work.next_deadline() is None
+    assert [offset for each in offsets(bench.take()) for offset in each] == [0, 1]
+
+
+def test_the_limit_counts_lists() -> None:
+    bench = Bench(NONE, batch=(2, 9.0))
+    bench.offer(7)
+    assert offsets(bench.take(1)) == [[0, 1]]
+    assert offsets(bench.take(2)) == [[2, 3], [4, 5]]
+    assert bench.take(2) == []
+    bench.now = 9.0
+    assert offsets(bench.take(2)) == [[6]]
+
+
+def test_lists_of_a_key_have_messages_of_that_key_alone() -> None:
+    bench = Bench(KEY, batch=(2, 5.0))
+    bench.offer("abaab")
+    (a, b) = bench.take()
+    assert offsets([a, b]) == [[0, 2], [1, 4]]
+    bench.now = 3.0
+    bench.back(a)
+    assert bench.take() == [] and bench.work.next_deadline() == 5.0, "its time runs since its list was taken"
+    bench.now = 5.0
+    assert offsets(bench.take()) == [[3]]
+
+
+def test_messages_without_a_key_share_a_list() -> None:
+    bench = Bench(KEY, batch=(2, 5.0))
+    bench.offer(1)
+    bench.offer("a")
+    bench.offer(1, OTHER)
+    (mixed,) = bench.take()
+    assert [(message.partition_id, message.offset) for message in mixed.running] == [(0, 0), (1, 0)]
+    assert bench.back(mixed) == 2
+    assert (bench.commit(), bench.commit(OTHER)) == (1, 1)
+
+
+def test_a_key_that_was_idle_begins_a_new_list() -> None:
+    bench = Bench(PARTITION, batch=(3, 5.0))
+    bench.offer(3)
+    (first,) = bench.take()
+    bench.now = 4.0
+    bench.offer(1)
+    bench.now = 6.0
+    bench.offer(1)
+    bench.back(first)
+    assert bench.take() == []
+    assert bench.work.next_deadline() == 9.0, "since the first that waits has come"
+
+
+def test_a_list_that_was_mixed_is_parted_where_one_partition_is_paused() -> None:
+    bench = Bench(NONE, batch=(4, 5.0), retry=Retry(first_ms=1000, jitter=0))
+    bench.offer(2)
+    bench.offer(2, OTHER)
+    (mixed,) = bench.take()
+    bench.back(mixed, 0, failed=True)
+    bench.gates[OTHER].paused = True
+    bench.now = 1.0
+    (rest,) = bench.take()
+    assert [message.partition_id for message in rest.running] == [0, 0]
+    bench.offer(2)
+    assert bench.take() == []
+    bench.gates[OTHER].paused = False
+    (aside,) = bench.take()
+    assert [message.partition_id for message in aside.running] == [1, 1]
+    assert (aside.attempts, rest.attempts) == (1, 1)
+    bench.back(rest)
+    bench.back(aside)
+    assert (bench.work.done, bench.work.in_hand) == (4, 2)
+
+
+# -- what fails -------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_message_is_tried_again_after_its_pause() -> None:
+    bench = Bench(KEY, retry=Retry(attempts=3, first_ms=1000, jitter=0.2))
+    bench.offer("aab")
+    (a, b) = bench.take()
+    bench.back(b)
+    bench.now = 10.0
+    assert bench.back(a, 0, failed=True) == 0
+    assert (bench.work.parked, bench.work.retried, bench.work.next_deadline()) == (1, 1, 11.0)
+    bench.now = 10.9
+    assert bench.take() == []
+    bench.now = 11.0
+    assert bench.take() == [a] and offsets([a]) == [[0, 1]]
+    assert bench.work.parked == 0
+    a.failed, a.place = True, 0
+    bench.work.take_back([a], bench.now, lambda: 1.0)  # the longest that chance makes of two seconds
+    assert bench.work.next_deadline() == pytest.approx(13.4)
+    bench.now = 14.0
+    bench.take()
+    assert bench.back(a) == 2
+    assert (bench.work.done, bench.work.retried, bench.work.in_hand, bench.work.next_deadline()) == (3, 2, 0, None)
+
+
+def test_a_message_that_has_failed_counts_its_own_attempts() -> None:
+    bench = Bench(PARTITION, retry=Retry(attempts=3, first_ms=0, on=(ValueError,)))
+    bench.offer(3)
+    (strand,) = bench.take()
+    assert bench.work.again(strand, 0, ValueError()) and not bench.work.again(strand, 0, KeyError())
+    for _ in range(2):
+        bench.back(strand, 0, failed=True)
+        (strand,) = bench.take()
+    assert not bench.work.again(strand, 0, ValueError()), "the third time"
+    assert bench.work.again(strand, 1, ValueError()), "the first time of the next one"
+    bench.back(strand, 1, failed=True)
+    (strand,) = bench.take()
+    assert offsets([strand]) == [[1, 2]]
+    assert bench.work.again(strand, 0, ValueError())
+    bench.back(strand, 0, failed=True)
+    (strand,) = bench.take()
+    assert not bench.work.again(strand, 0, ValueError())
+
+
+def test_without_a_retry_nothing_is_tried_again() -> None:
+    bench = Bench(NONE)
+    bench.offer(1)
+    assert not bench.work.again(bench.take()[0], 0, ValueError())
+
+
+def test_a_list_is_tried_again_as_it_was() -> None:
+    bench = Bench(PARTITION, batch=(3, 5.0), retry=Retry(first_ms=1000, jitter=0))
+    bench.offer(2)
+    bench.now = 5.0
+    (strand,) = bench.take()
+    bench.offer(4)
+    bench.back(strand, 0, failed=True)
+    bench.now = 6.0
+    assert bench.take() == [strand] and offsets([strand]) == [[0, 1]]
+    bench.back(strand, 0)  # it was not begun: still the same list, at once
+    assert bench.take() == [strand] and offsets([strand]) == [[0, 1]]
+    bench.back(strand)
+    assert offsets(bench.take()) == [[2, 3, 4]]
+
+
+def test_a_list_that_was_not_begun_may_grow() -> None:
+    bench = Bench(PARTITION, batch=(3, 5.0))
+    bench.offer(2)
+    bench.now = 5.0
+    (strand,) = bench.take()
+    bench.offer(4)
+    bench.back(strand, 0)
+    assert offsets(bench.take()) == [[0, 1, 2]]
+
+
+def test_dead_messages_are_counted_apart() -> None:
+    bench = Bench(PARTITION)
+    bench.offer(4)
+    (strand,) = bench.take()
+    strand.place = 1
+    assert bench.work.note(strand) == 1
+    strand.place = 2
+    assert bench.work.note(strand, 1) == 1
+    assert bench.work.note(strand, 0) == 0
+    assert (bench.work.done, bench.work.dead, bench.work.in_hand, bench.commit()) == (1, 1, 2, 2)
+    strand.place = 3
+    bench.work.note(strand, 1)
+    assert bench.back(strand) == 1
+    assert (bench.work.done, bench.work.dead, bench.work.in_hand) == (2, 2, 0)
+
+
+def test_a_workers_count_grows_wherever_it_is_in_its_block() -> None:
+    bench = Bench(PARTITION)
+    bench.offer(4)
+    bench.offer(3, OTHER)
+    seat = Seat()
+    strands = bench.take()
+    seat.current = strands[0]
+    strands[0].place = 1
+    bench.work.collect([seat], bench.now)
+    strands[0].place = 3
+    bench.work.collect([seat, Seat()], bench.now)
+    assert (seat.count, bench.work.done) == (3, 3)
+    strands[0].place = 4
+    strands[1].place = 3
+    seat.current, seat.through = None, list(strands)
+    bench.work.collect([seat], bench.now)
+    assert (seat.count, bench.work.done, seat.through) == (7, 7, [])
+    bench.work.collect([seat], bench.now)
+    assert (seat.count, bench.work.done) == (7, 7)
+
+
+# -- pauses, rebalances, the end --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("why", ["held", "paused"])
+def test_a_partition_that_is_kept_back_goes_on_in_its_order(why: str) -> None:
+    bench = Bench(NONE)
+    bench.offer(3)
+    bench.offer(1, OTHER)
+    setattr(bench.gates[TP], why, True)
+    assert [strand.part.tp for strand in bench.take()] == [OTHER]
+    assert bench.work.ready == 0
+    bench.offer(1)
+    setattr(bench.gates[TP], why, False)
+    bench.work.wake(bench.now)
+    assert bench.work.ready == 4
+    assert offsets(bench.take()) == [[0], [1], [2], [3]]
+
+
+def test_a_paused_partition_leaves_its_room_to_others() -> None:
+    bench = Bench(NONE, max_in_flight=10)
+    assert bench.work.room() == 10
+    bench.offer(4)
+    assert bench.work.room() == 6
+    bench.gates[TP].paused = True
+    assert bench.take() == []
+    assert bench.work.room() == 10
+    bench.gates[TP].paused = False
+    assert len(bench.take()) == 4
+    assert bench.work.room() == 6
+    bench.gates[TP].held = True
+    assert bench.work.room() == 6
+
+
+def test_a_partition_with_most_of_the_room_waits_until_it_has_less() -> None:
+    bench = Bench(NONE, max_in_flight=100)
+    bench.offer(79)
+    assert not bench.part().full and not bench.work.turned
+    bench.offer(1)
+    assert bench.part().full and bench.work.turned == {TP}
+    bench.work.turned.clear()
+    strands = bench.take()
+    for strand in strands[:13]:
+        bench.back(strand)
+    assert bench.part().full
+    for strand in strands[13:20]:
+        bench.back(strand)
+    assert not bench.part().full and bench.work.turned == {TP}
+
+
+def test_a_partition_whose_map_has_no_room_waits() -> None:
+    """Its finished messages lie between unfinished ones without any pattern: the map has a bit for each."""
+    bench = Bench(NONE, max_in_flight=100_000)
+    bench.work.map_room = 400
+    bench.offer(500)
+    assert bench.part().map_fits(0), "so few always fit"
+    bench.offer(3500)
+    assert not bench.part().full, "one stretch is short"
+    strands = bench.take()
+    random.Random(1).shuffle(strands)
+    for strand in strands[:1800]:
+        bench.back(strand)
+    bench.offer(1)
+    assert bench.part().full and bench.work.turned == {TP}
+    assert len(bench.part().text(0, 400)) <= 400
+    for strand in strands[1800:3600] + bench.take():
+        bench.back(strand)
+    assert bench.take() == []  # a worker that finds nothing to do looks again
+    assert not bench.part().full
+
+
+def test_a_map_that_fits_does_so_until_it_is_looked_again() -> None:
+    strands = []
+
+    def begun() -> Part:
+        bench = Bench(NONE, max_in_flight=100_000)
+        bench.offer(1000)
+        strands[:] = bench.take()
+        random.Random(2).shuffle(strands)
+        for strand in strands[:200]:
+            strand.place = 1
+            strand.settle()
+        return bench.part()
+
+    size = len(begun().text(0, 10_000))
+    least = next(room for room in range(size, 2 * size) if begun().map_fits(room))
+    assert least > size, "what runs makes it longer"
+    part = begun()
+    assert part.map_fits(least)
+    for count, strand in enumerate(strands[200:400], 1):
+        strand.place = 1
+        strand.settle()
+        assert len(part.text(0, 10_000)) <= least or not part.map_fits(least), f"after {count} more"
+    assert not part.map_fits(0)
+    for strand in strands[400:500]:
+        strand.place = 1
+        strand.settle()
+    assert part.map_fits(0), "500 fit"
+
+
+def test_what_was_lost_does_not_count_and_the_rest_goes_on() -> None:
+    bench = Bench(NONE)
+    bench.offer(3)
+    bench.offer(2, OTHER)
+    (running,) = bench.take(1)
+    era = bench.work.era
+    bench.work.forget({TP})
+    assert bench.work.era > era, "workers give back what they have not begun"
+    assert (bench.work.in_hand, bench.work.unfinished, bench.work.ready) == (2, 3, 2)
+    assert bench.back(running) == 1
+    assert (bench.work.done, bench.work.in_hand) == (0, 2)
+    assert [strand.part.tp for strand in bench.take()] == [OTHER, OTHER]
+
+
+def test_a_key_that_still_runs_goes_before_what_comes_when_its_partition_is_back() -> None:
+    bench = Bench(KEY)
+    bench.offer("aab")
+    (a, _b) = bench.take()
+    bench.work.forget({TP})
+    bench.ends[TP] = 0
+    bench.offer("ac")
+    assert offsets(bench.take()) == [[1]]
+    bench.back(a)
+    assert offsets(bench.take()) == [[0]]
+    assert bench.work.done == 0
+
+
+def test_a_log_that_was_cut_keeps_what_is_before() -> None:
+    bench = Bench(NONE)
+    bench.offer(6)
+    strands = bench.take(4)
+    bench.work.forget({TP}, 3)
+    assert (bench.work.in_hand, bench.work.unfinished) == (3, 3)
+    for strand in strands:
+        bench.back(strand)
+    assert (bench.work.done, bench.work.in_hand) == (3, 0)
+    assert bench.take() == []
+    assert bench.part().top == 3
+
+
+def test_a_retry_of_what_was_lost_is_forgotten() -> None:
+    bench = Bench(NONE, retry=Retry(first_ms=1000, jitter=0))
+    bench.offer(1)
+    bench.offer(1, OTHER)
+    for strand in bench.take():
+        bench.back(strand, 0, failed=True)
+    assert bench.work.parked == 2
+    bench.work.forget({TP})
+    assert bench.work.parked == 1
+    bench.now = 1.0
+    assert [strand.part.tp for strand in bench.take()] == [OTHER]
+
+
+def test_after_the_end_nothing_starts_and_what_runs_may_finish() -> None:
+    bench = Bench(NONE, retry=Retry(first_ms=1000))
+    bench.offer(4)
+    first, second = bench.take(2)
+    bench.back(first, 0, failed=True)
+    era = bench.work.era
+    bench.work.end()
+    assert bench.work.era > era
+    bench.now = 9.0
+    assert bench.take() == []
+    assert (bench.work.room(), bench.work.next_deadline()) == (0, None)
+    bench.back(second)
+    assert (bench.work.done, bench.work.unfinished) == (1, 0)
+    bench.work.abandon()
+    assert (bench.work.done, bench.work.unfinished, bench.work.in_hand) == (1, 3, 0)
+
+
+def test_what_was_given_up_does_not_count_any_more() -> None:
+    bench = Bench(NONE)
+    bench.offer(2)
+    strands = bench.take()
+    bench.work.forget({OTHER})
+    bench.work.abandon()
+    bench.back(strands[0])
+    bench.work.forget({TP})
+    assert (bench.work.done, bench.work.unfinished, bench.work.in_hand) == (0, 2, 0)
+
+
+# -- what is said -----------------------------------------------------------------------------------------------------
+
+
+def test_the_age_of_what_is_in_hand() -> None:
+    bench = Bench(NONE)
+    assert bench.work.oldest() is None
+    bench.now = 5.0
+    bench.offer(2)
+    bench.now = 7.0
+    bench.offer(1)
+    bench.offer(1, OTHER)
+    strands = bench.take()
+    bench.back(strands[0])
+    assert bench.work.oldest() == 5.0
+    bench.back(strands[1])
+    assert bench.work.oldest() == 7.0
+    bench.now = 8.0
+    bench.offer(1)
+    bench.back(strands[2])
+    assert bench.part().since() == 8.0
+    assert bench.work.oldest() == 7.0
+    bench.back(strands[3])
+    assert bench.work.oldest() == 8.0
+    bench.back(bench.take()[0])
+    assert bench.work.oldest() is None
+
+
+def test_of_which_partitions_a_worker_has_messages() -> None:
+    bench = Bench(NONE, batch=(2, 5.0))
+    bench.offer(1)
+    bench.offer(1, OTHER)
+    (mixed,) = bench.take()
+    single = Strand(bench.part(), None, [])
+    away = TopicPartition("away", 0)
+    for strand, touched in ((mixed, {TP, OTHER}), (single, {TP})):
+        assert strand.touches(None)
+        assert [strand.touches({tp}) for tp in (TP, OTHER, away)] == [tp in touched for tp in (TP, OTHER, away)]
+        assert strand.touches({OTHER, TP, away})
+
+
+def test_a_new_run_has_done_nothing() -> None:
+    work = Work(Plan())
+    assert (work.done, work.retried, work.dead, work.unfinished, work.in_hand, work.ready, work.parked) == (0,) * 7
+    seat = Seat()
+    assert (seat.current, seat.count, list(seat.todo), seat.hand_in()) == (None, 0, [], [])
+    assert work.take(9, 0.0) == []
