@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from managedconsumer.processing import offset_map
 from managedconsumer.processing.offset_map import OffsetMap
 from managedconsumer.processing.seats import Seat
 from managedconsumer.processing.strands import Part, Strand
@@ -185,12 +186,12 @@ def test_lists_without_a_time_do_not_wait(order: str) -> None:
 
 
 def test_the_limit_counts_lists() -> None:
-    bench = Bench(NONE, batch=(2, 9.0))
+    bench = Bench(NONE, batch=(2, 0.5))
     bench.offer(7)
     assert offsets(bench.take(1)) == [[0, 1]]
     assert offsets(bench.take(2)) == [[2, 3], [4, 5]]
     assert bench.take(2) == []
-    bench.now = 9.0
+    bench.now = 0.5
     assert offsets(bench.take(2)) == [[6]]
 
 
@@ -213,8 +214,10 @@ def test_messages_without_a_key_share_a_list() -> None:
     bench.offer(1, OTHER)
     (mixed,) = bench.take()
     assert [(message.partition_id, message.offset) for message in mixed.running] == [(0, 0), (1, 0)]
+    assert (bench.part().top, bench.part(OTHER).top) == (0, 0)
     assert bench.back(mixed) == 2
     assert (bench.commit(), bench.commit(OTHER)) == (1, 1)
+    assert (bench.part().top, bench.part(OTHER).top) == (1, 1)
 
 
 def test_a_key_that_was_idle_begins_a_new_list() -> None:
@@ -295,6 +298,30 @@ def test_a_message_that_has_failed_counts_its_own_attempts() -> None:
     assert not bench.work.again(strand, 0, ValueError())
 
 
+def test_the_next_message_has_all_its_attempts() -> None:
+    bench = Bench(PARTITION, retry=Retry(attempts=2, first_ms=0))
+    bench.offer(2)
+    (strand,) = bench.take()
+    bench.back(strand, 0, failed=True)
+    (strand,) = bench.take()
+    assert not bench.work.again(strand, 0, ValueError())
+    assert bench.work.again(strand, 1, ValueError())
+
+
+def test_attempts_of_what_was_lost_do_not_count_for_what_comes() -> None:
+    bench = Bench(KEY, retry=Retry(attempts=2, first_ms=0))
+    bench.offer("a")
+    (strand,) = bench.take()
+    bench.back(strand, 0, failed=True)
+    (strand,) = bench.take()
+    bench.work.forget({TP})
+    bench.offer("a")
+    bench.back(strand, 0, failed=True)
+    (strand,) = bench.take()
+    assert offsets([strand]) == [[1]]
+    assert bench.work.again(strand, 0, ValueError())
+
+
 def test_without_a_retry_nothing_is_tried_again() -> None:
     bench = Bench(NONE)
     bench.offer(1)
@@ -324,6 +351,16 @@ def test_a_list_that_was_not_begun_may_grow() -> None:
     bench.offer(4)
     bench.back(strand, 0)
     assert offsets(bench.take()) == [[0, 1, 2]]
+
+
+def test_a_list_that_waits_stays_where_another_partition_is_lost() -> None:
+    bench = Bench(NONE, batch=(2, 5.0))
+    bench.offer(2, OTHER)
+    bench.take()
+    bench.offer(1)
+    bench.work.forget({OTHER})
+    bench.offer(1)
+    assert offsets(bench.take()) == [[0, 1]]
 
 
 def test_dead_messages_are_counted_apart() -> None:
@@ -363,6 +400,16 @@ def test_a_workers_count_grows_wherever_it_is_in_its_block() -> None:
     assert (seat.count, bench.work.done) == (7, 7)
 
 
+def test_chance_decides_the_pause_of_what_a_worker_hands_in() -> None:
+    bench = Bench(NONE, retry=Retry(first_ms=1000, jitter=0.5))
+    bench.offer(1)
+    seat = Seat()
+    seat.through = bench.take()
+    seat.through[0].failed = True
+    bench.work.collect([seat], bench.now, lambda: 1.0)
+    assert bench.work.next_deadline() == 1.5
+
+
 # -- pauses, rebalances, the end --------------------------------------------------------------------------------------
 
 
@@ -375,6 +422,8 @@ def test_a_partition_that_is_kept_back_goes_on_in_its_order(why: str) -> None:
     assert [strand.part.tp for strand in bench.take()] == [OTHER]
     assert bench.work.ready == 0
     bench.offer(1)
+    bench.work.wake(bench.now)
+    assert bench.work.ready == 1, "what came since"
     setattr(bench.gates[TP], why, False)
     bench.work.wake(bench.now)
     assert bench.work.ready == 4
@@ -394,6 +443,8 @@ def test_a_paused_partition_leaves_its_room_to_others() -> None:
     assert bench.work.room() == 6
     bench.gates[TP].held = True
     assert bench.work.room() == 6
+    bench.gates[TP].paused = True
+    assert bench.work.room() == 6, "what runs has not made room"
 
 
 def test_a_partition_with_most_of_the_room_waits_until_it_has_less() -> None:
@@ -410,6 +461,10 @@ def test_a_partition_with_most_of_the_room_waits_until_it_has_less() -> None:
     for strand in strands[13:20]:
         bench.back(strand)
     assert not bench.part().full and bench.work.turned == {TP}
+    bench.offer(20)
+    bench.work.turned.clear()
+    bench.work.forget({TP})
+    assert bench.work.turned == {TP}, "it is taken again where it comes back"
 
 
 def test_a_partition_whose_map_has_no_room_waits() -> None:
@@ -502,6 +557,26 @@ def test_a_log_that_was_cut_keeps_what_is_before() -> None:
     assert bench.part().top == 3
 
 
+def test_logs_that_were_cut_at_one_offset() -> None:
+    bench = Bench(NONE)
+    bench.offer(3)
+    bench.offer(3, OTHER)
+    bench.work.forget({TP, OTHER}, 1)
+    assert (bench.work.in_hand, bench.work.unfinished, bench.work.ready) == (2, 4, 2)
+
+
+def test_what_others_have_finished_in_a_log_that_was_cut_starts_again() -> None:
+    bench = Bench(NONE)
+    bench.work.open(TP, bench.gates[TP], OffsetMap((0,), 10))
+    bench.offer(3)
+    assert bench.part().known() == OffsetMap((0,), 10)
+    bench.work.forget({TP}, 2)
+    assert bench.part().known() == OffsetMap((0,), 2)
+    bench.ends[TP] = 2
+    bench.offer(3)
+    assert offsets(bench.take()) == [[0], [2], [3], [4]]
+
+
 def test_a_retry_of_what_was_lost_is_forgotten() -> None:
     bench = Bench(NONE, retry=Retry(first_ms=1000, jitter=0))
     bench.offer(1)
@@ -535,15 +610,34 @@ def test_after_the_end_nothing_starts_and_what_runs_may_finish() -> None:
 def test_what_was_given_up_does_not_count_any_more() -> None:
     bench = Bench(NONE)
     bench.offer(2)
+    bench.offer(3, OTHER)
     strands = bench.take()
     bench.work.forget({OTHER})
     bench.work.abandon()
     bench.back(strands[0])
     bench.work.forget({TP})
-    assert (bench.work.done, bench.work.unfinished, bench.work.in_hand) == (0, 2, 0)
+    assert (bench.work.done, bench.work.unfinished, bench.work.in_hand) == (0, 5, 0)
 
 
 # -- what is said -----------------------------------------------------------------------------------------------------
+
+
+def test_the_map_of_a_commit_names_its_log() -> None:
+    bench = Bench(NONE)
+    bench.offer(5)
+    bench.back(bench.take()[3])
+    assert offset_map.decode(bench.part().text(0, 100, 7, b"12345678"), 0) == OffsetMap((0, 1, 2), 4, 7, b"12345678")
+    assert offset_map.decode(bench.part().text(0, 100), 0) == OffsetMap((0, 1, 2), 4)
+
+
+def test_a_map_says_on_what_others_have_finished() -> None:
+    bench = Bench(NONE)
+    bench.work.open(TP, bench.gates[TP], OffsetMap((1, 5, 7), 9, 2))
+    bench.offer(5)
+    assert bench.part().known(3) == OffsetMap((1, 5, 7), 9, 2)
+    bench.offer(4)
+    assert bench.part().known(3) == OffsetMap((1, 5, 7), 9, 3), "all of it was read"
+    assert bench.part().skip is None
 
 
 def test_the_age_of_what_is_in_hand() -> None:
