@@ -58,7 +58,9 @@ def test_older_versions_leave_out_newer_fields(version: int, size: int) -> None:
 
 
 def test_what_a_member_does_not_have_is_written_as_such() -> None:
-    decoded = ConsumerProtocolMemberMetadata.decode(ConsumerProtocolMemberMetadata(3, ["t0"]).encode())
+    blob = ConsumerProtocolMemberMetadata(3, ["t0"]).encode()
+    assert blob.endswith(b"\xff\xff\xff\xff" + b"\xff\xff"), "Java's leader reads a generation and a rack"
+    decoded = ConsumerProtocolMemberMetadata.decode(blob)
     assert (decoded.user_data, decoded.owned_partitions, decoded.generation_id, decoded.rack_id) == (b"", [], -1, None)
     decoded = ConsumerProtocolMemberMetadata.decode(ConsumerProtocolMemberMetadata(0, [], b"memory").encode())
     assert (decoded.topics, decoded.user_data) == ([], b"memory")
