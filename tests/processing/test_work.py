@@ -60,7 +60,8 @@ class Bench:
     def back(self, strand: Strand, place: int | None = None, *, failed: bool = False) -> int:
         """The worker of ``strand`` is through with it: all of it, or what is before ``place``."""
         strand.place = len(strand.running) if place is None else place
-        strand.failed = failed
+        if failed:
+            strand.failed = True
         return self.work.take_back([strand], self.now)
 
     def commit(self, tp: TopicPartition = TP) -> int:
