@@ -2,7 +2,7 @@
 
 mutmut changes the pure rooms (the code without sockets, threads and clocks) in thousands of places, one at a time, and
 runs their tests. The table says per module how many of these mutants made a test fail. :data:`SUITES` says which tests
-are run for which rooms: without ``--suite`` all of them, one after the other. That takes about three quarters of an hour,
+are run for which rooms: without ``--suite`` all of them, one after the other. That takes three quarters of an hour,
 so it is started by hand. mutmut is no dependency of the tests: ``pip install "mutmut>=3.8,<4"``.
 
 Each suite has a copy of its own in ``--home``; there ``python -m mutmut show NAME`` prints a mutant. A second run with
