@@ -38,6 +38,9 @@ _BROKER_FIXTURES = {"kafka", "kafka43", "kafka39", "kafka43x3", "dev_broker"}
 _NOT_FAST = {"broker", "spark", "java", "build", "fuzz", "simulation", "slow", "soak"}
 #: What ``-m`` leaves out unless it is named.
 _LONG = _NOT_FAST - {"broker", "spark"}
+#: Expressions of ``-m`` that choose the fast half, or a part of it.
+_FAST_HALF = re.compile(r"(?<!\bnot )\bfast\b|\bnot broker\b")
+_NEEDS_BROKERS = Path(__file__).parent / "broker"
 #: Names the directory of Kafka's jars, without which no broker starts.
 CACHE = "MANAGEDCONSUMER_CACHE"
 NO_CACHE = "/dev/null/a-test-that-starts-a-broker-is-marked-broker"
@@ -70,38 +73,48 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     chosen = option.usepdb or option.collectonly or getattr(option, "numprocesses", 0) is not None
     if chosen or config.args_source is not pytest.Config.ArgsSource.TESTPATHS or hasattr(config, "workerinput"):
         return  # or pytest-xdist is not there, or the tests to run are named
-    if re.search(r"\bfast\b|\bnot broker\b", option.markexpr):
+    if _FAST_HALF.search(option.markexpr):
         option.numprocesses = min(MOST_PROCESSES, 2 * (os.cpu_count() or 1))
         option.dist = "worksteal"
+        if getattr(option, "timeout_method", "") is None and hasattr(signal, "SIGALRM"):
+            # No JVM starts here, and a thread for each test takes longer than most of these tests.
+            option.timeout_method = "signal"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The fast half need not import what runs against brokers only: tests/broker/conftest.py marks all of it so."""
+    expression = config.option.markexpr
+    if collection_path == _NEEDS_BROKERS and _FAST_HALF.search(expression) and not re.search(r"\bor\b", expression):
+        return True
+    return None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks each test by what it needs; the conftest files of directories have added their marks before."""
+    expression = config.option.markexpr
+    # With ``-m`` but not ``--long``, what takes long on purpose runs only if the expression names its mark.
+    unnamed = {name for name in _LONG if expression and not re.search(rf"\b{name}\b", expression)}
+    unwanted = set() if config.option.long else unnamed
+    tries_again = config.pluginmanager.hasplugin("rerunfailures")
+    chosen: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
-        if _BROKER_FIXTURES & set(getattr(item, "fixturenames", ())):
+        marks = {mark.name for mark in item.iter_markers()}
+        if not _BROKER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.broker)
-        if not any(item.get_closest_marker(name) for name in _NOT_FAST):
+            marks.add("broker")
+        if marks.isdisjoint(_NOT_FAST):
             item.add_marker(pytest.mark.fast)
-        if item.get_closest_marker("busy") and config.pluginmanager.hasplugin("rerunfailures"):
+        if "busy" in marks and tries_again:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=1, only_rerun=TOO_SLOW))
-        if not config.option.long and not _wanted(item, config.option.markexpr):
-            left_out.append(item)
+        (chosen if marks.isdisjoint(unwanted) else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        without = set(left_out)
-        items[:] = [item for item in items if item not in without]
-
-
-def _wanted(item: pytest.Item, expression: str) -> bool:
-    """With ``-m`` but not ``--long``, what takes long on purpose runs only if the expression names its mark."""
-    marks = [name for name in _LONG if item.get_closest_marker(name)]
-    return not expression or all(re.search(rf"\b{name}\b", expression) for name in marks)
+        items[:] = chosen
 
 
 def pytest_collection_finish() -> None:
     """The tests themselves are no garbage: a test that collects need not look through all of them."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

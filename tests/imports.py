@@ -8,6 +8,7 @@ submodules by computed names, nothing else may.
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -52,8 +53,14 @@ def _including(path: Path) -> Path:
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    """A Python file, parsed once in a run."""
-    return ast.parse(path.read_text(encoding="utf-8"))
+    """A Python file, parsed once in a run. A tree is many objects and no garbage: to look for some doubles the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    finally:
+        if collects:
+            gc.enable()
 
 
 @cache
@@ -66,19 +73,33 @@ def is_module(name: str) -> bool:
 @cache
 def imports(path: Path) -> list[Import]:
     """Every import of a file."""
-    if path.suffix == ".py":
-        return list(_in_python(path, tree_of(path), "module"))
-    return imports_of(path, path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    return _all_in_python(path, tree_of(path), text) if path.suffix == ".py" else imports_of(path, text)
 
 
 def imports_of(path: Path, text: str) -> list[Import]:
     """Every import of ``text``, if ``path`` held it. Relative ones and computed names fail the test."""
     if path.suffix != ".py":
         return list(_in_cython(path, text))
-    return list(_in_python(path, ast.parse(text), "module"))
+    return _all_in_python(path, ast.parse(text), text)
 
 
-def _in_python(path: Path, node: ast.AST, kind: str) -> Iterator[Import]:
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every statement, also those in others. Most nodes are parts of expressions, which take long to walk."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        todo += [child for child in ast.iter_child_nodes(node) if not isinstance(child, (ast.expr, *_LEAVES))]
+
+
+def _all_in_python(path: Path, tree: ast.Module, text: str) -> list[Import]:
+    # In an expression there is no import but one by name.
+    skipped = _LEAVES if any(loader in text for loader in _LOADERS) else (*_LEAVES, ast.expr)
+    return list(_in_python(path, tree, "module", skipped))
+
+
+def _in_python(path: Path, node: ast.AST, kind: str, skipped: tuple[type[ast.AST], ...]) -> Iterator[Import]:
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield Import(node.lineno, alias.name, kind)
@@ -87,19 +108,19 @@ def _in_python(path: Path, node: ast.AST, kind: str) -> Iterator[Import]:
         yield from (Import(node.lineno, name, kind) for name in _from(node.module or "", [a.name for a in node.names]))
     elif isinstance(node, ast.Call) and _called(node.func) in _LOADERS:
         yield from _by_name(path, node)
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+    if isinstance(node, ast.If) and any(_called(part) == "TYPE_CHECKING" for part in ast.walk(node.test)):
         for child in node.body:
-            yield from _in_python(path, child, "type")
+            yield from _in_python(path, child, "type", skipped)
         for child in node.orelse:
-            yield from _in_python(path, child, kind)
+            yield from _in_python(path, child, kind, skipped)
         return
     inner = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and kind == "module"
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, _LEAVES):
-            yield from _in_python(path, child, "function" if inner else kind)
+        if not isinstance(child, skipped):
+            yield from _in_python(path, child, "function" if inner else kind, skipped)
 
 
-def _called(function: ast.expr) -> str:
+def _called(function: ast.AST) -> str:
     return getattr(function, "attr", None) or getattr(function, "id", "")
 
 
@@ -148,6 +169,11 @@ def _in_cython(path: Path, text: str) -> Iterator[Import]:
 
 def graph() -> dict[str, dict[str, set[str]]]:
     """``{module: {imported module: kinds}}`` of the package's modules, without the package's front door."""
+    return {module: dict(there) for module, there in _graph().items()}
+
+
+@cache
+def _graph() -> dict[str, dict[str, set[str]]]:
     arrows: dict[str, dict[str, set[str]]] = {}
     for path in [*PYTHON, *CYTHON]:
         here = module_of(path)

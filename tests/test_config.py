@@ -48,22 +48,22 @@ def refusal(kind: type[BaseException], make: Any, **options: Any) -> str:
 
 @pytest.mark.parametrize("name", ABOVE_ZERO + ZERO_TOO + ["consumer_timeout_ms"])
 @pytest.mark.parametrize("make", [managed, simple])
-@pytest.mark.parametrize("wrong", ["5", None, b"5", [5], object])
-def test_what_is_no_number(make: Any, name: str, wrong: Any) -> None:
-    text = refusal(TypeError, make, **{name: wrong})
-    assert text.startswith(f"{name} must be a number of at least")
-    assert text.endswith(f", not {type(wrong).__name__}: {wrong!r}")
+def test_what_is_no_number(make: Any, name: str) -> None:
+    for wrong in ("5", None, b"5", [5], object):
+        text = refusal(TypeError, make, **{name: wrong})
+        assert text.startswith(f"{name} must be a number of at least")
+        assert text.endswith(f", not {type(wrong).__name__}: {wrong!r}")
 
 
 @pytest.mark.parametrize("name", ABOVE_ZERO)
 @pytest.mark.parametrize("make", [managed, simple])
-@pytest.mark.parametrize("wrong", [0, -1, 0.5, float("nan"), float("inf"), float("-inf")])
-def test_numbers_that_are_too_small(make: Any, name: str, wrong: Any) -> None:
-    text = refusal(ConfigurationError, make, **{name: wrong})
-    assert text.startswith(f"{name} must be a number of at least 1")
-    assert text.endswith(f", not {wrong!r}")
-    with pytest.raises(ValueError, match=name):  # what pykafka's users catch
-        make(**{name: wrong})
+def test_numbers_that_are_too_small(make: Any, name: str) -> None:
+    for wrong in (0, -1, 0.5, float("nan"), float("inf"), float("-inf")):
+        text = refusal(ConfigurationError, make, **{name: wrong})
+        assert text.startswith(f"{name} must be a number of at least 1")
+        assert text.endswith(f", not {wrong!r}")
+        with pytest.raises(ValueError, match=name):  # what pykafka's users catch
+            make(**{name: wrong})
 
 
 @pytest.mark.parametrize("name", ZERO_TOO)
@@ -103,13 +103,13 @@ BOOLS = [
 
 
 @pytest.mark.parametrize("name", BOOLS)
-@pytest.mark.parametrize("wrong", ["false", "", "True", b"0", 2, 0.5, []])
 @pytest.mark.parametrize("kind", [ManagedBalancedConsumer, SimpleConsumer])
-def test_text_is_no_bool(kind: Any, name: str, wrong: Any) -> None:
+def test_text_is_no_bool(kind: Any, name: str) -> None:
     """``auto_commit_enable="false"``, from a file or the environment, would count as true."""
-    with pytest.raises(TypeError) as caught:
-        kind("t", NOWHERE, "g", **{"auto_start": False, name: wrong})
-    assert str(caught.value) == f"{name} must be True or False, not {type(wrong).__name__}: {wrong!r}"
+    for wrong in ("false", "", "True", b"0", 2, 0.5, []):
+        with pytest.raises(TypeError) as caught:
+            kind("t", NOWHERE, "g", **{"auto_start": False, name: wrong})
+        assert str(caught.value) == f"{name} must be True or False, not {type(wrong).__name__}: {wrong!r}"
 
 
 @pytest.mark.parametrize("good", [0, 1, False, True])

@@ -81,7 +81,7 @@ def test_it_is_the_same_for_every_way_of_reading(broker: MemoryBroker, how: str)
     }
     in_worker("threads", calls[how])
     for _ in range(8):
-        in_worker("threads", lambda: consumer.consume_batch(1, 100))
+        in_worker("threads", lambda: consumer.consume_batch(1, 10))
     assert consumer.consume_batch(1, 0) == []
     consumer.stop()
     assert broker.committed("billing").get(TOPIC, 0) == 0

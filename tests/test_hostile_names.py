@@ -29,6 +29,8 @@ def test_members_stay_in_their_log_lines(group_protocol: Any, caplog: pytest.Log
             "group_protocol": group_protocol,
             "auto_offset_reset": "earliest",
             "consumer_timeout_ms": 20_000,
+            "heartbeat_interval_ms": 50,
+            "revoke_drain_ms": 0,
         }
         with ManagedBalancedConsumer("orders", client, "shop", **options) as consumer:
             assert consumer.consume() is not None

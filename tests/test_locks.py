@@ -176,7 +176,7 @@ def _is_true(watch: Watch, least: set[str], nesting: set[str] = NESTING) -> None
 def test_simulated_members(protocol: str) -> None:
     watch, run, seed = Watch(), 0, 0
     with watched_simulation(watch):
-        while run < 12:
+        while run < 8:
             seed += 1
             if make_plan(seed, ()).protocol == protocol:
                 assert not simulate(seed).violations

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
-from tests.imports import tree_of
+from tests.imports import statements, tree_of
 
 PACKAGE = Path(__file__).parent.parent / "managedconsumer"
 SOURCES = {"random", "uuid", "time", "secrets"}
+NAMED = re.compile(rf"\b(?:import|from)\b.*\b(?:{'|'.join(SOURCES)})\b")
 ALLOWED = {
     "runtime/waiting/handlers.py": {"random", "uuid", "time"},
     "runtime/net/sasl.py": {"secrets"},  # nonces: what must not be guessed is no part of any schedule
@@ -30,8 +32,10 @@ ROOMS = ("testing", "cli")  # with their own clocks, and data of their own
 
 
 def sources(path: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(tree_of(path)):
+    found: set[str] = set()
+    if not NAMED.search(path.read_text(encoding="utf-8")):
+        return found
+    for node in statements(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

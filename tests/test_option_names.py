@@ -25,6 +25,8 @@ OTHER_ROOMS = {"wire"}
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """What is written for people: every piece of text with a blank in it that is no docstring."""
+    if not LIKE_AN_OPTION.search(path.read_text(encoding="utf-8")):
+        return  # to parse it takes long
     tree = tree_of(path)
     docstrings = {
         id(node.body[0].value)

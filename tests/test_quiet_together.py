@@ -185,7 +185,7 @@ def test_who_is_left_alone_has_everything_to_itself_again(broker: WatchedBroker,
 def test_one_alone_parks_nothing(broker: WatchedBroker, opened: Open) -> None:
     one = opened("one")
     seen = len(broker.fetches)
-    until(lambda: not one.consume_batch(timeout_ms=5) and len(broker.fetches) > seen + 15)
+    until(lambda: not one.consume_batch(timeout_ms=5) and len(broker.fetches) > seen + 8)
     assert not is_parked(one)
 
 

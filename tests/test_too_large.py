@@ -156,7 +156,7 @@ def test_on_an_event_loop(opened: Open) -> None:
     async def read(consumer: Any) -> list[int]:
         return [m.offset async for m in consumer]
 
-    consumer = opened(on_error="skip", consumer_timeout_ms=500)
+    consumer = opened(on_error="skip", consumer_timeout_ms=150)
     consumer.pause(1, 2)
     assert asyncio.run(read(consumer)) == [0, 4]
 

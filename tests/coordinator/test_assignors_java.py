@@ -108,19 +108,20 @@ def test_subscriptions_are_encoded_byte_for_byte_as_java_does(name: str) -> None
             assert zlib.crc32(blob) == crc, (member_id, case)
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_same_answer_as_java(number: int) -> None:
+@pytest.mark.parametrize("name", ASSIGNORS)
+def test_same_answer_as_java(name: str) -> None:
     """Equal wherever Java's own answer is valid.
 
     Java's is not where a member claims a partition that is gone, where a partition would go back to an earlier owner
     that no longer subscribes to it, or where :func:`counts_idle_members`.  Ours is valid there too.  (In two of 80,000
     other sticky cases Java had passed through such an earlier owner on the way to a valid answer that is not ours.)
     """
-    case = CASES[number]
-    answer = ours(case)
-    assert is_valid(case, answer)
-    if is_valid(case, case["answer"]) and not counts_idle_members(case):
-        assert answer == case["answer"]
+    for number, case in enumerate(CASES):
+        if case["assignor"] == name:
+            answer = ours(case)
+            assert is_valid(case, answer), number
+            if is_valid(case, case["answer"]) and not counts_idle_members(case):
+                assert answer == case["answer"], number
 
 
 def test_java_is_hardly_ever_wrong() -> None:

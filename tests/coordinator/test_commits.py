@@ -77,10 +77,11 @@ SPECIAL = {
 }
 
 
-@pytest.mark.parametrize("code", [*err.ERROR_CODES, 12345])
-def test_what_each_code_means(code: int) -> None:
-    error = err.error_for_code(code)
-    assert commits.classify(error) is SPECIAL.get(type(error), Verdict.RETRY if error.retriable else Verdict.FATAL)
+def test_what_each_code_means() -> None:
+    for code in (*err.ERROR_CODES, 12345):
+        error = err.error_for_code(code)
+        wanted = SPECIAL.get(type(error), Verdict.RETRY if error.retriable else Verdict.FATAL)
+        assert commits.classify(error) is wanted, code
 
 
 def test_what_happens_to_a_request_on_its_way_passes_unless_it_is_refused_for_good() -> None:

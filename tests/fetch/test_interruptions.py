@@ -23,6 +23,7 @@ from managedconsumer.runtime.rdkafka.chunk import RdkafkaChunk
 from managedconsumer.runtime.waiting.owners import here
 from managedconsumer.wire import records
 from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker
+from tests.cells import table
 from tests.fetch.kit import Kit, batch, damaged, tp
 from tests.runtime.test_rdkafka_chunk import Theirs
 
@@ -308,18 +309,21 @@ def _interrupt_everywhere(
         assert program.all_finished(), tracer.places[at]
 
 
+STEPS = [one, in_turns, seated, many, columns]
 first_and_last = pytest.mark.parametrize("last", [False, pytest.param(True, marks=pytest.mark.slow)])
 
 
 @first_and_last
-@pytest.mark.parametrize("kind", kinds())
-@pytest.mark.parametrize("step", [one, in_turns, seated, many, columns])
+@pytest.mark.parametrize(
+    ("step", "kind"), table(STEPS, kinds(), fast=lambda step, kind: kind != "python" or step in (one, seated))
+)
 def test_nothing_is_lost_whatever_line_is_interrupted(kind: str, step: Any, last: bool) -> None:
     interrupt_everywhere(kind, SOUND, step, last)
 
 
-@pytest.mark.parametrize("kind", kinds())
-@pytest.mark.parametrize("step", [one, seated])
+@pytest.mark.parametrize(
+    ("step", "kind"), table([one, seated], kinds(), fast=lambda step, kind: kind != "python" or step is one)
+)
 def test_what_was_handed_out_is_counted_once_wherever_a_handler_looks(kind: str, step: Any) -> None:
     """The first and the last time that each line runs."""
     looker = Looker()

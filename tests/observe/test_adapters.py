@@ -32,7 +32,8 @@ def broker() -> Iterator[MemoryBroker]:
 
 def worked(broker: MemoryBroker, metrics: Any) -> ManagedBalancedConsumer:
     """A consumer that has read, committed and failed to commit; it runs."""
-    consumer = ManagedBalancedConsumer("orders", broker.bootstrap, "g", metrics=metrics, reset_offset_on_start=True)
+    options: Any = {"reset_offset_on_start": True, "heartbeat_interval_ms": 50, "revoke_drain_ms": 0}
+    consumer = ManagedBalancedConsumer("orders", broker.bootstrap, "g", metrics=metrics, **options)
     for _ in range(3):
         assert consumer.consume() is not None
     consumer.commit_offsets()

@@ -199,7 +199,7 @@ def test_who_is_slow_keeps_nobody_else_out(consumer: ManagedBalancedConsumer) ->
 
 def test_a_request_has_one_deadline(consumer: ManagedBalancedConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a byte comes: the time is counted from the connection's begin."""
-    monkeypatch.setattr(serving, "_PATIENCE", 0.5)
+    monkeypatch.setattr(serving, "_PATIENCE", 0.2)
     with serve(consumer, port=0) as endpoint, socket.create_connection(endpoint.address, 60) as client:
         began = time.monotonic()
         with pytest.raises(OSError):
@@ -210,7 +210,7 @@ def test_a_request_has_one_deadline(consumer: ManagedBalancedConsumer, monkeypat
 
 
 def test_who_does_not_take_the_answer_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_PATIENCE", 0.5)
+    monkeypatch.setattr(serving, "_PATIENCE", 0.2)
     large = serving.Answer(200, "text/plain", b"x" * 50_000_000)
     server = serving.Server(default_handler(), lambda _path: large, "127.0.0.1", 0)
     try:

@@ -158,7 +158,7 @@ def test_nobody_else_consumes_while_a_run_goes_on(broker: MemoryBroker, member: 
     thread = threading.Thread(target=wait)
     thread.start()
     until(lambda: consumer._session.engine.sitting, LONG)
-    going = Going(consumer, lambda _message: None)
+    going = Going(consumer, lambda _message: None, commit_ms=20)
     thread.join(LONG)
     assert isinstance(waiting[0], err.ConcurrentUseError), "one that waits already is told"
     for use in (
@@ -374,7 +374,7 @@ def test_what_a_new_leader_has_written_over_what_was_finished_is_processed(lot: 
         broker.produce(TOPIC, [Record(b"new", b"n%d" % n, 1, ()) for n in range(16)])
         again: list[tuple[int, bytes]] = []
         consumer = ManagedBalancedConsumer(TOPIC, broker.bootstrap, "billing", queued_max_messages=lot, **given)
-        going = Going(consumer, lambda message: again.append((message.offset, message.value)))
+        going = Going(consumer, lambda message: again.append((message.offset, message.value)), commit_ms=20)
         until(lambda: {o for o, value in again if value == b"new"} >= set(range(10, 26)) - {10}, LONG)
         until(lambda: committed(broker) == 26, LONG)
         going.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster
-from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.net.overdue import NEVER, SOON_S, overdue_after
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.runtime.waiting.lookout import AVAILABLE
@@ -25,7 +26,7 @@ TOPIC = "spread"
 #: The time-out (ms) of every request: what these tests must not wait for.
 TIMEOUT = 30_000
 #: In place of 6 s.
-SOON = 0.4
+SOON = 0.2
 FETCH: dict[str, Any] = {"max_wait_ms": 500}
 
 
@@ -116,7 +117,7 @@ def test_a_connection_that_has_not_answered_yet_gets_the_whole_time_out(
 def test_one_that_has_is_given_up_and_the_text_says_why(connection: Connection, broker: SilentProxyBroker) -> None:
     _ask(connection)
     broker.wires[-1].silent = True
-    with pytest.raises(err.RequestTimedOut, match=r"has not begun to answer Metadata within 0\.4"):
+    with pytest.raises(err.RequestTimedOut, match=r"has not begun to answer Metadata within 0\.\d"):
         _ask(connection)
 
 
@@ -157,6 +158,14 @@ def test_when_an_answer_is_overdue(
 ) -> None:
     monkeypatch.setattr("managedconsumer.runtime.net.overdue.SOON_S", SOON_S)
     assert overdue_after(api, body, slowest) == after
+
+
+def test_the_docs_name_the_times() -> None:
+    text = " ".join((Path(__file__).parents[2] / "docs" / "guarantees.rst").read_text().split())
+    connecting = ConnectionSettings("").connect_timeout_ms / 1000
+    assert f"is given up after {SOON_S:g} s without a byte" in text
+    assert f"Connecting anew takes up to {connecting:g} s" in text
+    assert f"about {SOON_S + connecting:g} s at most" in text
 
 
 @pytest.mark.skipif(not AVAILABLE, reason="threads of this system do not receive for themselves")

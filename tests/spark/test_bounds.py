@@ -11,6 +11,7 @@ import pytest
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
+from managedconsumer.spark import topics
 from managedconsumer.spark.source import ManagedKafkaReader, ManagedKafkaSource
 from managedconsumer.testing import MemoryBroker
 from tests.spark.queries import Query
@@ -98,7 +99,9 @@ def test_a_wrong_end_of_a_batch_is_not_told_as_that_of_a_stream(broker: MemoryBr
         ManagedKafkaSource(options_of(broker, endingOffsets=word)).schema()
 
 
-def test_an_unknown_topic_fails_soon(broker: MemoryBroker) -> None:
+def test_an_unknown_topic_fails_soon(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert topics._NEW_TOPIC_PATIENCE <= 3.0
+    monkeypatch.setattr(topics, "_NEW_TOPIC_PATIENCE", 0.3)
     began = time.monotonic()
     with pytest.raises(err.UnknownTopicOrPartition, match="there is no topic 'nobody-made-this'"):
         read(broker, subscribe="nobody-made-this")

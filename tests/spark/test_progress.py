@@ -36,8 +36,8 @@ def test_each_progress_is_committed_once_it_is_told(broker: MemoryBroker) -> Non
         listener.onQueryProgress(_progress({"0": 5, "1": 3}))
         listener.onQueryProgress(_progress({"0": 7}))
         listener.onQueryProgress(_progress({"0": 99}, kind="RateStreamV2"))
-        wait_for(lambda: broker.committed("monitoring") == ENDS)
-        assert listener.committed == ENDS
+        wait_for(lambda: listener.committed == ENDS)
+        assert broker.committed("monitoring") == ENDS
     finally:
         listener.close()
 

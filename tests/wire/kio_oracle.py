@@ -12,6 +12,7 @@ import random
 import uuid
 from typing import Any, Iterator
 
+import pytest
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial._introspect import EntityField, EntityTupleField, PrimitiveTupleField, classify_field, is_optional
@@ -23,11 +24,22 @@ INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 TEXTS = ["", "a", "topic", "größe", "日本", "x" * 126, "x" * 127, "x" * 200, "y" * 16500]
 BLOBS = [b"", b"\0", b"\xff" * 5, bytes(range(256))]
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+#: The messages as parameters of tests. A test takes all versions of one: pytest's own work for hundreds of tests takes
+#: longer than they do.
+MESSAGES = [
+    pytest.param(api, direction, id=f"{api.name}-{direction}")
+    for api in APIS.values()
+    for direction in ("request", "response")
+]
+
+
+def versions_of(api: Api) -> range:
+    return range(api.min_version, api.max_version + 1)
 
 
 def all_versions() -> Iterator[tuple[Api, int, str]]:
     for api in APIS.values():
-        for version in range(api.min_version, api.max_version + 1):
+        for version in versions_of(api):
             yield api, version, "request"
             yield api, version, "response"
 
