@@ -1203,6 +1203,13 @@ OUTSIDE = [
         'f"{path}, line {number} is not name=value, but {text}: ',
         ("tests/test_secrets.py",),
     ),
+    Mutant(
+        "an attached store goes on in a topic that was made anew",
+        "managedconsumer/runtime/engine/assignment_part.py",
+        "        if self.stored_elsewhere:\n",
+        "        if self.stored_elsewhere and position is not None:\n",
+        ("tests/stores/test_past_attached.py::test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one",),
+    ),
 ]
 
 MUTANTS = [*RUN, *GROUP, *FETCH, *WIRE, *SPARK, *STORES, *PROGRESS, *ACCELERATOR, *OUTSIDE]

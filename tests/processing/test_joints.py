@@ -435,7 +435,7 @@ EMPTY = {
         for holder in HOLDERS
         if "run" in holder
     },
-    ("made-anew", "run-store"): "the store's offsets are those of the topic's name: docs/stores.rst",
+    ("made-anew", "run-store"): "it ends the consumer: tests/stores/test_past_attached.py",
 }
 CELLS = [(event, holder) for event in EVENTS for holder in HOLDERS if (event, holder) not in EMPTY]
 #: The fast half of the tests has one holder of each kind; CI and ``--long`` have all of them.

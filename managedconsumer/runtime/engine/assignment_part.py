@@ -20,6 +20,10 @@ _SAY_WHERE = (
     "auto_offset_reset is 'none': seek() to an offset that exists, or call reset_offsets({partition: -2}) (-1 for the "
     "end), or choose 'earliest' or 'latest'"
 )
+_STORED = (
+    "the attached store has offsets of the topic that is gone, and would take new messages below them for stored. "
+    "Delete its rows of this topic, or attach it under another group=, and start again"
+)
 _UNKNOWN: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
@@ -215,9 +219,13 @@ class AssignmentPart(EngineState):
         queue.state.committed = None
         self._part_with({queue.tp})
         queue.state.forget_finished()
+        what = f"topic {queue.tp.topic!r} was deleted and created again (its id changed)"
+        if self.stored_elsewhere:
+            queue.restart()
+            self.fail(err.OffsetOutOfRangeError(f"{what}, and {_STORED}"))
+            return
         if position is None:
             return
-        what = f"topic {queue.tp.topic!r} was deleted and created again (its id changed)"
         if not self.subscription.has_default_offset_reset_policy():
             queue.restart()
             gone = f"{what}: offset {position} of partition {queue.tp.partition} means nothing any more"
