@@ -73,7 +73,7 @@ class RunningAPI(ReadingAPI):
         store. Thread-safe.
         """
         self._ordered, self._moved_on = why, moved_on
-        self._session.engine.stored_elsewhere = True
+        self._session.engine.buffer.remember_topics()
 
     def run(
         self,

@@ -141,6 +141,8 @@ class FetchBuffer:
         self.pops = 0
         #: Moves whenever a partition comes or goes.
         self.members = 0
+        #: The ids of topics whose partitions have gone; None: not kept, see :meth:`remember_topics`.
+        self.topic_ids: dict[str, bytes] | None = None
 
     def __iter__(self) -> Iterator[PartitionQueue]:
         return iter(self.queues.values())
@@ -160,7 +162,17 @@ class FetchBuffer:
         self.drop([tp])
         self.members += 1
         queue = self.queues[tp] = PartitionQueue(tp, state, partition)
+        if self.topic_ids is not None:
+            queue.topic_id = self.topic_ids.get(tp.topic)
         return queue
+
+    def remember_topics(self) -> None:
+        """A partition that comes back must be of the same topic: a store has offsets of it by the topic's name.
+
+        Without a store its position is the one that is committed, and Kafka removes that together with the topic.
+        """
+        if self.topic_ids is None:
+            self.topic_ids = {}
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
         """Forget partitions with everything that was fetched for them."""
@@ -170,6 +182,8 @@ class FetchBuffer:
                 self.members += 1
                 queue.version += 1
                 queue.context.fenced = True
+                if self.topic_ids is not None and queue.topic_id is not None:
+                    self.topic_ids[tp.topic] = queue.topic_id
                 for chunk in queue.chunks:
                     chunk.active = False
                 queue.chunks.clear()

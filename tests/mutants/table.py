@@ -1206,9 +1206,16 @@ OUTSIDE = [
     Mutant(
         "an attached store goes on in a topic that was made anew",
         "managedconsumer/runtime/engine/assignment_part.py",
-        "        if self.stored_elsewhere:\n",
-        "        if self.stored_elsewhere and position is not None:\n",
+        "        if self.buffer.topic_ids is not None:\n",
+        "        if self.buffer.topic_ids is not None and position is not None:\n",
         ("tests/stores/test_past_attached.py::test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one",),
+    ),
+    Mutant(
+        "an attached store's topic is forgotten while it is gone",
+        "managedconsumer/fetch/buffer.py",
+        "            queue.topic_id = self.topic_ids.get(tp.topic)\n",
+        "            pass\n",
+        ("tests/stores/test_past_attached.py::test_a_topic_that_was_gone_for_a_while_is_not_taken_for_the_old_one",),
     ),
 ]
 

@@ -274,3 +274,24 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(
         assert values(database) == list(range(COUNT))
     finally:
         consumer.stop()
+
+
+# A classic leader learns of the new topic with its next look at the metadata.
+@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.slow), "consumer"])
+def test_a_topic_that_was_gone_for_a_while_is_not_taken_for_the_old_one(
+    broker: MemoryBroker, open_store: Opener, database: Path, protocol: str
+) -> None:
+    """Its partitions went, and come back as those of another topic."""
+    store = open_store()
+    with consumer_of(broker, group_protocol=protocol, heartbeat_interval_ms=50) as consumer:
+        store.attach(consumer)
+        consume(consumer, store, database, COUNT, how="save")
+        broker.delete_topic("orders")
+        consumer._session.engine.refresh_metadata()
+        until(lambda: not consumer.consume_batch(7, 20) and not consumer.partitions, 20)
+        broker.create_topic("orders", 2)
+        fill(broker, COUNT)
+        consumer._session.engine.refresh_metadata()
+        with pytest.raises(OffsetOutOfRangeError, match="Delete its rows of this topic"):
+            until(lambda: store.save(consumer.consume_batch(7, 50), insert), 20)
+    assert values(database) == list(range(COUNT))

@@ -220,7 +220,7 @@ class AssignmentPart(EngineState):
         self._part_with({queue.tp})
         queue.state.forget_finished()
         what = f"topic {queue.tp.topic!r} was deleted and created again (its id changed)"
-        if self.stored_elsewhere:
+        if self.buffer.topic_ids is not None:
             queue.restart()
             self.fail(err.OffsetOutOfRangeError(f"{what}, and {_STORED}"))
             return

@@ -129,8 +129,6 @@ class EngineState(forks.OwnProcess):
         self.lease: Lease | None = None
         #: The partitions of which only the user can say where to go on, see :meth:`AssignmentPart.ask_user`.
         self._undecided: dict[TopicPartition, PartitionQueue] = {}
-        #: True: an attached store keeps next offsets, too, and does not know topics' ids.
-        self.stored_elsewhere = False
         #: How often a consuming thread has come (the lane's messages are counted there).
         self.visits = 0
         self.error: BaseException | None = None
