@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from types import FrameType
 from typing import Any, Callable, Iterator
@@ -39,13 +40,17 @@ def crash_at(line: int, call: Callable[[], object]) -> None:
 
 
 def _traced(call: Callable[[], object], tracer: Any) -> None:
-    before = sys.gettrace()
+    before, collecting = sys.gettrace(), gc.isenabled()
+    # The collector's callbacks are lines of Python, too, and what is raised there does not come out of ``call``.
+    gc.disable()
     sys.settrace(tracer)
     try:
         for _ in _apart(call):
             pass
     finally:
         sys.settrace(before)
+        if collecting:
+            gc.enable()
 
 
 def _apart(call: Callable[[], object]) -> Iterator[None]:
