@@ -288,6 +288,7 @@ def test_a_benchmark_refuses_to_measure_the_twin(program: str) -> None:
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_paced_row_that_fails_says_whose_fault_it_may_be(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     paced, bench, children = load("paced"), load("bench"), load("children")
     monkeypatch.setattr(paced, "small_topics", lambda *_: contextlib.nullcontext("topic"))

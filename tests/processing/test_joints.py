@@ -438,8 +438,8 @@ EMPTY = {
     ("made-anew", "run-store"): "it ends the consumer: tests/stores/test_past_attached.py",
 }
 CELLS = [(event, holder) for event in EVENTS for holder in HOLDERS if (event, holder) not in EMPTY]
-#: The fast half of the tests has one holder of each kind; CI and ``--long`` have all of them.
-FAST = {(event, holder) for event, holder in CELLS if holder in ("run", "run-tasks", "threads", "arrow")}
+#: The fast half of the tests has three holders; CI and ``--long`` have all of them.
+FAST = {(event, holder) for event, holder in CELLS if holder in ("run", "threads", "arrow")}
 FAST -= {("made-anew", "threads"), ("made-anew", "arrow")}  # they wait for a second until metadata may be asked again
 
 
