@@ -8,12 +8,13 @@ submodules by computed names, nothing else may.
 from __future__ import annotations
 
 import ast
-import gc
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from managedconsumer.garbage import no_collection
 
 PACKAGE = Path(__file__).parent.parent / "managedconsumer"
 PYTHON = sorted(PACKAGE.rglob("*.py"))
@@ -54,13 +55,8 @@ def _including(path: Path) -> Path:
 @cache
 def tree_of(path: Path) -> ast.Module:
     """A Python file, parsed once in a run. A tree is many objects and no garbage: to look for some doubles the time."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    with no_collection():
         return ast.parse(path.read_text(encoding="utf-8"))
-    finally:
-        if collects:
-            gc.enable()
 
 
 @cache

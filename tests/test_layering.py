@@ -29,6 +29,7 @@ ROWS = [
         "values",
         "clock",
         "config",
+        "garbage",
         "logs",
         "results",
         "offset_convention",

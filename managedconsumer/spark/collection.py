@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-from contextlib import contextmanager
-from typing import Iterator
 
 _frozen = False
 
@@ -15,15 +13,3 @@ def freeze_modules() -> None:
     if not _frozen:
         _frozen = True
         gc.freeze()
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """What planning makes lives until the next batch: collections would look at all of it several times, in vain."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 
 from managedconsumer.errors import ConfigurationError, MissingPackageError
+from managedconsumer.garbage import no_collection
 
 try:
     import pyarrow as pa  # noqa: F401 (read() needs it; better to hear of it here)
@@ -41,7 +42,7 @@ except ImportError as error:
     ) from error
 
 from managedconsumer.spark.catalog import metadata_of, with_those_of
-from managedconsumer.spark.collection import freeze_modules, no_collection
+from managedconsumer.spark.collection import freeze_modules
 from managedconsumer.spark.columns import ERRORS, RANGE
 from managedconsumer.spark.migration import batch_between
 from managedconsumer.spark.migration import read as read_offset
@@ -210,6 +211,7 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query starts."""
+        # What planning makes lives until the next batch: collections would look at all of it several times, in vain.
         with no_collection():
             return self._memory.write(self.driver.initial())
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from types import FrameType
 from typing import Any, Callable, Iterator
+
+from managedconsumer.garbage import no_collection
 
 
 class Crash(BaseException):
@@ -40,17 +41,15 @@ def crash_at(line: int, call: Callable[[], object]) -> None:
 
 
 def _traced(call: Callable[[], object], tracer: Any) -> None:
-    before, collecting = sys.gettrace(), gc.isenabled()
+    before = sys.gettrace()
     # The collector's callbacks are lines of Python, too, and what is raised there does not come out of ``call``.
-    gc.disable()
-    sys.settrace(tracer)
-    try:
-        for _ in _apart(call):
-            pass
-    finally:
-        sys.settrace(before)
-        if collecting:
-            gc.enable()
+    with no_collection():
+        sys.settrace(tracer)
+        try:
+            for _ in _apart(call):
+                pass
+        finally:
+            sys.settrace(before)
 
 
 def _apart(call: Callable[[], object]) -> Iterator[None]:

@@ -22,6 +22,7 @@ from typing import Any, Callable, Collection, Iterable, Iterator
 
 from managedconsumer.fetch import buffer, collect
 from managedconsumer.fetch import plan as fetch_plan
+from managedconsumer.garbage import no_collection
 from managedconsumer.runtime.engine import engine
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.simulation.brokers import Brokers
@@ -244,17 +245,14 @@ def _quiet(world: World, record: bool) -> Iterator[None]:
     logger.propagate = False
     logger.handlers = [_LogToTrace(world)] if record else []
     logger.setLevel(logging.INFO if record else logging.CRITICAL + 1)
-    collecting = gc.isenabled()
-    gc.disable()
     use_own_decoder = _use_decoder(world.plan.twin)
     try:
-        yield
+        with no_collection():
+            yield
     finally:
         use_own_decoder()
         logger.setLevel(before[0])
         logger.propagate, logger.handlers = before[1], before[2]
-        if collecting:
-            gc.enable()
 
 
 def simulate(seed: int, *, record: bool = False, plan: Plan | None = None, without: Collection[str] = ()) -> Trace:
@@ -272,23 +270,20 @@ def simulate(seed: int, *, record: bool = False, plan: Plan | None = None, witho
 def simulate_many(seeds: Iterable[int], without: Collection[str] = ()) -> tuple[int, list[Trace], dict[str, int]]:
     """Run many: how many, those that violated something, and sums of what happened."""
     count, bad = 0, []
-    collecting = gc.isenabled()
-    gc.disable()
-    gc.collect()
-    gc.freeze()  # what is there already is no garbage of the simulations, and need not be looked at each time
     sums = dict.fromkeys(_SUMS, 0)
-    for seed in seeds:
-        trace = simulate(seed, without=without)
-        count += 1
-        if count % _COLLECT_EVERY == 0:
-            gc.collect()
-        for name in sums:
-            sums[name] += getattr(trace, name)
-        if not trace.ok:
-            bad.append(trace)
-    gc.unfreeze()
-    if collecting:
-        gc.enable()
+    with no_collection():
+        gc.collect()
+        gc.freeze()  # what is there already is no garbage of the simulations, and need not be looked at each time
+        for seed in seeds:
+            trace = simulate(seed, without=without)
+            count += 1
+            if count % _COLLECT_EVERY == 0:
+                gc.collect()
+            for name in sums:
+                sums[name] += getattr(trace, name)
+            if not trace.ok:
+                bad.append(trace)
+        gc.unfreeze()
     return count, bad, sums
 
 
