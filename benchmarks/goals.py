@@ -14,10 +14,6 @@ FETCH_ONLY, LIMIT = "managedconsumer fetch and CRC only", "limit"
 OLD, PYKAFKA = "managedconsumer for-loop (Kafka 3.9)", "pykafka (Kafka 3.9)"
 
 
-#: Only one Python process, with nothing to do but wait: there is no peer for what it costs to be there.
-_SHARE = {"metric": "core_percent", "unit": "% of a core"}
-
-
 @dataclass(frozen=True)
 class Goal:
     """``row``'s ``metric`` in ``table`` against ``peer``'s, or, without a peer, against a bar in ``unit``.
@@ -107,8 +103,8 @@ GOALS = [
         )
         for rate in ("10", "100", "500", "5,000", "50,000")
     ),
-    Goal("idle", "managedconsumer", "most", 0.1, 0.07, **_SHARE),
-    Goal("quiet", "managedconsumer, 200", "most", 5, 3, **_SHARE),
+    Goal("idle", "managedconsumer", "most", 0.1, 0.07, metric="core_percent", unit="% of a core"),
+    Goal("quiet", "managedconsumer, 200", "most", 5, 3, metric="core_percent", unit="% of a core"),
     Goal("quiet", "managedconsumer, 200", "most", 60, 40, metric="mb", unit="MB above one consumer"),
     Goal("quiet", "managedconsumer, 200", "most", 3, 2, metric="connections", unit="connections to the broker"),
     Goal("memory", "managedconsumer, 16 MB", "most", 1.1, 1.05, metric="of_bound", unit="x queued_max_bytes"),

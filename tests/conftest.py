@@ -76,9 +76,6 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if _FAST_HALF.search(option.markexpr):
         option.numprocesses = min(MOST_PROCESSES, 2 * (os.cpu_count() or 1))
         option.dist = "worksteal"
-        if getattr(option, "timeout_method", "") is None and hasattr(signal, "SIGALRM"):
-            # No JVM starts here, and a thread for each test takes longer than most of these tests.
-            option.timeout_method = "signal"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
