@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import itertools
 import os
@@ -39,13 +40,15 @@ _NOT_FAST = {"broker", "spark", "java", "build", "fuzz", "simulation", "slow", "
 #: What ``-m`` leaves out unless it is named.
 _LONG = _NOT_FAST - {"broker", "spark"}
 #: Expressions of ``-m`` that choose the fast half, or a part of it.
-_FAST_HALF = re.compile(r"(?<!\bnot )\bfast\b|\bnot broker\b")
+_FAST_HALF = re.compile(r"^(?!.*\bor\b).*((?<!\bnot )\bfast\b|\bnot broker\b)")
 _NEEDS_BROKERS = Path(__file__).parent / "broker"
 #: Names the directory of Kafka's jars, without which no broker starts.
 CACHE = "MANAGEDCONSUMER_CACHE"
 NO_CACHE = "/dev/null/a-test-that-starts-a-broker-is-marked-broker"
 #: The most processes that the fast half is spread over: each of them imports and collects all tests.
 MOST_PROCESSES = 8
+#: A test's time-out (seconds), as in pyproject.toml.
+TIMEOUT = 300
 #: A test that is marked ``busy`` may fail like this, and is tried again: the machine was too slow, nothing was wrong.
 TOO_SLOW = [r"AssertionError: .*not within [0-9.]+ s"]
 #: More second tries than this in one run are no accident: the run fails.
@@ -81,7 +84,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """The fast half need not import what runs against brokers only: tests/broker/conftest.py marks all of it so."""
     expression = config.option.markexpr
-    if collection_path == _NEEDS_BROKERS and _FAST_HALF.search(expression) and not re.search(r"\bor\b", expression):
+    if collection_path == _NEEDS_BROKERS and _FAST_HALF.search(expression):
         return True
     return None
 
@@ -119,8 +122,14 @@ def pytest_collection_finish() -> None:
 # -- a test that starts a broker says so ------------------------------------------------------------------------
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """A broker that is started by a test without the mark ``broker`` fails that test."""
+    option = config.option
+    without_jvm = _FAST_HALF.search(option.markexpr) and re.search(r"\bfast\b|\bnot spark\b", option.markexpr)
+    if without_jvm and not option.long and getattr(option, "timeout_method", "") is None:
+        # A thread for each test takes longer than most of these tests. See also _watch().
+        option.timeout_method = "signal"
     launch = Node.launch
 
     def checked(node: Node, *arguments: Any) -> None:
@@ -137,6 +146,13 @@ def _may_start_brokers(item: pytest.Item) -> bool:
     return any(item.get_closest_marker(name) for name in ("broker", "spark"))
 
 
+def _watch(item: pytest.Item) -> None:
+    """Ends the process if C code keeps the signal of a time-out away, as pytest-timeout does by a thread."""
+    if getattr(item.config.option, "timeout_method", None) == "signal":
+        own = item.get_closest_marker("timeout")
+        faulthandler.dump_traceback_later(2 * (own.args[0] if own else TIMEOUT), exit=True, file=sys.__stderr__)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Remembers which test runs; its fixtures may start the brokers of the whole run.
@@ -145,6 +161,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """
     cache = os.environ.get(CACHE)
     _running.append(item)
+    _watch(item)
     if not _may_start_brokers(item):
         os.environ[CACHE] = NO_CACHE
     try:
@@ -168,6 +185,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Too many second tries are a failure of the run."""
+    faulthandler.cancel_dump_traceback_later()
     if len(_rerun) > MOST_RERUNS and not session.exitstatus:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

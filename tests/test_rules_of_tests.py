@@ -112,6 +112,35 @@ def test_only_a_time_on_a_busy_machine_is_tried_again(tmp_path: Path) -> None:
     assert "3 failed" in run(tmp_path, AGAIN, "-p", "no:rerunfailures").stdout
 
 
+HANGS = """
+import ctypes, threading
+import pytest
+
+@pytest.mark.timeout(1)
+def test_in_python():
+    threading.Event().wait(60)
+
+def test_fine():
+    pass
+
+@pytest.mark.timeout(1)
+def test_in_c():
+    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)
+"""
+
+
+def test_a_test_that_hangs_ends(tmp_path: Path) -> None:
+    """Where no JVM may start, a signal ends it, and the process only where C code keeps the signal away."""
+    done = run(tmp_path, HANGS, "-m", "fast", "-k", "not in_c")
+    assert "Failed: Timeout (>1.0s) from pytest-timeout" in done.stdout, done.stdout
+    assert "1 failed, 1 passed" in done.stdout, "the next test runs"
+    done = run(tmp_path, HANGS, "-m", "fast", "-k", "in_c")
+    assert done.returncode == 1
+    assert "in_c" not in done.stdout, "no report: the process has ended"
+
+
 MANY = """
 import pytest
 

@@ -185,9 +185,10 @@ class TestTheLink:
         assert link._idle["heartbeat"].connected
 
     def test_a_request_with_little_time_says_nothing_about_the_coordinator(
-        self, link: CoordinatorLink, broker: SilentProxyBroker
+        self, link: CoordinatorLink, broker: SilentProxyBroker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """An automatic commit has as long as its interval. On a busy broker it must not break off joins and leaves."""
+        monkeypatch.setattr("managedconsumer.runtime.net.stream._TEXT_ANSWER_S", 0.1)
         for purpose in ("membership", "commit"):
             self._ask(link, purpose)
         carried = broker.wires[-1]
