@@ -11,6 +11,7 @@ from managedconsumer.config import check_int, wrong_value
 from managedconsumer.consumers.aio import AsyncReader
 from managedconsumer.consumers.session import Session
 from managedconsumer.consumers.stopping import LifeAPI
+from managedconsumer.consumers.topic_ids import TopicIds
 from managedconsumer.results import UnusedResultError, check_plain, check_result
 from managedconsumer.runtime.engine.user_code import blame
 from managedconsumer.structs import TopicPartition
@@ -34,6 +35,11 @@ class ReadingAPI(LifeAPI, FastPath):
         self._deserializer = session.engine.patient(session.options.deserializer)
         # consume() takes messages past the lock.
         self._open_lane(session.engine.collector.lane, self._deserializer)
+
+    @property
+    def topic_ids(self) -> TopicIds:
+        """From which topics it reads, for stores: a topic that was made anew has another id."""
+        return TopicIds(self._session.engine)
 
     # -- consuming ------------------------------------------------------------------------------------
 

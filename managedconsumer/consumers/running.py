@@ -69,11 +69,9 @@ class RunningAPI(ReadingAPI):
         ``moved_on(error, messages)`` is asked, in a worker's thread, about what a handler has raised: True if it means
         that the group has given the messages to others (or is about to). Then the failure does not count.
         Stores call this when they are attached, as they keep one next offset for each partition. Call it before
-        ``run()``. A topic that is made anew ends consuming with an error from here on, as it means nothing to the
-        store. Thread-safe.
+        ``run()``. Thread-safe.
         """
         self._ordered, self._moved_on = why, moved_on
-        self._session.engine.buffer.remember_topics()
 
     def run(
         self,

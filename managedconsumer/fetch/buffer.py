@@ -36,6 +36,7 @@ class PartitionQueue:
         "replica_until",
         "retry_at",
         "state",
+        "topic_handed_out",
         "topic_id",
         "tp",
         "undecided",
@@ -65,6 +66,8 @@ class PartitionQueue:
         self.last_epoch = -1
         #: Id of the topic that ``fetch_offset`` belongs to, None: not asked for yet.
         self.topic_id: bytes | None = None
+        #: The same of what was handed out last.
+        self.topic_handed_out: bytes | None = None
         #: Why only the user can say where to go on; nothing is fetched until then.
         self.undecided: KafkaException | None = None
 
@@ -86,7 +89,11 @@ class PartitionQueue:
         """What has been handed out does not count any more: those who work on it see ``Message.fenced``."""
         old = self.context
         old.fenced = True
-        self.context = PartitionContext(old.topic, old.partition_id, old.partition)
+        self.context = PartitionContext(old.topic, old.partition_id, old.partition, self.topic_id)
+
+    def belongs_to(self, topic_id: bytes) -> None:
+        """The offsets, and what is fetched at them from here on, are of this topic."""
+        self.topic_id = self.context.topic_id = topic_id
 
     def push(self, chunk: RecordChunk) -> None:
         """Append a chunk that was fetched at ``fetch_offset``.
@@ -141,8 +148,6 @@ class FetchBuffer:
         self.pops = 0
         #: Moves whenever a partition comes or goes.
         self.members = 0
-        #: The ids of topics whose partitions have gone; None: not kept, see :meth:`remember_topics`.
-        self.topic_ids: dict[str, bytes] | None = None
 
     def __iter__(self) -> Iterator[PartitionQueue]:
         return iter(self.queues.values())
@@ -162,17 +167,7 @@ class FetchBuffer:
         self.drop([tp])
         self.members += 1
         queue = self.queues[tp] = PartitionQueue(tp, state, partition)
-        if self.topic_ids is not None:
-            queue.topic_id = self.topic_ids.get(tp.topic)
         return queue
-
-    def remember_topics(self) -> None:
-        """A partition that comes back must be of the same topic: a store has offsets of it by the topic's name.
-
-        Without a store its position is the one that is committed, and Kafka removes that together with the topic.
-        """
-        if self.topic_ids is None:
-            self.topic_ids = {}
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
         """Forget partitions with everything that was fetched for them."""
@@ -182,8 +177,6 @@ class FetchBuffer:
                 self.members += 1
                 queue.version += 1
                 queue.context.fenced = True
-                if self.topic_ids is not None and queue.topic_id is not None:
-                    self.topic_ids[tp.topic] = queue.topic_id
                 for chunk in queue.chunks:
                     chunk.active = False
                 queue.chunks.clear()

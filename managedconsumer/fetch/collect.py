@@ -193,7 +193,7 @@ class FetchCollector:
         found = self._buffer.peek()
         if found is None:
             return False
-        self._mark = found[1].position
+        self._mark, found[0].topic_handed_out = found[1].position, found[1].context.topic_id
         self._queue, self._chunk = found
         self._buffer.shift(found[0])
         return True

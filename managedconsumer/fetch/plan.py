@@ -124,7 +124,7 @@ def recreated(queue: PartitionQueue, cluster: ClusterSnapshot) -> bool:
     if info is None or not info.topic_id:
         return False
     if queue.topic_id is None:
-        queue.topic_id = info.topic_id
+        queue.belongs_to(info.topic_id)
     return queue.topic_id != info.topic_id
 
 

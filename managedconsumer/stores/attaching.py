@@ -8,8 +8,8 @@ from typing import Any, Callable, Collection, Iterable, Mapping, Protocol, Seque
 
 from managedconsumer import errors as err
 from managedconsumer.logs import LogFields
-from managedconsumer.stores.errors import FencedStoreError, StoreWentBackError
-from managedconsumer.stores.rows import NO_GROUP, Row, spans_of
+from managedconsumer.stores.errors import FencedStoreError, StoreWentBackError, TopicGoneError
+from managedconsumer.stores.rows import NO_GROUP, Row, spans_of, topic_text
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import PartitionNotAssignedError
 
@@ -36,6 +36,12 @@ class ClaimingStore(Protocol):
         proof: Callable[[Mapping[TopicPartition, Row]], None] | None = None,
     ) -> None:
         """See :meth:`managedconsumer.stores.Store.claim`."""
+
+    def tell_topics(self, group: str, topic_ids: Mapping[TopicPartition, bytes | None]) -> None:
+        """See :meth:`managedconsumer.stores.Store.tell_topics`."""
+
+    def made_anew(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """See :meth:`managedconsumer.stores.Store.made_anew`."""
 
     def give_up(self, group: str, tps: Iterable[TopicPartition]) -> None:
         """See :meth:`managedconsumer.stores.Store.give_up`."""
@@ -99,6 +105,8 @@ class Taking:
         self._consumer = consumer
         self._lonely = lonely
         self._confirmed = confirmed
+        # Who knows the topics' ids: TopicIds of a consumer of ours.
+        self._ids: Any = getattr(consumer, "topic_ids", None)
         self._taken: set[TopicPartition] = set()
         # Given up, or claimed again, while a handler worked on them: it will be called again, or they go.
         self._excused: set[TopicPartition] = set()
@@ -117,14 +125,35 @@ class Taking:
 
     def take(self, tps: Collection[TopicPartition]) -> None:
         """Claim ``tps`` and read on from what the store has of them."""
+        known = {} if self._ids is None else self._ids.of(tps)
+        self._claim(tps, known)
+        if self.store.made_anew(self.group, tps) and (now := self._ids.look_again(tps)) != known:
+            self._claim(tps, now)  # what was old is what this consumer knew of the topic
+        self._taken.update(tps)
+        self._excused.difference_update(tps)
+        self._seek(tps)
+
+    def topics(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """The ids of the topics that the consumer reads from now on, of those of ``tps`` that are its own."""
+        mine = self._taken.intersection(tps) if group == self.group and self._ids is not None else ()
+        return {tp: text for tp, each in self._ids.of(mine).items() if (text := topic_text(each))} if mine else {}
+
+    def handed_out(self, group: str, tp: TopicPartition) -> str:
+        """The id of the topic of what the consumer has handed out last; empty if that is not known."""
+        mine = group == self.group and self._ids is not None and tp in self._taken
+        return topic_text(self._ids.handed_out(tp)) if mine else ""
+
+    def _claim(self, tps: Collection[TopicPartition], topic_ids: Mapping[TopicPartition, bytes | None]) -> None:
         for left in reversed(range(_TRIES)):
             me = self._identity()
+            if topic_ids:
+                self.store.tell_topics(self.group, topic_ids)
             try:
                 self.store.claim(
                     self.group,
                     tps,
                     *me,
-                    proof=partial(self._prove, tps, me) if self._confirmed else None,
+                    proof=partial(self._prove, tps, topic_ids, me) if self._confirmed else None,
                 )
                 break
             except UnconfirmedError:
@@ -133,9 +162,6 @@ class Taking:
             except FencedStoreError:  # another claim came in between; Kafka decides which of us is a member
                 if not left or not self._confirmed:
                     raise
-        self._taken.update(tps)
-        self._excused.difference_update(tps)
-        self._seek(tps)
 
     def _seek(self, tps: Collection[TopicPartition]) -> None:
         held = set(partitions_of(self._consumer)).intersection(tps)
@@ -144,6 +170,10 @@ class Taking:
             # finished behind its offset is not in the store.
             if tp in held:
                 self._consumer.seek(tp, offset)
+                held.discard(tp)
+        for tp, why in self.store.made_anew(self.group, held).items():
+            log.warning("%s. It is read from where auto_offset_reset says", why, extra=LogFields(self.group)())
+            self._ids.begin_anew(tp, why)
 
     def go_back(self, group: str, error: StoreWentBackError, tps: Iterable[TopicPartition]) -> None:
         """The store has lost transactions, perhaps our claims: claim again, and read on from what it has now.
@@ -164,12 +194,16 @@ class Taking:
     def moved_on(self, error: BaseException, messages: Sequence[Any]) -> bool:
         """True if the store has refused ``messages`` because the group has given their partitions to others.
 
+        Or because their topic is gone. Otherwise it is their own failure.
+
         The store knows of an heir before a member that stood still knows that it was evicted, so Kafka is asked, by a
         commit that ends before the first of ``messages``. Where Kafka confirms us, the claim came from outside of the
         group.
         """
         if not isinstance(error, FencedStoreError):
             return False
+        if isinstance(error, TopicGoneError):
+            return True
         firsts = {tp: span.first for tp, span in spans_of(messages).items()}
         while not self._given_up(firsts):
             try:
@@ -197,14 +231,20 @@ class Taking:
         member = getattr(self._consumer, "consumer_id", b"").decode()
         return (self._consumer.generation_id, member) if member else (NO_GROUP, self._lonely)
 
-    def _prove(self, tps: Collection[TopicPartition], me: tuple[int, str], rows: Mapping[TopicPartition, Row]) -> None:
+    def _prove(
+        self,
+        tps: Collection[TopicPartition],
+        topic_ids: Mapping[TopicPartition, bytes | None],
+        me: tuple[int, str],
+        rows: Mapping[TopicPartition, Row],
+    ) -> None:
         """Kafka's own fence: it takes a commit only from a member of the present generation.
 
         The commit says what the group has committed or what the store has, so it changes no position.
         """
         offsets = {}
         for tp in tps:
-            stored = rows[tp].next if tp in rows else None
+            stored = rows[tp].next_in(topic_text(topic_ids.get(tp))) if tp in rows else None
             offsets[tp] = self._consumer.position(tp) if stored is None else stored
         try:
             self._consumer.commit_offsets(offsets)

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Iterable, Iterator, Mapping
 
 from managedconsumer import errors as err
-from managedconsumer.stores.errors import AlreadyStoredError, FencedStoreError, StoreWentBackError
-from managedconsumer.stores.rows import NO_GROUP, Move, Row, Span
+from managedconsumer.stores.errors import AlreadyStoredError, FencedStoreError, StoreWentBackError, TopicGoneError
+from managedconsumer.stores.rows import NO_GROUP, Move, Row, Span, with_topic
 from managedconsumer.structs import TopicPartition
 
 _Key = tuple[str, TopicPartition]
@@ -20,11 +20,25 @@ _MOST_GAPS = 1000
 class Held:
     """One claimed partition. Changed only by the transaction that has it (``Claims.busy``), and by nobody else."""
 
-    __slots__ = ("first", "gaps", "owed", "reached", "row", "unsure")
+    __slots__ = ("first", "gaps", "gone", "owed", "reached", "row", "topic", "unsure")
 
-    def __init__(self, row: Row, before: Held | None = None) -> None:
-        """``before``: what this object knew of the partition when it had claimed it the last time."""
+    def __init__(self, row: Row, before: Held | None = None, topic: str = "") -> None:
+        """``before``: what this object knew of the partition when it had claimed it the last time.
+
+        ``topic``: the id of the topic that is read now; empty: unknown.
+        """
         self.row = row
+        #: The id of the topic of which messages are stored now (the row may still be of another); empty: unknown.
+        self.topic = topic
+        #: Ids of topics of this name that were read, or stored, before the present one.
+        self.gone: set[str] = {row.topic} if topic else set()
+        if before is not None:
+            if not topic and row.topic in ("", before.topic):
+                self.topic = before.topic
+            self.gone |= before.gone | ({before.topic} if topic else set())
+            if before.is_of_another(self.topic or row.topic):
+                before = None
+        self.gone -= {"", self.topic}
         #: Where the first transaction began of a partition of which nothing was stored; None: that was not here.
         self.first: int | None = None if before is None else before.first
         #: Where the store was before it went back. The message before that is missing in the store now, so the next
@@ -37,16 +51,38 @@ class Held:
         #: (first, end) of offsets that were passed over, the newest last: Kafka need not have messages there.
         self.gaps: deque[tuple[int, int]] = deque(maxlen=_MOST_GAPS)
         if before is not None:
-            known = max(before.row.next or 0, before.reached or 0)
-            if known > (row.next or 0):
+            known = max(before.next or 0, before.reached or 0)
+            if known > (self.next or 0):
                 self.reached = known
+
+    @property
+    def next(self) -> int | None:
+        """The next offset in the topic that is read now; None: nothing of it is stored."""
+        return self.row.next_in(self.topic)
+
+    @property
+    def made_anew(self) -> bool:
+        """True if what is stored is of another topic than the one that is read now."""
+        return self.next != self.row.next
+
+    def is_of_another(self, topic: str) -> bool:
+        """True if all that is known here is of another topic than that with this id."""
+        return bool(topic) and (self.topic or self.row.topic) not in ("", topic)
+
+    def turn_to(self, topic: str) -> None:
+        """Messages of this topic come now."""
+        if self.is_of_another(topic):
+            self.first = self.owed = self.reached = None
+            self.gaps.clear()
+        self.gone = (self.gone | {self.topic, self.row.topic}) - {"", topic}
+        self.topic = topic
 
     @property
     def begin(self) -> int | None:
         """From where the partition has to be read; None: nobody knows."""
         if self.owed is not None:
             return self.owed
-        return self.first if self.row.next is None else self.row.next
+        return self.first if self.next is None else self.next
 
     def in_doubt(self, span: Span) -> bool:
         """True if the store has to be asked before ``span`` is stored, or refused because it begins too late."""
@@ -57,25 +93,25 @@ class Held:
         """True if the store went back, and ``span`` begins behind what it has lost."""
         return self.reached is not None and span.first >= self.reached
 
-    def move(self, span: Span) -> None:
+    def move(self, span: Span, move: Move) -> None:
         """A transaction of ``span`` counts."""
-        before = self.row.next or 0
-        if self.row.next is None:
+        before = self.next or 0
+        if self.next is None:
             self.first = span.first
         if span.first > before:
             self.gaps.append((before, span.first))
-        self.stored(span.next)
+        self.stored(self.row._replace(next=move.next, member=move.member))
 
-    def stored(self, next_offset: int) -> None:
-        """Everything before ``next_offset`` is in the store."""
-        self.row = self.row._replace(next=next_offset)
+    def stored(self, row: Row) -> None:
+        """Everything before the row's next offset is in the store."""
+        self.row = row
         self.owed = self.reached = None
         self.unsure = False
 
-    def went_back(self, next_offset: int | None) -> None:
-        """The store has less than it had."""
-        self.reached = max(self.row.next or 0, self.reached or 0)
-        self.row = self.row._replace(next=next_offset)
+    def went_back(self, row: Row | None) -> None:
+        """The store has less than it had: ``row``."""
+        self.reached = max(self.next or 0, self.reached or 0)
+        self.row = self.row.back_at(row)
         self.owed, self.unsure = None, False
         self.gaps.clear()
 
@@ -88,13 +124,57 @@ class Claims:
         # What was known of partitions that were given up: it shows whether the store has gone back meanwhile.
         self._past: dict[_Key, Held] = {}
         self._busy: dict[_Key, object] = {}
+        # The ids of the topics that are read, as far as they are known, for the next claim.
+        self._topics: dict[_Key, str] = {}
         self._groups: dict[str, None] = {}
 
     def take(self, group: str, rows: Mapping[TopicPartition, Row]) -> None:
         """These partitions are ours, as they are in the store."""
         self._groups[group] = None
         for tp, row in rows.items():
-            self._held[group, tp] = Held(row, self._held.get((group, tp)) or self._past.get((group, tp)))
+            key = group, tp
+            self._held[key] = Held(row, self._held.get(key) or self._past.get(key), self._topics.pop(key, ""))
+
+    def tell_topics(self, group: str, topics: Mapping[TopicPartition, str]) -> None:
+        """The ids of the topics that are read (empty: unknown): what is claimed next is of these."""
+        self._topics.update({(group, tp): topic for tp, topic in topics.items()})
+
+    def made_anew(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """Of which partitions what is stored is of a topic that was deleted, and a text that says so."""
+        held = {tp: each for tp in tps if (each := self._held.get((group, tp))) is not None}
+        return {tp: _made_anew(group, tp, each) for tp, each in held.items() if each.made_anew}
+
+    def turn(
+        self,
+        group: str,
+        held: Mapping[TopicPartition, Held],
+        topics: Mapping[TopicPartition, list[str]],
+        present: Mapping[TopicPartition, str],
+    ) -> dict[TopicPartition, str]:
+        """Messages of these topics come (the newest last); as :meth:`made_anew`, of those where that is news.
+
+        ``present``: the ids that the topics have now, as far as somebody knows. Raises TopicGoneError for messages of a
+        topic that was deleted.
+        """
+        news = {tp: ids[-1] for tp, ids in topics.items() if ids[-1] != held[tp].topic}
+        for tp, topic in news.items():
+            known = present.get(tp)
+            if topic != known if known else topic in held[tp].gone:
+                raise TopicGoneError(
+                    f"group {group}: these messages of {tp.topic}-{tp.partition} are of the topic with id {topic}, "
+                    f"which was deleted. The topic of that name has id {known or held[tp].topic} now, and what is "
+                    "stored is of that: nothing was stored. Go on with what is handed out next",
+                    (tp,),
+                )
+        for tp, topic in news.items():
+            held[tp].turn_to(topic)
+        return {tp: _made_anew(group, tp, held[tp]) for tp in news if held[tp].made_anew}
+
+    def ends(self, group: str, topics: Mapping[TopicPartition, list[str]]) -> dict[TopicPartition, int]:
+        """The next offsets of what is claimed, for messages of these topics."""
+        held = {tp: each for (name, tp), each in list(self._held.items()) if name == group}
+        ends = {tp: each.row.next_in(topics[tp][-1] if tp in topics else each.topic) for tp, each in held.items()}
+        return {tp: end for tp, end in ends.items() if end is not None}
 
     def drop(self, group: str, tps: Iterable[TopicPartition]) -> None:
         """These partitions are not ours any more."""
@@ -105,7 +185,7 @@ class Claims:
 
     def offsets(self, group: str) -> dict[TopicPartition, int | None]:
         """What is claimed, with the next offsets as far as they are known."""
-        return {tp: held.row.next for (name, tp), held in list(self._held.items()) if name == group}
+        return {tp: held.next for (name, tp), held in list(self._held.items()) if name == group}
 
     def begins(self, group: str) -> dict[TopicPartition, int]:
         """From where each claimed partition has to be read again, as far as that is known."""
@@ -150,10 +230,18 @@ class Claims:
                 del self._busy[group, tp]
 
     def moves(
-        self, group: str, held: Mapping[TopicPartition, Held], spans: Mapping[TopicPartition, Span]
+        self,
+        group: str,
+        held: Mapping[TopicPartition, Held],
+        spans: Mapping[TopicPartition, Span],
+        *,
+        ids: bool = False,
     ) -> dict[TopicPartition, Move]:
-        """What the transaction changes. Raises when its messages do not follow on what is stored."""
-        stored = {tp: end for tp, span in spans.items() if (end := held[tp].row.next) is not None and span.first < end}
+        """What the transaction changes. Raises when its messages do not follow on what is stored.
+
+        ``ids``: the store keeps the ids of topics.
+        """
+        stored = {tp: end for tp, span in spans.items() if (end := held[tp].next) is not None and span.first < end}
         if stored:
             (topic, number), end = next(iter(stored.items()))
             raise AlreadyStoredError(
@@ -165,7 +253,7 @@ class Claims:
             owed = held[tp].owed
             if held[tp].is_behind(span):
                 raise err.IllegalStateError(
-                    f"the store went back: it has {_has(held[tp].row.next)} of {tp.topic}-{tp.partition}, and had them "
+                    f"the store went back: it has {_has(held[tp].next)} of {tp.topic}-{tp.partition}, and had them "
                     f"up to offset {held[tp].reached}. These begin at {span.first}: what lies between would be lost. "
                     "Read on from what the store has (rewind(consumer); of a Spark query put the checkpoint back). "
                     "Where Kafka does not have those messages any more, a new store object goes on behind them"
@@ -176,7 +264,8 @@ class Claims:
                     f"messages begin at {span.first}: what lies between would be lost. "
                     "Store it first, or call rewind(consumer)"
                 )
-        return {tp: Move(held[tp].row, spans[tp].next) for tp in sorted(spans)}
+        members = {tp: with_topic(held[tp].row.owner, held[tp].topic) if ids else None for tp in spans}
+        return {tp: Move(held[tp].row, spans[tp].next, members[tp]) for tp in sorted(spans)}
 
     def check_order(self, group: str, places: Iterable[tuple[TopicPartition, int]]) -> None:
         """Raise IllegalStateError for a message (partition and offset) that later ones have been stored before.
@@ -188,7 +277,7 @@ class Claims:
             if held is not None and any(first <= offset < end for first, end in held.gaps):
                 raise err.IllegalStateError(
                     f"{tp.topic}-{tp.partition}: the message at offset {offset} comes after later ones, and the store "
-                    f"is at {held.row.next} already: it was not stored, and cannot be stored in order any more. "
+                    f"is at {held.next} already: it was not stored, and cannot be stored in order any more. "
                     'Store a partition\'s messages in order: read it in one thread, or use run(order="partition")'
                 )
 
@@ -214,27 +303,36 @@ class Claims:
         Raises FencedStoreError for partitions that others have claimed, and StoreWentBackError for those of which the
         store has less than it had: an older claim, or an older offset.
         """
-        lost, back = [], {}
+        lost: list[TopicPartition] = []
+        back: dict[TopicPartition, Row | None] = {}
         for tp, each in held.items():
             row = found.get(tp)
             if row is None or row.claim < each.row.claim:  # a claim's number never becomes smaller
-                back[tp] = None if row is None else row.next
+                back[tp] = row
             elif not each.row.same_owner(row):
                 lost.append(tp)
                 if self._held.get((group, tp)) is each:
                     self.drop(group, [tp])
-            elif row.next == each.row.next:
+            elif (now := row.next_in(each.topic)) == each.next:
                 each.unsure = False
-            elif row.next is not None and row.next > (each.row.next or 0):
-                each.stored(row.next)
+            elif now is not None and now > (each.next or 0):
+                each.stored(row)
             else:
-                back[tp] = row.next
-        for tp, offset in back.items():
-            held[tp].went_back(offset)
+                back[tp] = row
+        for tp, older in back.items():
+            held[tp].went_back(older)
         if lost:
             raise _not_ours(group, tuple(lost), found) from error
         if back:
-            raise _went_back(group, back, held) from error
+            raise _went_back(group, {tp: held[tp].next for tp in back}, held) from error
+
+
+def _made_anew(group: str, tp: TopicPartition, held: Held) -> str:
+    return (
+        f"group {group}: the store has {_has(held.row.next)} of {tp.topic}-{tp.partition}, of the topic with id "
+        f"{held.row.topic}. The topic of that name has id {held.topic} now, as it was deleted and created again (or "
+        "this is another cluster): these offsets do not count"
+    )
 
 
 def _went_back(
@@ -262,7 +360,7 @@ def _not_ours(
     if row is None:
         return FencedStoreError(f"group {group}: {names} are not claimed by this store object, or not any more", tps)
     return FencedStoreError(
-        f"group {group}: {names} were claimed by {row.member} in generation {row.generation}: nothing was stored", tps
+        f"group {group}: {names} were claimed by {row.owner} in generation {row.generation}: nothing was stored", tps
     )
 
 
@@ -271,12 +369,12 @@ def outranked_by(group: str, refused: Mapping[TopicPartition, Row], generation: 
     tp, row = next(iter(refused.items()))
     if generation == NO_GROUP:
         return FencedStoreError(
-            f"group {group}: {tp.topic}-{tp.partition} belongs to {row.member}, a member of the group in generation "
+            f"group {group}: {tp.topic}-{tp.partition} belongs to {row.owner}, a member of the group in generation "
             f"{row.generation}; a consumer outside of the group cannot claim it. Use another name for its offsets",
             tuple(refused),
         )
     return FencedStoreError(
-        f"group {group}: {tp.topic}-{tp.partition} was claimed by {row.member} in generation {row.generation}, so "
+        f"group {group}: {tp.topic}-{tp.partition} was claimed by {row.owner} in generation {row.generation}, so "
         f"{member} cannot claim it in generation {generation}",
         tuple(refused),
     )

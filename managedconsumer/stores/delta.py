@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+import struct
 from typing import Any, Iterable, Mapping
 
 from managedconsumer.errors import ConfigurationError, IllegalStateError, MissingPackageError
 from managedconsumer.stores import delta_commits
-from managedconsumer.stores.rows import Row
+from managedconsumer.stores.rows import Row, topic_bytes, topic_text, with_topic
 from managedconsumer.stores.versioned import Rows, Tables, VersionedStore
 from managedconsumer.structs import TopicPartition
 
 # A next offset cannot be taken away: this stands for none, where rows were taken back to before the first one.
 _NOTHING = -1
 _PARTS = ("next", "claim", "generation", "member")
+# The id of the topic of the next offset, as two numbers, and the claim under which it was written: version 0.2.0 claims
+# without it, and what it stores then is not known to be of this topic.
+_TOPIC_PARTS = ("topic claim", "topic id, first half", "topic id, second half")
 
 
 class DeltaStore(VersionedStore):
@@ -94,7 +98,7 @@ class DeltaStore(VersionedStore):
                 stale = [tp for tp, row in found.items() if then.get(tp) == row]
                 past = self._read(self._at(restored), group, stale, restores) if stale else {}
                 for tp in stale:
-                    found[tp] = found[tp]._replace(next=past[tp].next if tp in past else None)
+                    found[tp] = found[tp].back_at(past.get(tp))
                 break
         return found
 
@@ -118,7 +122,12 @@ class DeltaStore(VersionedStore):
         marks: dict[str, int] = {}
         for tp, row in rows.items():
             names = _names(group, tp)
-            marks.update(zip(names[1:], (row.claim, row.generation, int(row.member)), strict=True))
+            marks.update(zip(names[1:], (row.claim, row.generation, int(row.owner)), strict=True))
+            if row.topic:
+                halves = struct.unpack(">qq", topic_bytes(row.topic))
+                marks.update(zip(_names(group, tp, _TOPIC_PARTS), (row.claim, *halves), strict=True))
+            elif version.transaction_version(claimed := _names(group, tp, _TOPIC_PARTS)[0]) == row.claim:
+                marks[claimed] = _NOTHING
             if row.next is not None or version.transaction_version(names[0]) is not None:
                 marks[names[0]] = _NOTHING if row.next is None else row.next
         return delta_commits.append(version, marks, None if output is None else output.table())
@@ -141,9 +150,12 @@ def _rows(version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[Topic
     for tp in tps:
         values = [version.transaction_version(name) for name in _names(group, tp)]
         if values[1] is not None:
-            found[tp] = Row(None if values[0] == _NOTHING else values[0], values[1], values[2], str(values[3]))
+            claim, *halves = (version.transaction_version(name) for name in _names(group, tp, _TOPIC_PARTS))
+            topic = topic_text(struct.pack(">qq", *halves)) if claim == values[1] else ""
+            member = with_topic(str(values[3]), topic)
+            found[tp] = Row(None if values[0] == _NOTHING else values[0], values[1], values[2], member)
     return found
 
 
-def _names(group: str, tp: TopicPartition) -> list[str]:
-    return [f"managedconsumer/{group}/{tp.topic}/{tp.partition}/{part}" for part in _PARTS]
+def _names(group: str, tp: TopicPartition, parts: tuple[str, ...] = _PARTS) -> list[str]:
+    return [f"managedconsumer/{group}/{tp.topic}/{tp.partition}/{part}" for part in parts]

@@ -152,9 +152,9 @@ class Dialect:
         unmoved = "next_offset is null" if row.next is None else "next_offset = ?"
         return self.changed(
             connection,
-            f"update {self.table} set next_offset = ?{self.also} "  # noqa: S608
+            f"update {self.table} set next_offset = ?, member = ?{self.also} "  # noqa: S608
             f"where {_WHERE} and claim_number = ? and member = ? and {unmoved}",
-            [move.next, *place, row.claim, row.member, *([] if row.next is None else [row.next])],
+            [move.next, move.member, *place, row.claim, row.member, *([] if row.next is None else [row.next])],
         )
 
     # -- errors -----------------------------------------------------------------------------------------
@@ -230,14 +230,17 @@ class PostgreSQL(Dialect):
         return sum(self._move_many(connection, group, part) for part in _parts(sorted(moves.items()), 1000))
 
     def _move_many(self, connection: Any, group: str, moves: Sequence[tuple[TopicPartition, Move]]) -> int:
-        values = ", ".join(["(?, ?::integer, ?::bigint, ?::bigint, ?, ?::bigint)"] * len(moves))
+        values = ", ".join(["(?, ?::integer, ?::bigint, ?, ?::bigint, ?, ?::bigint)"] * len(moves))
         return self.changed(
             connection,
-            f"update {self.table} as t set next_offset = v.next_offset from (values {values}) "  # noqa: S608
-            "as v (topic, kafka_partition, next_offset, claim_number, member, old) "
+            f"update {self.table} as t set next_offset = v.next_offset, member = v.new from (values {values}) "  # noqa: S608
+            "as v (topic, kafka_partition, next_offset, new, claim_number, member, old) "
             "where t.consumer_group = ? and t.topic = v.topic and t.kafka_partition = v.kafka_partition "
             "and t.claim_number = v.claim_number and t.member = v.member and t.next_offset is not distinct from v.old",
-            [*(part for tp, m in moves for part in (*tp, m.next, m.row.claim, m.row.member, m.row.next)), group],
+            [
+                *(part for tp, m in moves for part in (*tp, m.next, m.member, m.row.claim, m.row.member, m.row.next)),
+                group,
+            ],
         )
 
     def passing(self, error: BaseException) -> bool:

@@ -20,6 +20,10 @@ class FencedStoreError(KafkaException):
         self.partitions = partitions
 
 
+class TopicGoneError(FencedStoreError):
+    """These messages are of a topic that was deleted; one with the same name has been made since."""
+
+
 class StoreWentBackError(FencedStoreError):
     """The store has less than this object has stored in it (a restored backup, a fail-over): nothing was stored.
 

@@ -123,4 +123,4 @@ def _valid(metadata: Any, name: str, text: str) -> Row:
     if text in line:
         return row
     past = next((each for each in line if each is not None), None)
-    return row._replace(next=None if past is None else json.loads(past)[0])
+    return row.back_at(None if past is None else Row(*json.loads(past)))

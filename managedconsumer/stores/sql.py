@@ -44,6 +44,8 @@ class SQLStore(Store):
     ``rollback()`` belong to the store: a block that calls them is refused where that can be seen.
     """
 
+    keeps_topic_ids = True
+
     def __init__(
         self,
         connect: Callable[[], Connection],

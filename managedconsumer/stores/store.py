@@ -1,42 +1,50 @@
 """Store: results and next offsets in one transaction, fenced by claims. What all adapters have in common.
 
-An adapter has three methods: :meth:`Store.rows` reads the rows of partitions, :meth:`Store.swap` changes who has
-claimed them, if they are as they were read, and :meth:`Store.writing` is one transaction with a user's results and the
-moves of offsets. Everything else is here: who may claim, what happens when a commit fails, patience.
+Who may claim, what happens when a commit fails, and how a store and its consumers go together.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Callable, Iterable, Iterator, Mapping, TypeVar
+from contextlib import contextmanager
+from typing import Any, Callable, Iterable, Iterator, Mapping
 from weakref import WeakSet
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.logs import LogFields
 from managedconsumer.results import check_result
-from managedconsumer.runtime.waiting.handlers import default_handler
 from managedconsumer.stores import attaching
+from managedconsumer.stores.adapter import FIRST_PAUSE, LONGEST_PAUSE, Adapter
 from managedconsumer.stores.claims import Claims, Held, outranked_by
-from managedconsumer.stores.errors import AlreadyStoredError, ConflictError, FencedStoreError, StoreWentBackError
+from managedconsumer.stores.errors import (
+    AlreadyStoredError,
+    ConflictError,
+    FencedStoreError,
+    StoreWentBackError,
+    TopicGoneError,
+)
 from managedconsumer.stores.micro_batches import check_size, micro_batch
-from managedconsumer.stores.rows import NO_GROUP, Move, Row, Span, below, outranks, spans_of, unstored
+from managedconsumer.stores.rows import (
+    NO_GROUP,
+    Move,
+    Row,
+    Span,
+    below,
+    first_of,
+    outranks,
+    spans_of,
+    topic_text,
+    topics_of,
+    unstored,
+    with_topic,
+)
 from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
-# How long (seconds) between two tries of what has failed by passing trouble: the first and the longest pause.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-# The first pause (seconds) where another writer was faster.
-_SHORT_PAUSE = 0.001
-
-
-class Store(ABC):
+class Store(Adapter):
     """Next offsets beside results. Thread-safe: one transaction of a partition at a time, any number side by side.
 
     One object is one owner: what it has claimed is known to it alone. Make one in each process.
@@ -47,44 +55,9 @@ class Store(ABC):
 
         ``use_greenlets``: the store is used by greenlets; then waiting lets the others run.
         """
-        self._handler = default_handler(use_greenlets)
-        self._patience = patience_ms / 1000.0
+        super().__init__(patience_ms, use_greenlets)
         self._claims = Claims()
         self._attached: WeakSet[attaching.Taking] = WeakSet()
-
-    # -- what an adapter does ---------------------------------------------------------------------------
-
-    @abstractmethod
-    def rows(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
-        """The rows of those partitions that have one, as committed now. Changes nothing."""
-
-    @abstractmethod
-    def swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
-        """Put each new claim, generation and member in the place of the old row's; ``next`` stays as it is.
-
-        All or none: False, and nothing has changed, if the claim or member of one row is not the old row's any more
-        (None: there was no row). Durable when it returns True.
-        """
-
-    @abstractmethod
-    def writing(self, group: str, moves: Mapping[TopicPartition, Move]) -> AbstractContextManager[Any]:
-        """One transaction: gives the user something to write results with, and commits them with the moves.
-
-        It commits only if each row still has the claim, the member and the next offset of its move *at that moment*
-        (a lock, or a condition that the commit itself checks), and raises ConflictError otherwise. An exception in the
-        block undoes everything and is raised.
-        """
-
-    def passing(self, error: BaseException) -> bool:
-        """True if the same call may succeed later without anybody's doing: a lock, a server that restarts."""
-        return isinstance(error, OSError)
-
-    def member_name(self, member: str) -> str:
-        """How the store keeps a member's name."""
-        return member
-
-    def close(self) -> None:  # noqa: B027 - most adapters hold nothing
-        """Give back what this process holds (connections). What is claimed stays claimed."""
 
     # -- offsets and claims -----------------------------------------------------------------------------
 
@@ -133,7 +106,7 @@ class Store(ABC):
                 raise outranked_by(group, refused, generation, member)
             if refused and proof is not None:
                 proof(old)
-            mine = {tp: Row(None, _number(old.get(tp)) + 1, generation, member) for tp in wanted}
+            mine = {tp: _claim(old.get(tp), generation, member) for tp in wanted}
             changes = {tp: (old.get(tp), row) for tp, row in mine.items()}
             if self.patiently(lambda changes=changes: self.swap(group, changes)):  # type: ignore[misc]
                 break
@@ -151,6 +124,19 @@ class Store(ABC):
         self._claims.take(group, found)
         told = (group, _shown(wanted), generation, member)
         log.info("group %s: claimed %s in generation %d as %s", *told, extra=LogFields(group)())
+
+    def tell_topics(self, group: str, topic_ids: Mapping[TopicPartition, bytes | None]) -> None:
+        """Which ids the topics have that are read (16 bytes; None: not known): for the next claim of each partition.
+
+        Where the store has offsets of a topic with another id, they do not count after that claim; see
+        :meth:`made_anew`. An attached consumer does this.
+        """
+        if self.keeps_topic_ids:
+            self._claims.tell_topics(group, {tp: topic_text(each) for tp, each in topic_ids.items()})
+
+    def made_anew(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """Of which claimed partitions the store has offsets of a topic that was deleted, with a text that says so."""
+        return self._claims.made_anew(group, tps)
 
     def give_up(self, group: str, tps: Iterable[TopicPartition]) -> None:
         """Forget the claims of ``tps``: transactions of this object are refused from here on. Never raises."""
@@ -193,10 +179,12 @@ class Store(ABC):
     @contextmanager
     def _transaction(self, messages: Any, group: str) -> Iterator[Any]:
         spans = spans_of(messages)
+        topics = self._topics(group, messages, spans)
         with self._claims.busy(group, spans) as held:
+            self._turn(group, held, messages, topics)
             self._refresh(group, held, spans)
             try:
-                moves = self._claims.moves(group, held, spans)
+                moves = self._claims.moves(group, held, spans, ids=self.keeps_topic_ids)
             except AlreadyStoredError as error:
                 self._claims.check_order(group, below(messages, error.next_offsets))
                 raise
@@ -213,7 +201,7 @@ class Store(ABC):
                     raise
                 self._settle(group, spans, moves, held, error)
             for tp in moves:
-                held[tp].move(spans[tp])
+                held[tp].move(spans[tp], moves[tp])
 
     def save(self, messages: Any, write: Callable[[Any, Any], object], *, group: str | None = None) -> None:
         """Store ``messages`` by ``write(handle, messages)``, again as long as trouble passes.
@@ -224,10 +212,10 @@ class Store(ABC):
         trouble after ``patience_ms``.
         """
         known = self._claims.group(group)
-        deadline, pause = Deadline(self._handler.now(), self._patience), _FIRST_PAUSE
+        deadline, pause = Deadline(self._handler.now(), self._patience), FIRST_PAUSE
         while True:
             spans = spans_of(messages)
-            offsets = self._claims.offsets(known)
+            offsets = self._claims.ends(known, self._topics(known, messages, spans))
             stored = {tp: end for tp, span in spans.items() if (end := offsets.get(tp)) and end > span.first}
             self._claims.check_order(known, below(messages, stored) if stored else ())
             messages = unstored(messages, stored)
@@ -244,7 +232,7 @@ class Store(ABC):
                     raise
                 log.warning("group %s: not stored yet, trying again: %s", known, error, extra=LogFields(group)())
                 self._handler.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = min(2 * pause, LONGEST_PAUSE)
 
     # -- consumers --------------------------------------------------------------------------------------
 
@@ -306,35 +294,43 @@ class Store(ABC):
 
     # -- what went wrong --------------------------------------------------------------------------------
 
-    def patiently(self, call: Callable[[], T]) -> T:
-        """``call()``, again as long as trouble passes and ``patience_ms`` last."""
-        deadline, pause, told = Deadline(self._handler.now(), self._patience), _FIRST_PAUSE, False
-        while True:
-            try:
-                return call()
-            except Exception as error:
-                if not self.passing(error) or deadline.expired(self._handler.now()):
-                    raise
-                if pause == _LONGEST_PAUSE and not told:
-                    told = True
-                    log.warning("the store has to wait, for at most %.0f s: %s", self._patience, error)
-                else:
-                    log.debug("the store has to wait: %s", error)
-            self._handler.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+    def _topics(self, group: str, messages: Any, tps: Iterable[TopicPartition]) -> dict[TopicPartition, list[str]]:
+        """The ids of the messages' topics, the newest last. Arrow data does not tell them, attached consumers do."""
+        if not self.keeps_topic_ids:
+            return {}
+        found = topics_of(messages)
+        for tp in set(tps) - found.keys():
+            for taking in list(self._attached):
+                if topic := taking.handed_out(group, tp):
+                    found[tp] = [topic]
+        return found
 
-    def tries(self, most: float = math.inf) -> Iterator[None]:
-        """Once for each try of what another writer may be faster at: with pauses, until ``patience_ms`` are over.
-
-        Or ``most`` seconds.
-        """
-        deadline, pause = Deadline(self._handler.now(), min(self._patience, most)), _SHORT_PAUSE
-        while True:
-            yield
-            if deadline.expired(self._handler.now()):
-                return
-            self._handler.sleep(pause * (0.5 + self._handler.random()))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+    def _turn(
+        self,
+        group: str,
+        held: Mapping[TopicPartition, Held],
+        messages: Any,
+        topics: Mapping[TopicPartition, list[str]],
+    ) -> None:
+        """Messages may be of a topic that was made anew. Raises TopicGoneError for those of the one before."""
+        news = [tp for tp, ids in topics.items() if ids != [held[tp].topic]]
+        if not news:
+            return
+        present: dict[TopicPartition, str] = {}
+        for taking in list(self._attached):
+            present |= taking.topics(group, news)
+        for text in self._claims.turn(group, held, {tp: topics[tp] for tp in news}, present).values():
+            log.warning("%s", text, extra=LogFields(group)())
+        for tp in news:
+            if len(topics[tp]) > 1:
+                if held[tp].owed is None:
+                    held[tp].owed = first_of(messages, tp, topics[tp][-1])
+                raise TopicGoneError(
+                    f"group {group}: these messages of {tp.topic}-{tp.partition} are of several topics, with ids "
+                    f"{', '.join(topics[tp])}: it was deleted and created again. Nothing was stored. Store those of "
+                    "the last one alone, or call rewind(consumer)",
+                    (tp,),
+                )
 
     def _refresh(self, group: str, held: Mapping[TopicPartition, Held], spans: Mapping[TopicPartition, Span]) -> None:
         """Ask the store about the partitions of which the last commit's end, or the owner, is not known."""
@@ -363,7 +359,8 @@ class Store(ABC):
             self._claims.owe(held, spans, unsure=True)
             raise error
         ours = all(move.row.same_owner(found.get(tp)) for tp, move in moves.items())
-        if ours and not isinstance(error, ConflictError) and all(found[tp].next == moves[tp].next for tp in moves):
+        counts = ours and all((found[tp].next, found[tp].member) == (moves[tp].next, moves[tp].member) for tp in moves)
+        if counts and not isinstance(error, ConflictError):
             fields = LogFields(group)()
             log.info(
                 "group %s: a commit has succeeded although it was reported to fail: %s", group, error, extra=fields
@@ -371,7 +368,9 @@ class Store(ABC):
             return
         self._claims.owe(held, spans)
         self._claims.compare(group, held, found, error)
-        stored = {tp: row.next for tp, row in found.items() if row.next is not None and row.next != moves[tp].row.next}
+        before = {tp: (move.row.next, move.row.topic) for tp, move in moves.items()}
+        moved = [tp for tp, row in found.items() if (row.next, row.topic) != before[tp]]
+        stored = {tp: end for tp in moved if (end := found[tp].next_in(held[tp].topic)) is not None}
         if stored:
             raise AlreadyStoredError(
                 f"group {group}: messages of {_shown(stored)} are stored already: {stored}", stored
@@ -384,8 +383,10 @@ class Store(ABC):
         raise error
 
 
-def _number(row: Row | None) -> int:
-    return 0 if row is None else row.claim
+def _claim(old: Row | None, generation: int, member: str) -> Row:
+    """The row of a claim. The next offset stays, and so does what is known of its topic."""
+    number, topic = (0, "") if old is None else (old.claim, old.topic)
+    return Row(None, number + 1, generation, with_topic(member, topic))
 
 
 def _partitions(tps: Iterable[TopicPartition]) -> list[TopicPartition]:

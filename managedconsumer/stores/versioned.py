@@ -21,6 +21,8 @@ Rows = Mapping[TopicPartition, Row]
 class VersionedStore(Store):
     """The rows and the data in one chain of versions."""
 
+    keeps_topic_ids = True
+
     @abstractmethod
     def look(self) -> Any:
         """The newest version, as :meth:`read` and :meth:`append` take it."""
@@ -56,7 +58,8 @@ class VersionedStore(Store):
             new = {}
             for tp, (old, row) in changes.items():
                 now = found.get(tp)
-                if (now is not None and not now.same_owner(old)) or (now is None and old is not None):
+                # The whole text of the member: it has the id of the topic that the next offset is of.
+                if _claim_of(now) != _claim_of(old):
                     raise ConflictError("a row has changed")
                 new[tp] = row._replace(next=None if now is None else now.next)
             return new
@@ -76,7 +79,7 @@ class VersionedStore(Store):
                 now = found.get(tp)
                 if now is None or not now.same_owner(move.row) or now.next != move.row.next:
                     raise ConflictError("the offsets were moved, or claimed by another member")
-            return {tp: found[tp]._replace(next=move.next) for tp, move in moves.items()}
+            return {tp: found[tp]._replace(next=move.next, member=move.member) for tp, move in moves.items()}
 
         output = self.patiently(self.output)
         try:
@@ -103,6 +106,10 @@ class VersionedStore(Store):
             if self.append(version, group, change(self.read(version, group, tps)), output):
                 return
         raise TimeoutError(f"{self!r}: other writers were faster each time, for {self._patience:.0f} s")
+
+
+def _claim_of(row: Row | None) -> tuple[int, str] | None:
+    return None if row is None else (row.claim, row.member)
 
 
 class Tables:

@@ -32,6 +32,8 @@ class Truth:
 
     def __init__(self) -> None:
         self.next = 0
+        #: What was stored of topics of this name that are gone: the next offset of each.
+        self.before: list[int] = []
         self.generation = -1
         self.owner: Member | None = None
 
@@ -45,6 +47,7 @@ class Model:
         self.story: list[str] = []
         self.tps = [TopicPartition(topic, n) for topic in ("orders", "views") for n in range(chance.randint(1, 3))]
         self.groups = [f"{self.id}-a", f"{self.id}-b"]
+        self.ids = {(group, tp.topic): uuid.uuid4().bytes for group in self.groups for tp in self.tps}
         self.truth = {(group, tp): Truth() for group in self.groups for tp in self.tps}
         self.members = [self.new_member(group) for group in self.groups for _ in range(3)]
         self.lines = 0
@@ -80,7 +83,10 @@ class Model:
     def compare_results(self) -> None:
         found = sorted(bytes(value) for value in self.read() if bytes(value).startswith(self.id.encode()))
         wanted = sorted(
-            value_of(group, tp, offset) for (group, tp), truth in self.truth.items() for offset in range(truth.next)
+            value_of(group, tp, offset, life)
+            for (group, tp), truth in self.truth.items()
+            for life, end in enumerate([*truth.before, truth.next])
+            for offset in range(end)
         )
         if found != wanted:
             twice = sorted({value for value in found if found.count(value) > 1})
@@ -119,11 +125,10 @@ class Model:
     def messages(self, group: str, tps: Iterable[TopicPartition]) -> list[Message]:
         made = []
         for tp in tps:
-            first = self.truth[group, tp].next
-            made += [
-                Message(value_of(group, tp, offset), offset=offset, topic=tp.topic, partition_id=tp.partition)
-                for offset in range(first, first + self.chance.randint(1, 4))
-            ]
+            truth, topic_id = self.truth[group, tp], self.ids[group, tp.topic]
+            for offset in range(truth.next, truth.next + self.chance.randint(1, 4)):
+                value = value_of(group, tp, offset, len(truth.before))
+                made.append(Message(value, offset=offset, topic=tp.topic, partition_id=tp.partition, topic_id=topic_id))
         return made
 
     def new_member(self, group: str) -> Member:
@@ -203,8 +208,9 @@ def close_store(store: Any) -> None:
         close()
 
 
-def value_of(group: str, tp: TopicPartition, offset: int) -> bytes:
-    return f"{group} {tp.topic}-{tp.partition} {offset}".encode()
+def value_of(group: str, tp: TopicPartition, offset: int, life: int = 0) -> bytes:
+    """``life``: how many topics of that name there were before."""
+    return f"{group} {tp.topic}-{tp.partition} {offset}{f' of topic {life}' if life else ''}".encode()
 
 
 def end_of(messages: list[Message], tp: TopicPartition) -> int:

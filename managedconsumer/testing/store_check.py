@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import threading
+import uuid
 from functools import partial
 from typing import Any, Callable, Iterable
 
@@ -88,6 +89,8 @@ class _Walk(Model):
         ]
         if self.keep is not None:
             kinds.append(self._lose)
+        if getattr(self.members[0].store, "keeps_topic_ids", False):
+            kinds.append(self._make_anew)
         for group in self.groups:
             self._claim_next(group)
         for number in range(steps):
@@ -227,6 +230,41 @@ class _Walk(Model):
         self.compare_results()
         self._claims(owner, tps, self.generation(group) + 1)
         self.must_store(owner, self.messages(group, tps))
+
+    def _make_anew(self, group: str) -> None:
+        """A topic is deleted and created again: its offsets begin anew, and those of the one before do not count."""
+        topic = self.chance.choice(self.tps).topic
+        tps = [tp for tp in self.tps if tp.topic == topic]
+        owner = self.chance.choice(self.of(group))
+        self._claims(owner, tps, self.generation(group) + 1)
+        self.must_store(owner, self.messages(group, tps))
+        late = self.messages(group, tps)
+        self.say(f"{topic} is deleted and created again")
+        self.ids[group, topic] = uuid.uuid4().bytes
+        for tp in tps:
+            truth = self.truth[group, tp]
+            truth.before.append(truth.next)
+            truth.next = 0
+        heir = owner
+        for _ in range(self.chance.randint(0, 2)):  # claims alone change nothing
+            heir = self.chance.choice(self.of(group))
+            generation = self.generation(group) + 1
+            self.say(f"{heir.name} claims {shown(tps)} in generation {generation}, and knows the topic's id")
+            heir.store.tell_topics(group, dict.fromkeys(tps, self.ids[group, topic]))
+            heir.store.claim(group, tps, generation, heir.name)
+            for tp in tps:
+                self.truth[group, tp].owner, self.truth[group, tp].generation = heir, generation
+                heir.holds[tp] = generation
+        messages = self.messages(group, tps)
+        self.say(f"{heir.name} stores {ranges(messages)} of the new topic")
+        self.must_store(heir, messages)
+        for member in (owner, heir):
+            self.say(f"{member.name} stores {ranges(late)} of the topic before")
+            if self.accepted(member, late):
+                raise StoreCheckError(f"{member.name} has stored {ranges(late)} of a topic that is gone")
+        self.check_load(heir.store, group)
+        self.compare_results()
+        self.must_store(heir, self.messages(group, tps))
 
     def _claim_during_transaction(self, group: str) -> None:
         """A transaction that began before a claim and ends after it is refused."""

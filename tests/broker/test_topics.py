@@ -5,22 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer, SubscriptionState, TopicPartition
+from managedconsumer import KafkaClient, SimpleConsumer, SubscriptionState, TopicPartition
 from managedconsumer import errors as err
-from managedconsumer.stores import SQLStore
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.broker.groupkit import write
 from tests.broker.listenerkit import PROTOCOLS, ListenerGroup
-from tests.waiting import until
 
 Make = Callable[..., ListenerGroup]
 
@@ -176,31 +172,6 @@ def test_a_topic_created_again_behind_our_back(kafka43: DevBroker, topic: Callab
         assert any("deleted and created again" in record.getMessage() for record in caplog.records)
     finally:
         consumer.stop()
-
-
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_store_does_not_go_on_in_a_topic_created_again(
-    kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], tmp_path: Path, protocol: Any
-) -> None:
-    """The store has offsets by the topic's name: new messages below them would be passed over."""
-    name, stored = topic(kafka43, 1), []
-    write(kafka43, name, 1, 5)
-    store = SQLStore(lambda: sqlite3.connect(tmp_path / "offsets.db"))
-    options: Any = {"group_protocol": protocol, "consumer_timeout_ms": 50, "auto_offset_reset": "earliest"}
-
-    def save() -> None:
-        store.save(consumer.consume_batch(10), lambda _handle, messages: stored.extend(messages))
-
-    with ManagedBalancedConsumer(name, kafka43.bootstrap, unique("group"), **options) as consumer:
-        store.attach(consumer)
-        until(lambda: save() or len(stored) == 5, 30)
-        kafka43.delete_topic(name)
-        kafka43.create_topic(name, 1)
-        write(kafka43, name, 1, 9, value="new")
-        with pytest.raises(err.OffsetOutOfRangeError, match="Delete its rows of this topic"):
-            until(save, 60)
-    store.close()
-    assert len(stored) == 5
 
 
 def test_a_topic_created_again_without_a_policy(kafka43: DevBroker, topic: Callable[..., str]) -> None:

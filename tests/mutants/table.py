@@ -750,20 +750,21 @@ WIRE = [
 ]
 
 _PAST = ("tests/stores/test_past.py", "tests/stores/test_all_stores.py")
+_ANEW = ("tests/stores/test_made_anew.py", "tests/stores/test_made_anew_attached.py")
 
 STORES = [
     Mutant(
         "a store's offset that went back is taken for stored",
         "managedconsumer/stores/claims.py",
-        "            elif row.next is not None and row.next > (each.row.next or 0):\n",
-        "            elif row.next is not None:\n",
+        "            elif now is not None and now > (each.next or 0):\n",
+        "            elif now is not None:\n",
         _PAST,
         ci=True,
     ),
     Mutant(
         "after a new claim what the store has lost may be passed over",
         "managedconsumer/stores/claims.py",
-        "            if known > (row.next or 0):\n",
+        "            if known > (self.next or 0):\n",
         "            if False:\n",
         _PAST,
     ),
@@ -775,12 +776,49 @@ STORES = [
         _PAST,
     ),
     Mutant(
+        "a store takes the offset of a topic that is gone for one of the new topic of that name",
+        "managedconsumer/stores/rows.py",
+        'return None if topic and self.topic not in ("", topic) else self.next',
+        "return self.next",
+        _ANEW,
+        ci=True,
+    ),
+    Mutant(
+        "a store's claim forgets of which topic the offset is",
+        "managedconsumer/stores/store.py",
+        "return Row(None, number + 1, generation, with_topic(member, topic))",
+        "return Row(None, number + 1, generation, member)",
+        _ANEW,
+    ),
+    Mutant(
+        "messages of a topic that is gone are stored as the new one's",
+        "managedconsumer/stores/claims.py",
+        "            if topic != known if known else topic in held[tp].gone:\n",
+        "            if False:\n",
+        _ANEW,
+    ),
+    Mutant(
+        "SQL: a move leaves the id of the topic before beside the new offset",
+        "managedconsumer/stores/dialects.py",
+        "            [move.next, move.member, *place, row.claim,",
+        "            [move.next, row.member, *place, row.claim,",
+        _ANEW,
+    ),
+    Mutant(
+        "a consumer whose metadata is old does not ask again before the store's offset is given up",
+        "managedconsumer/stores/attaching.py",
+        "(now := self._ids.look_again(tps)) != known:",
+        "(now := known) != known:",
+        _ANEW,
+    ),
+    Mutant(
         "SQL: a move does not look at the next offset",
         "managedconsumer/stores/dialects.py",
         'f"where {_WHERE} and claim_number = ? and member = ? and {unmoved}",\n'
-        "            [move.next, *place, row.claim, row.member, *([] if row.next is None else [row.next])],",
+        "            [move.next, move.member, *place, row.claim, row.member, "
+        "*([] if row.next is None else [row.next])],",
         'f"where {_WHERE} and claim_number = ? and member = ?",\n'
-        "            [move.next, *place, row.claim, row.member],",
+        "            [move.next, move.member, *place, row.claim, row.member],",
         ("tests/stores/test_sql.py",),
     ),
     Mutant(
@@ -1202,20 +1240,6 @@ OUTSIDE = [
         'f"{path}, line {number} is not name=value: ',
         'f"{path}, line {number} is not name=value, but {text}: ',
         ("tests/test_secrets.py",),
-    ),
-    Mutant(
-        "an attached store goes on in a topic that was made anew",
-        "managedconsumer/runtime/engine/assignment_part.py",
-        "        if self.buffer.topic_ids is not None:\n",
-        "        if self.buffer.topic_ids is not None and position is not None:\n",
-        ("tests/stores/test_past_attached.py::test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one",),
-    ),
-    Mutant(
-        "an attached store's topic is forgotten while it is gone",
-        "managedconsumer/fetch/buffer.py",
-        "            queue.topic_id = self.topic_ids.get(tp.topic)\n",
-        "            pass\n",
-        ("tests/stores/test_past_attached.py::test_a_topic_that_was_gone_for_a_while_is_not_taken_for_the_old_one",),
     ),
 ]
 

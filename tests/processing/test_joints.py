@@ -430,12 +430,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 #: Why a cell is empty.
 EMPTY = {
-    **{
-        ("death", holder): "a handler that fails is retried, dead or the end of the run"
-        for holder in HOLDERS
-        if "run" in holder
-    },
-    ("made-anew", "run-store"): "it ends the consumer: tests/stores/test_past_attached.py",
+    ("death", holder): "a handler that fails is retried, dead or the end of the run"
+    for holder in HOLDERS
+    if "run" in holder
 }
 CELLS = [(event, holder) for event in EVENTS for holder in HOLDERS if (event, holder) not in EMPTY]
 #: The fast half of the tests has three holders; CI and ``--long`` have all of them.

@@ -32,8 +32,8 @@ def store(claims: Claims, first: int, end: int, tp: TopicPartition = TP) -> None
     """A transaction that counts."""
     with claims.busy(GROUP, [tp]) as held:
         spans = {tp: Span(first, end)}
-        for each in claims.moves(GROUP, held, spans):
-            held[each].move(spans[each])
+        for each, move in claims.moves(GROUP, held, spans).items():
+            held[each].move(spans[each], move)
 
 
 def undo(claims: Claims, first: int, end: int, *, unsure: bool = False) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import SimpleConsumer, TopicPartition
-from managedconsumer.errors import IllegalStateError, MessageFailedError, OffsetOutOfRangeError
+from managedconsumer.errors import IllegalStateError, MessageFailedError
 from managedconsumer.stores import FencedStoreError, SQLStore, StoreWentBackError
 from managedconsumer.testing import MemoryBroker
 from tests.processing.test_running import Going
@@ -240,58 +240,3 @@ def test_a_query_of_spark_is_told(open_store: Opener, database: Path) -> None:
     store_batch(Frame(10, 20), 1)
     store_batch(Frame(20, 30), 2)
     assert values(database) == list(range(30))
-
-
-@pytest.mark.parametrize("how", ["loop", "run", "alone"])
-def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(
-    broker: MemoryBroker, open_store: Opener, database: Path, how: str
-) -> None:
-    """The store has offsets by the topic's name: what is new below them would be passed over in silence."""
-    store = open_store()
-    if how == "alone":
-        consumer: Any = SimpleConsumer("orders", broker.bootstrap, auto_start=False, consumer_timeout_ms=50)
-        consumer.start()
-        store.attach(consumer, group="billing")
-    else:
-        consumer = consumer_of(broker)
-        store.attach(consumer)
-    try:
-        consume(consumer, store, database, COUNT, how="save")
-        broker.delete_topic("orders")
-        broker.create_topic("orders", 2)
-        consumer._session.engine.refresh_metadata()  # Kafka says so itself, where topics are fetched by their ids
-        if how == "run":
-            going = Going(consumer, lambda batch: store.save(batch, insert), order="partition", batch=(7, 10))
-            until(lambda: going.error is not None, 20)
-            error: Any = going.error
-        else:
-            with pytest.raises(OffsetOutOfRangeError) as caught:
-                until(lambda: not consumer.consume_batch(7, 50), 20)
-                until(lambda: store.save(consumer.consume_batch(7, 50), insert), 20)
-            error = caught.value
-        assert isinstance(error, OffsetOutOfRangeError)
-        assert "deleted and created again" in str(error) and "Delete its rows of this topic" in str(error)
-        assert values(database) == list(range(COUNT))
-    finally:
-        consumer.stop()
-
-
-# A classic leader learns of the new topic with its next look at the metadata.
-@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.slow), "consumer"])
-def test_a_topic_that_was_gone_for_a_while_is_not_taken_for_the_old_one(
-    broker: MemoryBroker, open_store: Opener, database: Path, protocol: str
-) -> None:
-    """Its partitions went, and come back as those of another topic."""
-    store = open_store()
-    with consumer_of(broker, group_protocol=protocol, heartbeat_interval_ms=50) as consumer:
-        store.attach(consumer)
-        consume(consumer, store, database, COUNT, how="save")
-        broker.delete_topic("orders")
-        consumer._session.engine.refresh_metadata()
-        until(lambda: not consumer.consume_batch(7, 20) and not consumer.partitions, 20)
-        broker.create_topic("orders", 2)
-        fill(broker, COUNT)
-        consumer._session.engine.refresh_metadata()
-        with pytest.raises(OffsetOutOfRangeError, match="Delete its rows of this topic"):
-            until(lambda: store.save(consumer.consume_batch(7, 50), insert), 20)
-    assert values(database) == list(range(COUNT))

@@ -9,6 +9,7 @@ from typing import Collection, Iterable, Mapping
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.fetch.buffer import PartitionQueue
+from managedconsumer.fetch.plan import recreated
 from managedconsumer.partition_state import checked_offset
 from managedconsumer.runtime.engine.state import EngineState
 from managedconsumer.structs import TopicPartition
@@ -19,10 +20,6 @@ log = logging.getLogger(__name__)
 _SAY_WHERE = (
     "auto_offset_reset is 'none': seek() to an offset that exists, or call reset_offsets({partition: -2}) (-1 for the "
     "end), or choose 'earliest' or 'latest'"
-)
-_STORED = (
-    "the attached store has offsets of the topic that is gone, and would take new messages below them for stored. "
-    "Delete its rows of this topic, or attach it under another group=, and start again"
 )
 _UNKNOWN: Mapping[TopicPartition, int] = MappingProxyType({})
 
@@ -216,34 +213,55 @@ class AssignmentPart(EngineState):
         """The topic was deleted and made again: old offsets mean nothing in it; the lock is held."""
         old, position = queue.topic_id, queue.state.position
         queue.topic_id = topic_id
+        what = f"topic {queue.tp.topic!r} was deleted and created again (its id changed)"
+        gone = f": offset {position} of partition {queue.tp.partition} means nothing any more"
+        if self._begin_anew(queue, what if position is None else what + gone):
+            log.warning(
+                "%s: partition %d starts at %s instead of offset %d; old id %s, new id %s",
+                what,
+                queue.tp.partition,
+                self.options.auto_offset_reset,
+                position,
+                (old or b"").hex(),
+                (topic_id or b"").hex(),
+                extra=self.log_fields(queue.tp),
+            )
+
+    def begin_anew(self, tp: TopicPartition, why: str) -> None:
+        """The position of ``tp`` is of another topic, as ``why`` says: begin where a new reader of it would."""
+        with self.lock:
+            queue = self.buffer.queues.get(tp)
+            if queue is not None:
+                self._begin_anew(queue, why)
+
+    def _begin_anew(self, queue: PartitionQueue, why: str) -> bool:
+        """False if there is nothing to look up: no position was known, or the user has to say where to go on."""
         queue.state.committed = None
         self._part_with({queue.tp})
         queue.state.forget_finished()
-        what = f"topic {queue.tp.topic!r} was deleted and created again (its id changed)"
-        if self.buffer.topic_ids is not None:
-            queue.restart()
-            self.fail(err.OffsetOutOfRangeError(f"{what}, and {_STORED}"))
-            return
-        if position is None:
-            return
+        if queue.state.position is None and queue.undecided is None:
+            return False
         if not self.subscription.has_default_offset_reset_policy():
             queue.restart()
-            gone = f"{what}: offset {position} of partition {queue.tp.partition} means nothing any more"
-            self.ask_user(queue.tp, err.OffsetOutOfRangeError(f"{gone}, and {_SAY_WHERE}"))
-            return
-        log.warning(
-            "%s: partition %d starts at %s instead of offset %d; old id %s, new id %s",
-            what,
-            queue.tp.partition,
-            self.options.auto_offset_reset,
-            position,
-            (old or b"").hex(),
-            (topic_id or b"").hex(),
-            extra=self.log_fields(queue.tp),
-        )
+            self.ask_user(queue.tp, err.OffsetOutOfRangeError(f"{why}, and {_SAY_WHERE}"))
+            return False
         self.subscription.need_offset_reset(queue.tp)
         queue.restart()
         self.positions.wake()
+        return True
+
+    def topic_ids(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, bytes | None]:
+        """Of which topics the positions of ``tps`` are, as far as brokers tell it. A topic made anew is noticed."""
+        found: dict[TopicPartition, bytes | None] = {}
+        with self.lock:
+            snapshot = self.cluster.snapshot
+            for tp in tps:
+                queue = self.buffer.queues.get(tp)
+                if queue is not None:
+                    if recreated(queue, snapshot):
+                        self.topic_recreated(queue, snapshot.topics[tp.topic].topic_id)
+                    found[tp] = queue.topic_id
+        return found
 
     def log_truncated(self, queue: PartitionQueue, end_offset: int, epoch: int) -> None:
         """The leader's log is another one from ``end_offset`` on than the one we have read; the lock is held.

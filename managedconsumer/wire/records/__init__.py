@@ -47,7 +47,7 @@ from managedconsumer.wire.protocol import plainfetch
 
 IMPLEMENTATIONS = ("cython", "python")
 ENVIRONMENT_VARIABLE = "MANAGEDCONSUMER_IMPL"
-_INTERFACE = 11  # raised with every change of the interface, so that a stale build is not mistaken for a new one
+_INTERFACE = 12  # raised with every change of the interface, so that a stale build is not mistaken for a new one
 
 
 def load(name: str) -> Any:
@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from managedconsumer.wire.records._message_py import extents_of as extents_of
     from managedconsumer.wire.records._message_py import messages_of as messages_of
     from managedconsumer.wire.records._message_py import runs_of as runs_of
+    from managedconsumer.wire.records._message_py import topic_ids_of as topic_ids_of
     from managedconsumer.wire.records._records_py import RecordChunk as RecordChunk
 
     __impl__: str
@@ -99,6 +100,7 @@ else:
     extents_of = _module.extents_of
     messages_of = _module.messages_of
     runs_of = _module.runs_of
+    topic_ids_of = _module.topic_ids_of
     if __impl__ == "cython":
         plainfetch.accelerate(_module.read_plain_fetch, _module.write_plain_fetch)
 
@@ -110,7 +112,7 @@ def is_fallback() -> bool:
 
 def rebuild_message(*fields: Any) -> Message:
     """A message from what ``copy`` and ``pickle`` saved of it, in the implementation of this process."""
-    value, key, offset, timestamp, headers, topic, partition_id, timestamp_type, leader_epoch, protocol_version = fields
+    value, key, offset, timestamp, headers, topic, partition_id, timestamp_type, leader_epoch, version, *more = fields
     return Message(
         value,
         key,
@@ -121,5 +123,6 @@ def rebuild_message(*fields: Any) -> Message:
         partition_id=partition_id,
         timestamp_type=timestamp_type,
         leader_epoch=leader_epoch,
-        protocol_version=protocol_version,
+        protocol_version=version,
+        topic_id=more[0] if more else None,  # what version 0.2.0 has pickled has none
     )

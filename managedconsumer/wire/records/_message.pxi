@@ -5,12 +5,14 @@ cdef class PartitionContext:
     cdef public object topic
     cdef public int partition_id
     cdef public object partition
+    cdef public object topic_id
     cdef public bint fenced
 
-    def __init__(self, topic, int partition_id, partition=None):
+    def __init__(self, topic, int partition_id, partition=None, topic_id=None):
         self.topic = topic
         self.partition_id = partition_id
         self.partition = partition
+        self.topic_id = topic_id
 
     def __repr__(self):
         return f"PartitionContext({self.topic!r}, {self.partition_id})"
@@ -60,12 +62,13 @@ cdef class Message:
         timestamp_type=0,
         leader_epoch=-1,
         protocol_version=2,
+        topic_id=None,
     ):
         self.value = value
         self.partition_key = partition_key
         self.offset = offset
         self._headers = list(headers) or None
-        self._context = PartitionContext(topic, partition_id, partition)
+        self._context = PartitionContext(topic, partition_id, partition, topic_id)
         self.timestamp_type = timestamp_type
         self.leader_epoch = leader_epoch
         self.protocol_version = protocol_version
@@ -124,13 +127,19 @@ cdef class Message:
         return self._context.topic
 
     @property
+    def topic_id(self):
+        """The id of the topic that it was read from; None where it is not known, as before Kafka 2.8."""
+        return self._context.topic_id
+
+    @property
     def partition_id(self):
         """The partition's number."""
         return self._context.partition_id
 
     @partition_id.setter
     def partition_id(self, partition_id):
-        self._context = PartitionContext(self._context.topic, partition_id, self._context.partition)
+        cdef PartitionContext old = self._context
+        self._context = PartitionContext(old.topic, partition_id, old.partition, old.topic_id)
 
     @property
     def partition(self):
@@ -139,7 +148,8 @@ cdef class Message:
 
     @partition.setter
     def partition(self, partition):
-        self._context = PartitionContext(self._context.topic, self._context.partition_id, partition)
+        cdef PartitionContext old = self._context
+        self._context = PartitionContext(old.topic, old.partition_id, partition, old.topic_id)
 
     @property
     def timestamp_dt(self):
@@ -183,6 +193,7 @@ cdef class Message:
         return rebuild_message, (
             *(get_value(self), get_key(self), self.offset, self.timestamp, self.headers or None),
             *(self.topic, self.partition_id, self.timestamp_type, self.leader_epoch, self.protocol_version),
+            self.topic_id,
         )
 
 
@@ -258,6 +269,21 @@ def extents_of(messages):
         first, last = min(first, offset), max(last, offset)
     if place is not None:
         found[place] = (first, last)
+    return found
+
+
+def topic_ids_of(messages):
+    """The ids of the topics that each partition's messages were read from, see ``_message_py``."""
+    cdef dict found = {}
+    cdef PartitionContext context = None
+    for one in messages:
+        if type(one) is not Message or (<Message>one)._context is context:
+            continue
+        context = (<Message>one)._context
+        if context.topic_id is not None:
+            ids = found.setdefault((context.topic, context.partition_id), [])
+            if context.topic_id not in ids:
+                ids.append(context.topic_id)
     return found
 
 

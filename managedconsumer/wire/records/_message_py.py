@@ -20,15 +20,16 @@ _SHOWN = 60
 class PartitionContext:
     """What all messages of one partition share: the topic's name, the partition's number, the user's object.
 
-    ``fenced``: the consumer has given the partition up, or lost it.
+    ``fenced``: the consumer has given the partition up, or lost it. ``topic_id``: see :class:`Message`.
     """
 
-    __slots__ = ("fenced", "partition", "partition_id", "topic")
+    __slots__ = ("fenced", "partition", "partition_id", "topic", "topic_id")
 
-    def __init__(self, topic: str, partition_id: int, partition: Any = None) -> None:
+    def __init__(self, topic: str, partition_id: int, partition: Any = None, topic_id: bytes | None = None) -> None:
         self.topic = topic
         self.partition_id = partition_id
         self.partition = partition
+        self.topic_id = topic_id
         self.fenced = False
 
     def __repr__(self) -> str:
@@ -55,7 +56,8 @@ class Message:
     ``value`` and ``partition_key`` (alias ``key``) are bytes or None, or what a deserializer made of them.
     ``offset`` is the record's own offset, ``timestamp`` milliseconds since 1970 (0 where the format has none),
     ``timestamp_type`` 0 (the producer's clock), 1 (the broker's) or -1 (none).  ``headers`` is a list of
-    (str, bytes or None), ``leader_epoch`` -1 where unknown.  A message is true even when it is empty.
+    (str, bytes or None), ``leader_epoch`` -1 where unknown.  ``topic_id``: the 16 bytes that the brokers have given to
+    the topic, others when it is deleted and made anew; None where unknown.  A message is true even when it is empty.
     """
 
     __slots__ = ("offset", "origin", "partition_key", "raw_headers", "timestamp", "value")
@@ -79,12 +81,13 @@ class Message:
         timestamp_type: int = 0,
         leader_epoch: int = -1,
         protocol_version: int = 2,
+        topic_id: bytes | None = None,
     ) -> None:
         self.value = value
         self.partition_key = partition_key
         self.offset = offset
         self.raw_headers: bytes | list[Header] | None = list(headers) or None  # bytes are decoded when asked for
-        context = PartitionContext(topic, partition_id, partition)
+        context = PartitionContext(topic, partition_id, partition, topic_id)
         self.origin = Origin(context, protocol_version, timestamp_type, leader_epoch)
         if isinstance(timestamp, datetime):
             self.timestamp_dt = timestamp
@@ -122,13 +125,18 @@ class Message:
         return self.origin.context.topic
 
     @property
+    def topic_id(self) -> bytes | None:
+        """The id of the topic that it was read from; None where it is not known, as before Kafka 2.8."""
+        return self.origin.context.topic_id
+
+    @property
     def partition_id(self) -> int:
         """The partition's number."""
         return self.origin.context.partition_id
 
     @partition_id.setter
     def partition_id(self, partition_id: int) -> None:
-        self._change_context(PartitionContext(self.topic, partition_id, self.partition))
+        self._change_context(PartitionContext(self.topic, partition_id, self.partition, self.topic_id))
 
     @property
     def partition(self) -> Any:
@@ -137,7 +145,7 @@ class Message:
 
     @partition.setter
     def partition(self, partition: Any) -> None:
-        self._change_context(PartitionContext(self.topic, self.partition_id, partition))
+        self._change_context(PartitionContext(self.topic, self.partition_id, partition, self.topic_id))
 
     def _change_context(self, context: PartitionContext) -> None:
         old = self.origin
@@ -194,6 +202,7 @@ class Message:
         return rebuild_message, (
             *(self.value, self.partition_key, self.offset, self.timestamp, self.headers or None),
             *(self.topic, self.partition_id, self.timestamp_type, self.leader_epoch, self.protocol_version),
+            self.topic_id,
         )
 
 
@@ -276,6 +285,24 @@ def extents_of(messages: Iterable[Any]) -> dict[tuple[str, int], tuple[int, int]
         first, last = min(first, offset), max(last, offset)
     if place is not None:
         found[place] = first, last
+    return found
+
+
+def topic_ids_of(messages: Iterable[Any]) -> dict[tuple[str, int], list[bytes]]:
+    """The ids of the topics that each partition's messages were read from, as far as they are known.
+
+    By topic and partition, in the order of the messages; more than one where a topic was made anew in between.
+    """
+    found: dict[tuple[str, int], list[bytes]] = {}
+    last: PartitionContext | None = None
+    for message in messages:
+        if not isinstance(message, Message) or message.origin.context is last:
+            continue
+        last = message.origin.context
+        if last.topic_id is not None:
+            ids = found.setdefault((last.topic, last.partition_id), [])
+            if last.topic_id not in ids:
+                ids.append(last.topic_id)
     return found
 
 

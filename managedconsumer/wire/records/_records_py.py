@@ -17,6 +17,7 @@ from managedconsumer.wire.records._message_py import Message, Origin, PartitionC
 from managedconsumer.wire.records._message_py import extents_of as extents_of
 from managedconsumer.wire.records._message_py import messages_of as messages_of
 from managedconsumer.wire.records._message_py import runs_of as runs_of
+from managedconsumer.wire.records._message_py import topic_ids_of as topic_ids_of
 from managedconsumer.wire.records._recordparse_py import (
     ONE_BYTE,
     TWO_BYTES,
@@ -31,7 +32,7 @@ from managedconsumer.wire.records.compression import DEFAULT_MAX_BYTES, Beside, 
 from managedconsumer.wire.records.format import read_varint
 from managedconsumer.wire.records.legacy import BadMessageError, decode_entry
 
-INTERFACE = 11
+INTERFACE = 12
 IMPLEMENTATION = "python"
 
 _AHEAD_BYTES = 64 * 1024  # of small batches that are made ready together: few records do not pay for the slow path
