@@ -437,6 +437,7 @@ EMPTY = {
 CELLS = [(event, holder) for event in EVENTS for holder in HOLDERS if (event, holder) not in EMPTY]
 #: The fast half of the tests has three holders; CI and ``--long`` have all of them.
 FAST = {(event, holder) for event, holder in CELLS if holder in ("run", "threads", "arrow")}
+FAST |= {("pause", "run-tasks")}
 FAST -= {("made-anew", "threads"), ("made-anew", "arrow")}  # they wait for a second until metadata may be asked again
 
 
@@ -447,6 +448,15 @@ def broker() -> Iterator[MemoryBroker]:
         yield broker
 
 
+@pytest.fixture
+def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``run()`` must not depend on the naps that make up for a missed wake-up."""
+    monkeypatch.setattr("managedconsumer.runtime.running.run._LONGEST_WAIT", 60.0, raising=False)
+    for driver in ("tasks", "threads"):
+        monkeypatch.setattr(f"managedconsumer.runtime.running.{driver}._NAP", 600.0)
+
+
+@pytest.mark.usefixtures("no_naps")
 @pytest.mark.parametrize(
     ("event", "kind"),
     [pytest.param(*cell, marks=() if cell in FAST else pytest.mark.slow, id="-".join(cell)) for cell in CELLS],

@@ -63,8 +63,7 @@ class AssignmentPart(EngineState):
         with self.lock:
             self.collector.shelve()
             self.subscription.hold(tps)
-            keeper = self.collector.hands.keeper
-            if keeper is not None:
+            if (keeper := self.collector.hands.keeper) is not None:
                 keeper.interrupt()
 
     def fence(self, tps: Collection[TopicPartition]) -> None:
@@ -79,6 +78,8 @@ class AssignmentPart(EngineState):
         """Undo :meth:`hold`."""
         with self.lock:
             self.subscription.release(tps)
+            if (keeper := self.collector.hands.keeper) is not None:
+                keeper.interrupt()
             self.fetchers.ensure_workers()
             self.lock.notify_all()
             self.not_full.notify_all()

@@ -11,7 +11,7 @@ strand that it has. Whoever needs to know (a commit, a hand-over, an end) looks 
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Container, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Container, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.processing import offset_map
@@ -35,6 +35,8 @@ _LARGEST_LOT = 256
 _STUCK_S = 0.005
 # What a worker has finished of a block at which it has been for this long (seconds) is noted by another one.
 _SLOW_S = 0.05
+# A missed wake-up can cost a worker at most this much (seconds).
+_LONGEST_WAIT = 1.0
 # How often (seconds) it is looked whether messages came that nobody told of, while there is work to do.
 _LOOK_S = 0.002
 # How often (seconds) the hand is brought up to date at least, while messages come.
@@ -58,11 +60,14 @@ class Run:
         self.failure: tuple[Any, BaseException] | None = None
         #: True when all is over: workers end.
         self.over = False
+        #: Wakes that many of the workers that wait. The engine's lock is held; any thread may call it.
+        self.notify: Callable[[int], None] = engine.work.notify
+        #: How many workers wait.
+        self.idle = 0
         #: Seconds that handlers took, and for how many messages.
         self.handler_seconds, self.handled = 0.0, 0
         self.began = engine.handler.now()
         self._mean = 0.0
-        self._idle = 0
         self._torn = self._abandoned = False
         self._batch = plan.batch[0] if plan.batch is not None else 1
         # How many messages (with batches: batches) a worker gets at a time, and below how many ready ones more come.
@@ -155,8 +160,8 @@ class Run:
     def wake_workers(self) -> None:
         """As many as there is work for; the lock is held."""
         ready = self.work.ready
-        if self._idle and ready:
-            self.engine.work.notify(min(self._idle, -(-ready // (self._batch * self._block))))
+        if self.idle and ready:
+            self.notify(min(self.idle, -(-ready // (self._batch * self._block))))
 
     def claim(self, seat: Seat, who: int) -> bool:
         """Give ``seat`` its next block; False: there is none at present. The lock is held."""
@@ -182,7 +187,7 @@ class Run:
             return self._take_over(seat, now)
         seat.todo.extend(strands)
         seat.era, seat.since = work.era, now
-        if self._idle:
+        if self.idle:
             self.wake_workers()
         return True
 
@@ -210,7 +215,7 @@ class Run:
 
     def patience(self) -> float:
         """How long (seconds) a worker without work waits at most; the lock is held."""
-        longest = 1.0
+        longest = _LONGEST_WAIT
         for other in self.seats:
             if other.todo:
                 longest = 2 * _STUCK_S
@@ -222,11 +227,11 @@ class Run:
 
     def wait_for_work(self) -> None:
         """A worker waits until there may be something for it; the lock is held."""
-        self._idle += 1
+        self.idle += 1
         try:
             self.engine.work.wait(self.patience())
         finally:
-            self._idle -= 1
+            self.idle -= 1
 
     # -- back from the workers ----------------------------------------------------------------------------
 
@@ -248,7 +253,7 @@ class Run:
         work, parked = self.work, self.work.parked
         work.collect(self.seats if seats is None else seats, self.engine.handler.now(), self.engine.handler.random)
         if work.parked > parked:
-            self.engine.work.notify()  # somebody has to know when it is due
+            self.notify(1)  # a worker has to know when it is due
         self.wake_workers()
 
     def leave(self, seat: Seat) -> None:
@@ -303,7 +308,7 @@ class Run:
         """All is over: the workers end as soon as they are here."""
         with self.engine.lock:
             self.over = True
-            self.engine.work.notify_all()
+            self.notify(len(self.seats))
 
     # -- what the consumer asks (Keeper) --------------------------------------------------------------------
 
@@ -327,8 +332,9 @@ class Run:
         return any(seat.current is not None and seat.current.touches(tps) for seat in self.seats)
 
     def interrupt(self) -> None:
-        """Partitions are held: nothing of them starts."""
+        """Partitions are held or paused, and nothing of them starts; or they go on."""
         self.work.interrupt()
+        self.work.wake(self.engine.handler.now())
         self._call_back()
 
     def forget(self, tps: Container[TopicPartition], beyond: int = 0) -> None:
@@ -347,6 +353,7 @@ class Run:
                 except IndexError:
                     break
                 self.work.take_back([strand], now)
+        self.wake_workers()
 
     def finished(self, metadata: str, limit: int) -> dict[TopicPartition, OffsetAndMetadata]:
         """What is finished and not committed like that yet, with its maps; the lock is held.

@@ -36,7 +36,9 @@ class TaskRun:
         self._loop = asyncio.get_running_loop()
         self._asyncio = asyncio
         self._tasks: list[asyncio.Task[None]] = []
+        self._thread = run.engine.handler.ident()
         self._waiting: list[asyncio.Future[None]] = []
+        run.notify = self._notify
         self._room = asyncio.Event()
         self._joining = False
 
@@ -60,7 +62,6 @@ class TaskRun:
             if callback is not None:
                 await callback.run_async()
             elif came:
-                self._wake()
                 await self._asyncio.sleep(0)
             elif run.wants_more():
                 await engine.news.wait(_NAP)
@@ -116,10 +117,10 @@ class TaskRun:
                 with engine.mutex:
                     run.take_reports(seat)
                     self._room.set()
-                    claimed = run.claim(seat, who)
+                    woken = None if run.claim(seat, who) else self._line_up()
                     longest = run.patience()
-                if not claimed:
-                    await self._wait(longest)
+                if woken is not None:
+                    await self._wait(woken, longest)
                     continue
                 while seat.todo:
                     strand = seat.current = seat.todo.popleft()
@@ -150,22 +151,37 @@ class TaskRun:
         cancelling = getattr(self._asyncio.current_task(), "cancelling", None)  # Python 3.11 and newer
         return self._joining or (cancelling is not None and cancelling() > 0)
 
-    async def _wait(self, seconds: float) -> None:
+    def _line_up(self) -> asyncio.Future[None]:
+        """Done when there may be something for the worker that calls this. The engine's lock is held."""
         woken: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(woken)
+        self._run.idle = len(self._waiting)
+        return woken
+
+    async def _wait(self, woken: asyncio.Future[None], seconds: float) -> None:
         timer = self._loop.call_later(seconds, _wake, woken)
         try:
             await woken
         finally:
             timer.cancel()
-            if woken in self._waiting:
-                self._waiting.remove(woken)
+            with self._engine.lock:
+                if woken in self._waiting:
+                    self._waiting.remove(woken)
+                    self._run.idle = len(self._waiting)
 
-    def _wake(self) -> None:
-        """All workers that wait look whether there is something for them."""
-        waiting, self._waiting = self._waiting, []
-        for woken in waiting:
-            _wake(woken)
+    def _notify(self, count: int) -> None:
+        """See :attr:`Run.notify`. The event loop's own wake-up, a byte for a pipe, never waits."""
+        woken, self._waiting = self._waiting[:count], self._waiting[count:]
+        self._run.idle = len(self._waiting)
+        here = self._engine.handler.ident() == self._thread
+        for future in woken:
+            if here:
+                _wake(future)
+            else:
+                try:
+                    self._loop.call_soon_threadsafe(_wake, future)
+                except RuntimeError:
+                    pass  # that loop has ended, and its tasks with it
 
     async def _strand(self, strand: Strand, seat: Seat) -> None:
         run, calls, running = self._run, self._run.calls, strand.running
