@@ -456,11 +456,9 @@ FETCH = [
     Mutant(
         "a new assignment wakes no fetcher",
         "managedconsumer/runtime/engine/assignment_part.py",
-        "            self.subscription.release(tps)\n"
         "            self.fetchers.ensure_workers()\n"
         "            self.lock.notify_all()\n"
         "            self.not_full.notify_all()\n",
-        "            self.subscription.release(tps)\n"
         "            self.fetchers.ensure_workers()\n"
         "            self.lock.notify_all()\n",
         (),
