@@ -456,9 +456,11 @@ FETCH = [
     Mutant(
         "a new assignment wakes no fetcher",
         "managedconsumer/runtime/engine/assignment_part.py",
+        "                keeper.interrupt()\n"
         "            self.fetchers.ensure_workers()\n"
         "            self.lock.notify_all()\n"
         "            self.not_full.notify_all()\n",
+        "                keeper.interrupt()\n"
         "            self.fetchers.ensure_workers()\n"
         "            self.lock.notify_all()\n",
         (),
