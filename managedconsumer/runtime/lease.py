@@ -16,12 +16,11 @@ class Lease:
 
     def until(self) -> float:
         """Until when (handler's clock) messages may be handed out; after that :meth:`run`. Takes no lock."""
-        end = self._member.machine.session_end()  # before the losses: what is lost meanwhile has no session any more
-        return float("-inf") if self._member.unfenced else end
+        return self._member.deliver_until()
 
     def run(self) -> None:
-        """The membership learns that its session is over, and nothing is handed out any more when this returns."""
-        self._member.look_at_session()
+        """Wait until the membership knows that its session is over, a second at most; :meth:`until` says if it does."""
+        self._member.await_session()
 
     async def run_async(self) -> None:
         """:meth:`run` on an event loop, which does not wait for another thread."""

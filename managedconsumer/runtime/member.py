@@ -116,10 +116,25 @@ class GroupMember:
         """How many losses the machine knows of that the owner has not been told yet."""
         return self.machine.losses - self._fenced
 
-    def look_at_session(self) -> None:
-        """Notice now if the session has run out: nothing is delivered any more then. Call it without a lock."""
-        self._feed(lambda: self.machine.check_session(self._handler.now()))
-        self.await_fence()
+    def await_session(self) -> None:
+        """Wait until a worker has noticed that the session has run out, a second at most. Call it without a lock.
+
+        For threads of the user's, which must not notice it themselves: what a signal's handler raises there would tear
+        the machine's step from what follows on it.
+        """
+        deadline = Deadline(self._handler.now(), _LONGEST_FENCE)
+        with self._lock:
+            self._lock.notify_all()
+            while self._handler.now() > self.deliver_until() and not deadline.expired(self._handler.now()):
+                self._lock.wait(deadline.remaining(self._handler.now()))
+
+    def deliver_until(self) -> float:
+        """Until when (handler's clock) messages may be handed out, as far as is known here. Takes no lock."""
+        end = self.machine.session_end()  # before the losses: what is lost meanwhile has no session any more
+        if self.unfenced:
+            return float("-inf")
+        # A join may be answered at any moment, and that session lasts at least as long.
+        return end if end < float("inf") else self._handler.now() + self.machine.heartbeat.timeout
 
     def request_rejoin(self, reason: str) -> None:
         """Ask for a rebalance; it happens in the next :meth:`poll`."""

@@ -220,9 +220,9 @@ RUN = [
 GROUP = [
     Mutant(
         "messages are handed out between a loss and its fence",
-        "managedconsumer/runtime/lease.py",
-        'return float("-inf") if self._member.unfenced else end',
-        "return end",
+        "managedconsumer/runtime/member.py",
+        '        if self.unfenced:\n            return float("-inf")\n',
+        "",
         ("tests/runtime/test_known_loss.py",),
     ),
     Mutant(
@@ -336,6 +336,22 @@ GROUP = [
         (),
         _SOME,
         ci=True,
+    ),
+    Mutant(
+        "a thread of the user's steps the membership when its session is over",
+        "managedconsumer/runtime/lease.py",
+        "        self._member.await_session()\n",
+        "        member = self._member\n"
+        "        member._feed(lambda: member.machine.check_session(member._handler.now()))\n"
+        "        member.await_fence()\n",
+        ("tests/runtime/test_lease.py",),
+    ),
+    Mutant(
+        "what comes during a join is handed out for ever",
+        "managedconsumer/runtime/member.py",
+        'return end if end < float("inf") else',
+        "return end if True else",
+        ("tests/runtime/test_lease.py",),
     ),
     Mutant(
         "the revoked-callback is forgotten",

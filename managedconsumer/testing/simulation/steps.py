@@ -15,11 +15,13 @@ from typing import Any, Callable
 
 from managedconsumer.testing.simulation.kernel import Task
 
-#: Between the consumer's buffer and its caller, decoder included: where an exception meets a message on its way.
+#: Between the consumer's buffer and its caller, decoder and lease included: an exception meets a message on its way.
 TAKING = (
     "fetch/collect.py",
     "fetch/buffer.py",
     "fetch/pushed.py",
+    "runtime/lease.py",
+    "runtime/member.py",
     "wire/records/_lane_py.py",
     "wire/records/_records_py.py",
     "wire/records/_recordparse_py.py",
