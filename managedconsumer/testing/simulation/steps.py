@@ -21,7 +21,6 @@ TAKING = (
     "fetch/buffer.py",
     "fetch/pushed.py",
     "runtime/lease.py",
-    "runtime/member.py",
     "wire/records/_lane_py.py",
     "wire/records/_records_py.py",
     "wire/records/_recordparse_py.py",
