@@ -10,9 +10,9 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, SubscriptionState
 from managedconsumer.coordinator.consumer import ConsumerCoordinator
+from managedconsumer.fetch import leader
 from managedconsumer.runtime.cluster import sharing
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.engine import fetch_pool
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.testing.simulate import simulate
@@ -122,8 +122,8 @@ def test_members_that_come_and_go(make: Callable[..., Any], watch: Watch, broker
 
 @pytest.mark.slow
 def test_several_of_one_client(watch: Watch, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_pool, "_QUIET_AFTER", 0.02)
-    monkeypatch.setattr(fetch_pool, "QUIET_WAIT_MS", 50)
+    monkeypatch.setattr(leader, "_QUIET_AFTER", 0.02)
+    monkeypatch.setattr(leader, "QUIET_WAIT_MS", 50)
     monkeypatch.setattr(sharing, "QUIET_AFTER", 0.05)
     client = Cluster(parse_bootstrap(broker.bootstrap), WatchedHandler(watch))
     client.refresh()

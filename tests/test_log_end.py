@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import SimpleConsumer
-from managedconsumer.runtime.engine import taking
+from managedconsumer.fetch import leader
 from tests.broker.groupkit import until
 from tests.logserver import TOPIC, LogServer
 from tests.test_damage import sound
@@ -37,7 +37,7 @@ def server() -> Iterator[LateServer]:
 def test_what_was_written_while_the_broker_answered_is_not_waited_for(
     server: LateServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(taking, "_ERROR_REST", 60.0)
+    monkeypatch.setattr(leader, "_ERROR_REST", 60.0)
     with SimpleConsumer(TOPIC, server.address, consumer_timeout_ms=10_000, fetch_wait_max_ms=20) as reader:
         assert [reader.consume().offset for _ in range(5)] == [0, 1, 2, 3, 4]
         server.logs[0].append(sound(5, 1))

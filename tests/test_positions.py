@@ -12,7 +12,8 @@ from managedconsumer import ConsumerRebalanceListener, ManagedBalancedConsumer, 
 from managedconsumer import errors as err
 from managedconsumer.consumers import owner as group_owner
 from managedconsumer.consumers import positioning
-from managedconsumer.runtime.engine import positions, taking
+from managedconsumer.fetch import leader
+from managedconsumer.runtime.engine import positions
 from tests.spoiled import SpoiledBroker, partitions_of
 from tests.waiting import until
 
@@ -34,7 +35,7 @@ def broker() -> Iterator[SpoiledBroker]:
 @pytest.fixture(autouse=True)
 def short_rest(short_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was refused is tried again soon."""
-    monkeypatch.setattr(taking, "_ERROR_REST", 0.01)
+    monkeypatch.setattr(leader, "_ERROR_REST", 0.01)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import ManagedBalancedConsumer, TopicPartition
-from managedconsumer.runtime.engine import fetch_pool
+from managedconsumer.fetch import leader
 from managedconsumer.testing import MemoryBroker
 from tests.waiting import until
 
@@ -34,13 +34,13 @@ class WatchedBroker(MemoryBroker):
 
     @property
     def is_patient(self) -> bool:
-        return bool(self.waits) and self.waits[-1] == fetch_pool.QUIET_WAIT_MS
+        return bool(self.waits) and self.waits[-1] == leader.QUIET_WAIT_MS
 
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedBroker]:
-    monkeypatch.setattr(fetch_pool, "QUIET_WAIT_MS", 60_000)
-    monkeypatch.setattr(fetch_pool, "_QUIET_AFTER", 0.02)
+    monkeypatch.setattr(leader, "QUIET_WAIT_MS", 60_000)
+    monkeypatch.setattr(leader, "_QUIET_AFTER", 0.02)
     with WatchedBroker() as made:
         made.produce(TOPIC, [b"a0", b"a1"], partition=0)
         yield made
@@ -132,4 +132,4 @@ def test_a_stop_ends_the_wait(broker: WatchedBroker, opened: Open) -> None:
     let_it_be_quiet(broker, consumer)
     began = time.monotonic()
     consumer.stop()
-    assert time.monotonic() - began < fetch_pool.QUIET_WAIT_MS / 1000 / 2
+    assert time.monotonic() - began < leader.QUIET_WAIT_MS / 1000 / 2

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer, TopicPartition
+from managedconsumer.fetch import leader
 from managedconsumer.runtime.cluster import lending, sharing, watch
-from managedconsumer.runtime.engine import fetch_pool
 from managedconsumer.testing import MemoryBroker
 from tests.waiting import until
 
@@ -42,8 +42,8 @@ class WatchedBroker(MemoryBroker):
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedBroker]:
-    monkeypatch.setattr(fetch_pool, "_QUIET_AFTER", 0.02)
-    monkeypatch.setattr(fetch_pool, "QUIET_WAIT_MS", 50)
+    monkeypatch.setattr(leader, "_QUIET_AFTER", 0.02)
+    monkeypatch.setattr(leader, "QUIET_WAIT_MS", 50)
     monkeypatch.setattr(sharing, "QUIET_AFTER", 0.05)
     monkeypatch.setattr(watch, "WAIT_MS", 50)
     monkeypatch.setattr(lending, "_NOT_NEEDED", 0.2)

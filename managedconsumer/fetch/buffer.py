@@ -148,6 +148,8 @@ class FetchBuffer:
         self.pops = 0
         #: Moves whenever a partition comes or goes.
         self.members = 0
+        #: Moves whenever a partition is to be fetched from another broker without new metadata.
+        self.moves = 0
 
     def __iter__(self) -> Iterator[PartitionQueue]:
         return iter(self.queues.values())

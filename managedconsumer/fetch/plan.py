@@ -8,6 +8,7 @@ from typing import Any, Hashable, Iterable, Mapping, Sequence
 
 from managedconsumer import codes
 from managedconsumer import errors as err
+from managedconsumer.fetch import request
 from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.room import Room
@@ -18,10 +19,6 @@ from managedconsumer.wire.records.compression import Beside
 
 log = logging.getLogger(__name__)
 
-#: Fetch names topics by id from this version on (KIP-516); below it by name.
-TOPIC_ID_VERSION = 13
-#: From this version on the leader compares our last epoch with its log.
-EPOCH_VERSION = 12
 #: How long (seconds) the leader serves a partition whose follower has failed: it takes a while to notice that itself.
 _FOLLOWER_REST = 10.0
 
@@ -151,29 +148,27 @@ def plan_fetch(
         return None
     by_id = all((info := cluster.topics.get(q.tp.topic)) is not None and info.topic_id for q in chosen)
     plan = FetchPlan({}, by_id, buffer.room, granted, whole=whole)
-    topics: dict[str, dict[str, Any]] = {}
+    entries = []
     for queue in chosen:
         name, number = queue.tp
         topic_id = cluster.topics[name].topic_id if by_id else bytes(16)
-        entry = topics.setdefault(name, {"topic": name, "topic_id": topic_id, "partitions": []})
-        entry["partitions"].append(_partition(queue, cluster, limits))
+        entries.append((name, topic_id or bytes(16), _entry(queue, cluster, limits)))
         ticket = (queue, queue.version, queue.fetch_offset)
         # Kafka 2.8 to 3.0 tell topic ids and yet answer a Fetch by names.
         plan.tickets[name, number] = ticket
         if by_id:
             plan.tickets[topic_id, number] = ticket
         queue.in_flight = True
-    plan.body = {
-        "replica_id": -1,
+    plan.body = request.body(
+        request.by_topic(entries),
         # The others are waiting.
-        "max_wait_ms": 0 if alone else limits.max_wait_ms // (1 + buffer.room.waiting),
-        "min_bytes": limits.min_bytes,
-        "max_bytes": granted,
-        "isolation_level": limits.isolation_level,
-        "topics": list(topics.values()),
+        max_wait_ms=0 if alone else limits.max_wait_ms // (1 + buffer.room.waiting),
+        min_bytes=limits.min_bytes,
+        max_bytes=granted,
+        isolation_level=limits.isolation_level,
         # Told a rack, the leader would send us back to the follower that has just failed.
-        "rack_id": limits.rack if all(now >= queue.leader_until for queue in chosen) else "",
-    }
+        rack=limits.rack if all(now >= queue.leader_until for queue in chosen) else "",
+    )
     return plan
 
 
@@ -193,24 +188,12 @@ def _room_for(
     return granted, granted == room.wish(most, least)
 
 
-def _partition(queue: PartitionQueue, cluster: ClusterSnapshot, limits: FetchLimits) -> dict[str, Any]:
+def _entry(queue: PartitionQueue, cluster: ClusterSnapshot, limits: FetchLimits) -> dict[str, Any]:
     info = cluster.partition(queue.tp)
-    return {
-        "partition": queue.tp.partition,
-        "current_leader_epoch": -1 if info is None else info.leader_epoch,
-        "fetch_offset": queue.fetch_offset,
-        # A follower that lags behind would take our position for a diverging one.
-        "last_fetched_epoch": queue.last_epoch if queue.read_replica < 0 else -1,
-        "log_start_offset": -1,
-        "partition_max_bytes": limits.partition_max_bytes,
-    }
-
-
-def forget_epochs(plan: FetchPlan) -> None:
-    """For brokers before Kafka 2.7, which do not compare epochs in a fetch."""
-    for topic in plan.body["topics"]:
-        for part in topic["partitions"]:
-            part["last_fetched_epoch"] = -1
+    # A follower that lags behind would take our position for a diverging one.
+    last_epoch = queue.last_epoch if queue.read_replica < 0 else -1
+    leader_epoch = -1 if info is None else info.leader_epoch
+    return request.entry(queue.tp.partition, leader_epoch, queue.fetch_offset, last_epoch, limits.partition_max_bytes)
 
 
 def failed(plan: FetchPlan, now: float, retry_at: float) -> None:

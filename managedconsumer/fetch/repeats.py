@@ -37,17 +37,16 @@ class Repeat:
         self._members = self._moves = -1
         self._granted = 0
 
-    def keep(self, plan: FetchPlan, buffer: FetchBuffer, snapshot: ClusterSnapshot, moves: int) -> None:
+    def keep(self, plan: FetchPlan, buffer: FetchBuffer, snapshot: ClusterSnapshot) -> None:
         """``plan`` is everything that the worker has to ask for, and all of its partitions are asked of their leaders.
 
-        ``moves`` counts how often a partition went to another broker. A request that had to do with less room than it
-        could use is not kept: there may be more the next time.
+        A request that had to do with less room than it could use is not kept: there may be more the next time.
         """
         if not plan.whole:
             self.forget()
             return
         self._granted = plan.granted
-        self._plan, self._snapshot, self._members, self._moves = plan, snapshot, buffer.members, moves
+        self._plan, self._snapshot, self._members, self._moves = plan, snapshot, buffer.members, buffer.moves
         lines = self._lines = []
         for topic in plan.body["topics"]:
             name, entries = topic["topic"], topic["partitions"]
@@ -60,22 +59,22 @@ class Repeat:
         self._plan = None
         self._lines = []
 
-    def holds(self, buffer: FetchBuffer, moves: int) -> bool:
+    def holds(self, buffer: FetchBuffer) -> bool:
         """False when another request than the last is needed: because of what a user, a rebalance or a reset did, or
         because other workers wait for the room that it has."""
-        if buffer.room.waiting or buffer.members != self._members or moves != self._moves:
+        if buffer.room.waiting or buffer.members != self._members or buffer.moves != self._moves:
             return False
         return all(line.queue.version == line.version for line in self._lines)
 
     def again(
-        self, buffer: FetchBuffer, snapshot: ClusterSnapshot, moves: int, now: float, who: Hashable = None
+        self, buffer: FetchBuffer, snapshot: ClusterSnapshot, now: float, who: Hashable = None
     ) -> tuple[FetchPlan, Moved] | None:
         """The same request with the positions of now, and which of them have moved; its partitions are in flight.
 
         None: it is not the one that is needed now, or has no room. ``who``: the worker that asks.
         """
         plan = self._plan
-        moved = self._look(buffer, snapshot, moves, now, False)
+        moved = self._look(buffer, snapshot, now, False)
         if plan is None or moved is None:
             return None
         granted = self._granted
@@ -86,19 +85,17 @@ class Repeat:
             line.queue.in_flight = True
         return plan, [_move(plan, line) for line in moved]
 
-    def go_on(self, buffer: FetchBuffer, snapshot: ClusterSnapshot, moves: int, now: float) -> Moved | None:
+    def go_on(self, buffer: FetchBuffer, snapshot: ClusterSnapshot, now: float) -> Moved | None:
         """Like :meth:`again` when the answer has been taken over and nothing was released: its room is used again."""
         plan = self._plan
-        moved = self._look(buffer, snapshot, moves, now, True)
+        moved = self._look(buffer, snapshot, now, True)
         if plan is None or moved is None or not buffer.room.holds(buffer):
             return None
         return [_move(plan, line) for line in moved]
 
-    def _look(
-        self, buffer: FetchBuffer, snapshot: ClusterSnapshot, moves: int, now: float, in_flight: bool
-    ) -> list[_Line] | None:
+    def _look(self, buffer: FetchBuffer, snapshot: ClusterSnapshot, now: float, in_flight: bool) -> list[_Line] | None:
         """What has moved; None: another request is needed."""
-        if snapshot is not self._snapshot or buffer.members != self._members or moves != self._moves:
+        if snapshot is not self._snapshot or buffer.members != self._members or buffer.moves != self._moves:
             return None
         if buffer.room.waiting:
             return None

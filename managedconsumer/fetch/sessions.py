@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterable, Mapping, Sequence
 
 from managedconsumer import codes
+from managedconsumer.fetch.request import by_topic, without_session
 
 #: The first Fetch version with sessions.
 SESSION_VERSION = 7
@@ -12,7 +13,7 @@ SESSION_VERSION = 7
 SESSION_ERRORS = frozenset(
     {codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION_EPOCH, codes.FETCH_SESSION_TOPIC_ID_ERROR}
 )
-_NO_SESSION_EPOCH, _FIRST_EPOCH, _LAST_EPOCH = -1, 0, 2**31 - 1
+_FIRST_EPOCH, _LAST_EPOCH = 0, 2**31 - 1
 
 Key = tuple[str, bytes, int]
 
@@ -38,7 +39,7 @@ class FetchSession:
     def shorten(self, body: Mapping[str, Any], version: int) -> dict[str, Any]:
         """The request that says the same as ``body``, which names everything that is wanted."""
         if version < SESSION_VERSION:
-            return {**body, "session_id": 0, "session_epoch": _NO_SESSION_EPOCH}
+            return without_session(body)
         wanted: dict[Key, Mapping[str, Any]] = {
             (topic["topic"], topic["topic_id"], part["partition"]): part
             for topic in body["topics"]
@@ -52,7 +53,7 @@ class FetchSession:
             "session_id": self._id,
             "session_epoch": self._epoch,
             "topics": _by_topic(changed.items()),
-            "forgotten_topics_data": _forgotten(gone),
+            "forgotten_topics_data": by_topic(gone),
         }
 
     def repeat(self, body: Mapping[str, Any], moved: Sequence[tuple[Key, Mapping[str, Any]]]) -> dict[str, Any] | None:
@@ -89,18 +90,4 @@ def _one_topic(key: Key, part: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _by_topic(parts: Iterable[tuple[Key, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    topics: dict[tuple[str, bytes], list[Mapping[str, Any]]] = {}
-    for (name, topic_id, _), part in parts:
-        topics.setdefault((name, topic_id), []).append(part)
-    return [
-        {"topic": name, "topic_id": topic_id, "partitions": entries} for (name, topic_id), entries in topics.items()
-    ]
-
-
-def _forgotten(keys: list[Key]) -> list[dict[str, Any]]:
-    topics: dict[tuple[str, bytes], list[int]] = {}
-    for name, topic_id, number in keys:
-        topics.setdefault((name, topic_id), []).append(number)
-    return [
-        {"topic": name, "topic_id": topic_id, "partitions": numbers} for (name, topic_id), numbers in topics.items()
-    ]
+    return by_topic((name, topic_id, part) for (name, topic_id, _), part in parts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
 from managedconsumer import codes
+from managedconsumer.fetch import request
 from managedconsumer.fetch.sessions import Key
 
 #: How much (bytes) of a partition is asked for. With 0 a broker would not notice that something is there.
@@ -88,14 +89,7 @@ class _Place:
     def __init__(self, spot: Spot) -> None:
         self.spot = spot
         self.waiting: list[Parked] = []
-        self.entry = {
-            "partition": spot.key[2],
-            "current_leader_epoch": spot.leader_epoch,
-            "fetch_offset": spot.offset,
-            "last_fetched_epoch": spot.last_epoch,
-            "log_start_offset": -1,
-            "partition_max_bytes": _LEAST_BYTES,
-        }
+        self.entry = request.entry(spot.key[2], spot.leader_epoch, spot.offset, spot.last_epoch, _LEAST_BYTES)
 
     @property
     def end(self) -> tuple[int, int]:
@@ -152,18 +146,10 @@ class Watching:
                 self._forget(place)
         if not self._places:
             return None
-        topics: dict[tuple[str, bytes], list[dict[str, Any]]] = {}
-        for (name, topic_id, _), place in self._places.items():
-            topics.setdefault((name, topic_id), []).append(place.entry)
-        return {
-            "replica_id": -1,
-            "max_wait_ms": wait_ms,
-            "min_bytes": 1,
-            "max_bytes": _LEAST_BYTES,
-            "isolation_level": self._isolation,
-            "topics": [{"topic": n, "topic_id": i, "partitions": entries} for (n, i), entries in topics.items()],
-            "rack_id": "",
-        }
+        topics = request.by_topic((name, topic_id, place.entry) for (name, topic_id, _), place in self._places.items())
+        return request.body(
+            topics, max_wait_ms=wait_ms, min_bytes=1, max_bytes=_LEAST_BYTES, isolation_level=self._isolation
+        )
 
     def sent(self) -> None:
         """The request is on its way: from here on whatever happens to those who wait is told."""

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Mapping, cast
+from typing import Any, Callable, Iterable, Iterator, Mapping, cast
 
 from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
-from managedconsumer.fetch import resets
+from managedconsumer.fetch import request, resets
 from managedconsumer.fetch.answers import may_pass
-from managedconsumer.fetch.plan import TOPIC_ID_VERSION
 from managedconsumer.fetch.refused import refused_batch
+from managedconsumer.fetch.request import version_of
 from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.net.fetch_wait import answer_timeout_ms
-from managedconsumer.structs import BrokerInfo, OffsetType, PartitionInfo, TopicPartition
+from managedconsumer.structs import BrokerInfo, OffsetType, TopicPartition
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import PartitionContext, RecordChunk
 
@@ -109,7 +109,6 @@ class _RangeReader:
         self._max_bytes = limits.partition_max_bytes
         self._connection: Connection | None = None
         self._pending: int | None = None
-        self._by_id = False
         self._backoff = Backoff(0.05, 1.0, self._cluster.handler.random)
         self._failing_since: float | None = None
 
@@ -245,17 +244,15 @@ class _RangeReader:
         return leader
 
     def _send(self, connection: Connection, offset: int) -> None:
-        version = connection.version(schemas.FETCH)
         if self._made_anew():
             self._cluster.refresh([self._tp.topic])  # it may be our metadata that is old
             if self._made_anew():
                 raise err.OffsetOutOfRangeError(f"the topic {self._tp.topic!r} was deleted and made anew")
         info = self._cluster.snapshot.topics[self._tp.topic]
-        if info.topic_id is None:
-            version = min(version, TOPIC_ID_VERSION - 1)
-        asked = partition_body(info.partitions[self._tp.partition], offset, self._max_bytes)
-        topic = {"topic": self._tp.topic, "topic_id": info.topic_id or bytes(16), "partitions": [asked]}
-        self._pending = connection.send(schemas.FETCH, fetch_body([topic], self._max_bytes, self._limits), version)
+        version = version_of(connection.version(schemas.FETCH), by_id=info.topic_id is not None)
+        asked = [(self._tp, info.topic_id, info.partitions[self._tp.partition].leader_epoch, offset)]
+        body = fetch_body(asked, self._max_bytes, self._max_bytes, self._limits)
+        self._pending = connection.send(schemas.FETCH, body, version)
 
     def _made_anew(self) -> bool:
         info = self._cluster.snapshot.topics.get(self._tp.topic)
@@ -372,29 +369,22 @@ def chunk_of(context: PartitionContext, part: Mapping[str, Any], offset: int, li
     )
 
 
-def partition_body(info: PartitionInfo, offset: int, max_bytes: int) -> dict[str, Any]:
-    """One partition in a Fetch request."""
-    return {
-        "partition": info.partition,
-        "current_leader_epoch": info.leader_epoch,
-        "fetch_offset": offset,
-        "last_fetched_epoch": -1,
-        "log_start_offset": -1,
-        "partition_max_bytes": max_bytes,
-    }
-
-
-def fetch_body(topics: list[dict[str, Any]], max_bytes: int, limits: RangeLimits) -> dict[str, Any]:
-    """A Fetch request without a session, for records of ``topics``."""
-    return {
-        "replica_id": -1,
-        "max_wait_ms": limits.max_wait_ms,
-        "min_bytes": 1,
-        "max_bytes": max_bytes,
-        "isolation_level": limits.isolation_level,
-        "session_id": 0,
-        "session_epoch": -1,
-        "topics": topics,
-        "forgotten_topics_data": [],
-        "rack_id": "",
-    }
+def fetch_body(
+    asked: Iterable[tuple[TopicPartition, bytes | None, int, int]],
+    partition_max_bytes: int,
+    max_bytes: int,
+    limits: RangeLimits,
+) -> dict[str, Any]:
+    """A Fetch without a session. ``asked``: partition, id of its topic, epoch of its leader, offset."""
+    entries = (
+        (tp.topic, topic_id or bytes(16), request.entry(tp.partition, epoch, offset, -1, partition_max_bytes))
+        for tp, topic_id, epoch, offset in asked
+    )
+    body = request.body(
+        request.by_topic(entries),
+        max_wait_ms=limits.max_wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        isolation_level=limits.isolation_level,
+    )
+    return request.without_session(body)

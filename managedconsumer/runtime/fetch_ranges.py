@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Callable, Iterator, Mapping, NamedTuple, Sequence
 
 from managedconsumer import errors as err
-from managedconsumer.fetch.plan import TOPIC_ID_VERSION
+from managedconsumer.fetch.request import version_of
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.fetch_range import (
     OnLost,
@@ -14,7 +14,6 @@ from managedconsumer.runtime.fetch_range import (
     chunk_of,
     fetch_body,
     fetch_range,
-    partition_body,
 )
 from managedconsumer.runtime.net.fetch_wait import answer_timeout_ms
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
@@ -118,10 +117,9 @@ def _ask(
     snapshot = pool.cluster.snapshot
     connection = pool.borrow(node)
     try:
-        version = connection.version(schemas.FETCH)
-        if any(snapshot.topics[tp.topic].topic_id is None for tp in parts):
-            version = min(version, TOPIC_ID_VERSION - 1)
-        body = fetch_body(_topics(parts, snapshot, limits), _ANSWER_BYTES, limits)
+        by_id = all(snapshot.topics[tp.topic].topic_id is not None for tp in parts)
+        version = version_of(connection.version(schemas.FETCH), by_id=by_id)
+        body = fetch_body(_asked(parts, snapshot), limits.partition_max_bytes, _ANSWER_BYTES, limits)
         timeout = answer_timeout_ms(connection, limits.max_wait_ms, pool.cluster.handler.now())
         answer = connection.request(schemas.FETCH, body, timeout, version)
     except BaseException:
@@ -143,13 +141,9 @@ def _ask(
     return found
 
 
-def _topics(
-    parts: Mapping[TopicPartition, Range], snapshot: ClusterSnapshot, limits: RangeLimits
-) -> list[dict[str, Any]]:
-    topics: dict[str, dict[str, Any]] = {}
+def _asked(
+    parts: Mapping[TopicPartition, Range], snapshot: ClusterSnapshot
+) -> Iterator[tuple[TopicPartition, bytes | None, int, int]]:
     for tp, part in parts.items():
         info = snapshot.topics[tp.topic]
-        made = {"topic": tp.topic, "topic_id": info.topic_id or bytes(16), "partitions": []}
-        asked = partition_body(info.partitions[tp.partition], part.start, limits.partition_max_bytes)
-        topics.setdefault(tp.topic, made)["partitions"].append(asked)
-    return list(topics.values())
+        yield tp, info.topic_id, info.partitions[tp.partition].leader_epoch, part.start

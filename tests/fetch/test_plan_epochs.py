@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from managedconsumer.fetch import plan as fp
+from managedconsumer.fetch import request
 from tests.fetch.kit import Kit, batch, damaged, tp
 from tests.fetch.test_plan import LIMITS, TOPIC_ID, cluster, plan
 
@@ -54,7 +55,7 @@ class TestEpochs:
         kit.fetched(data=batch(0, 3, leader_epoch=5))
         made = plan(kit)
         assert made is not None
-        fp.forget_epochs(made)
+        request.forget_epochs(made.body["topics"])
         assert part_asked(made)["last_fetched_epoch"] == -1
 
     def test_a_diverging_log_is_no_data(self) -> None:

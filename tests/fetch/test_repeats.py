@@ -31,18 +31,17 @@ class Asked:
 
     def __init__(self, topic_id: bytes | None = b"i" * 16) -> None:
         self.kit, self.snapshot, self.repeat = Kit(3, max_messages=10, max_bytes=64 << 20), cluster(topic_id), Repeat()
-        self.moves = 0
         first = self.whole()
         assert first is not None
         assert first.asks_leaders_for(list(self.kit.buffer))
-        self.repeat.keep(first, self.kit.buffer, self.snapshot, self.moves)
+        self.repeat.keep(first, self.kit.buffer, self.snapshot)
         fp.release(first, 0.0)
 
     def whole(self) -> fp.FetchPlan | None:
         return fp.plan_fetch(self.kit.buffer, list(self.kit.buffer), self.snapshot, LIMITS, 5.0)
 
     def again(self) -> tuple[fp.FetchPlan, Moved] | None:
-        return self.repeat.again(self.kit.buffer, self.snapshot, self.moves, 5.0)
+        return self.repeat.again(self.kit.buffer, self.snapshot, 5.0)
 
 
 @pytest.fixture
@@ -81,7 +80,7 @@ def test_without_messages_nothing_is_named(asked: Asked) -> None:
     found = asked.again()
     assert found is not None
     assert found[1] == []
-    assert asked.repeat.holds(asked.kit.buffer, asked.moves)
+    assert asked.repeat.holds(asked.kit.buffer)
     assert asked.again() is None  # all are on their way
 
 
@@ -106,7 +105,7 @@ CHANGES: dict[str, Callable[[Asked], None]] = {
     "a partition that went": lambda asked: asked.kit.buffer.drop([tp(1)]),
     "a partition that came": lambda asked: asked.kit.buffer.add(tp(7), asked.kit.states[1], "new") and None,
     "new metadata": lambda asked: setattr(asked, "snapshot", cluster()),
-    "another broker": lambda asked: setattr(asked, "moves", 1),
+    "another broker": lambda asked: setattr(asked.kit.buffer, "moves", 1),
     "a rest after an error": set_of("retry_at", 9.0),
     "an answer that was too large": set_of("alone", True),
     "damage": set_of("fetch_offset", -1),
@@ -123,7 +122,7 @@ def test_what_needs_another_request_gets_another(asked: Asked, change: Callable[
 def test_what_must_not_wait_for_an_answer_is_seen_while_it_is_awaited(asked: Asked, name: str) -> None:
     assert asked.again() is not None
     CHANGES[name](asked)
-    assert not asked.repeat.holds(asked.kit.buffer, asked.moves)
+    assert not asked.repeat.holds(asked.kit.buffer)
 
 
 def test_a_forgotten_request_is_not_repeated(asked: Asked) -> None:
@@ -135,7 +134,7 @@ def test_what_others_wait_for_room_for_is_not_asked_for_again(asked: Asked) -> N
     """The plan that follows says so to the broker, which must not wait."""
     room = asked.kit.buffer.room
     assert not room.ask("another", room.bound, room.bound + 1, 1)
-    assert not asked.repeat.holds(asked.kit.buffer, asked.moves)
+    assert not asked.repeat.holds(asked.kit.buffer)
     assert asked.again() is None
 
 
@@ -145,9 +144,9 @@ def test_a_request_for_which_there_was_little_room_is_not_repeated() -> None:
     assert kit.buffer.room.ask("third", 4 << 20, 4 << 20, 0)
     plan = fp.plan_fetch(kit.buffer, list(kit.buffer), cluster(), LIMITS, 5.0)
     assert plan is not None and plan.granted < 3 << 20
-    repeat.keep(plan, kit.buffer, cluster(), 0)
+    repeat.keep(plan, kit.buffer, cluster())
     fp.release(plan, 0.0)
-    assert repeat.again(kit.buffer, cluster(), 0, 5.0) is None
+    assert repeat.again(kit.buffer, cluster(), 5.0) is None
 
 
 def test_a_repeated_request_reserves_what_the_first_did(asked: Asked) -> None:
@@ -196,6 +195,6 @@ def test_a_request_goes_on_within_the_bound_on_memory(asked: Asked) -> None:
     """Its answer has been taken over, and what it had reserved was not given back."""
     buffer = asked.kit.buffer
     assert asked.again() is not None
-    assert asked.repeat.go_on(buffer, asked.snapshot, asked.moves, 5.0) == []
+    assert asked.repeat.go_on(buffer, asked.snapshot, 5.0) == []
     buffer.room.bound = buffer.room.reserved
-    assert asked.repeat.go_on(buffer, asked.snapshot, asked.moves, 5.0) is None
+    assert asked.repeat.go_on(buffer, asked.snapshot, 5.0) is None

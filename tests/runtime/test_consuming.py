@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
-from managedconsumer.runtime.engine import fetch_pool
+from managedconsumer.fetch import leader
 from managedconsumer.testing import MemoryBroker
 
 
 @pytest.mark.slow
 def test_resuming_wakes_the_fetchers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else does: the worker would sleep on for as long as it likes."""
-    monkeypatch.setattr(fetch_pool, "_LONGEST_NAP", 600.0)
+    monkeypatch.setattr(leader, "_LONGEST_NAP", 600.0)
     asleep = threading.Event()
     with (
         MemoryBroker({"orders": 1}) as broker,

@@ -9,10 +9,11 @@ import logging
 from typing import Any, Callable, Iterable
 
 from managedconsumer import errors as err
-from managedconsumer.fetch.plan import EPOCH_VERSION, TOPIC_ID_VERSION
+from managedconsumer.fetch.request import EPOCH_VERSION, forget_epochs, version_of
 from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.fetch.watching import Parked, Watching
 from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.runtime.net.fetch_wait import answer_timeout_ms
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.wire.protocol import schemas
 
@@ -112,15 +113,10 @@ class Watch:
 
     def _ask(self, connection: Connection, session: FetchSession, body: dict[str, Any]) -> dict[str, Any]:
         watching = self._watching
-        version = connection.version(schemas.FETCH)
-        if not watching.by_id:
-            version = min(version, TOPIC_ID_VERSION - 1)
+        version = version_of(connection.version(schemas.FETCH), by_id=watching.by_id)
         if version < EPOCH_VERSION:
-            for topic in body["topics"]:
-                for part in topic["partitions"]:
-                    part["last_fetched_epoch"] = -1
-        throttled = max(0.0, connection.throttled_until - self._handler.now())
-        timeout = WAIT_MS + connection.settings.request_timeout_ms + 1000 * throttled
+            forget_epochs(body["topics"])
+        timeout = answer_timeout_ms(connection, WAIT_MS, self._handler.now())
         short = None if watching.changed else session.repeat(body, ())
         if short is None:
             short = session.shorten(body, version)

@@ -6,7 +6,7 @@ from typing import Any, Callable, Sequence, TypeVar
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
-from managedconsumer.runtime.engine.desk import Loan
+from managedconsumer.runtime.engine.fetcher import Loan
 from managedconsumer.runtime.engine.state import Task
 from managedconsumer.runtime.waiting.patience import Patience
 from managedconsumer.structs import TopicPartition

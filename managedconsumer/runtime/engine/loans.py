@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from managedconsumer import errors as err
 from managedconsumer.fetch import plan as fp
-from managedconsumer.runtime.engine.desk import Desk, Loan, Sent
+from managedconsumer.runtime.engine.fetcher import Fetcher, Loan, Sent
 from managedconsumer.runtime.engine.state import EngineState
 
 # A worker takes its connection back when no thread has looked after it for so long (seconds), or a little longer: until
@@ -21,11 +21,11 @@ class _Pool(Protocol):
 
     limits: fp.FetchLimits
 
-    def take_all(self, desk: Desk, results: list[fp.PartitionResult], now: float) -> bool:
+    def take_all(self, fetcher: Fetcher, results: list[fp.PartitionResult], now: float) -> bool:
         """Take over an answer. The lock is held."""
 
-    def repeat(self, desk: Desk, plan: fp.FetchPlan, version: int, now: float) -> dict[str, Any] | None:
-        """The next request, where nothing but positions has moved; None: it is another one. The lock is held."""
+    def repeats(self, fetcher: Fetcher, now: float) -> bool:
+        """True if the same request follows at once. The lock is held."""
 
 
 class Loans:
@@ -40,23 +40,23 @@ class Loans:
 
     # -- the worker ---------------------------------------------------------------------------------------------
 
-    def lend(self, desk: Desk, plan: fp.FetchPlan, sent: Sent) -> Loan | None:
+    def lend(self, fetcher: Fetcher, plan: fp.FetchPlan, sent: Sent) -> Loan | None:
         """Lend the connection and wait until it is back; None: it was not lent. Without the lock.
 
         Raises what has gone wrong with it.
         """
         engine, connection = self._engine, sent.connection
-        if engine.lookout is None or not desk.starved or desk.moved is None or connection.throttled_until:
+        if engine.lookout is None or not fetcher.leader.lends or connection.throttled_until:
             return None
-        if desk.parked is not None:  # about to be left to the client's watch
+        if fetcher.parked is not None:  # about to be left to the client's watch
             return None
         if not connection.lend():
             return None
-        loan = Loan(desk, plan, sent)
+        loan = Loan(fetcher, plan, sent)
         try:
             with engine.mutex:
-                desk.starved = desk.news = False
-                desk.loan = loan
+                fetcher.leader.starved = fetcher.leader.must_wake = False
+                fetcher.loan = loan
                 self.loans += (loan,)
                 engine.lock.notify_all()
                 while not engine.closing and not self._is_over(loan):
@@ -64,7 +64,7 @@ class Loans:
                 loan.over = True
                 while loan.busy and loan.busy == engine.server:
                     engine.loans.wait(_LONGEST_NAP)
-                desk.loan = None
+                fetcher.loan = None
                 self.loans = tuple(each for each in self.loans if each is not loan)
         finally:
             connection.take_back()
@@ -93,7 +93,7 @@ class Loans:
         engine = self._engine
         loan.sent.connection.close()
         with engine.mutex:
-            loan.desk.repeat.forget()
+            loan.fetcher.leader.forget()
             engine.collector.shelve()
             for queue, version, _ in loan.plan.tickets.values():
                 if queue.version == version:
@@ -101,10 +101,10 @@ class Loans:
             engine.lock.notify_all()
         loan.answer, loan.error, loan.delivered = None, None, True
 
-    def call_back(self, desk: Desk) -> None:
+    def call_back(self, fetcher: Fetcher) -> None:
         """The worker has something else to do with its connection. The lock is held."""
-        if desk.loan is not None:
-            desk.loan.over = True
+        if fetcher.loan is not None:
+            fetcher.loan.over = True
             self._engine.loans.notify_all()
 
     # -- the consuming thread -------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class Loans:
         """Workers get back what has waited too long for its answer. The lock is held."""
         for loan in self.loans:
             if now >= loan.sent.overdue_at:
-                self.call_back(loan.desk)
+                self.call_back(loan.fetcher)
 
     def nobody_serves(self, who: int) -> None:
         """The thread ``who``, which looked after the loans, has left. Without the lock."""
@@ -145,11 +145,11 @@ class Loans:
         loan.busy = 0
         if loan.over or not more:
             with self._engine.mutex:
-                self.call_back(loan.desk)
+                self.call_back(loan.fetcher)
 
     def _go_on(self, loan: Loan) -> bool:
         """False: the worker goes on."""
-        pool, engine, desk, sent = self._pool, self._engine, loan.desk, loan.sent
+        pool, engine, fetcher, sent = self._pool, self._engine, loan.fetcher, loan.sent
         answer = sent.connection.receive_at_once(sent.request)
         if isinstance(answer, bool):
             return answer
@@ -160,18 +160,19 @@ class Loans:
         if not plain:
             loan.answer = answer
             return False
-        desk.session.accept(answer)
-        body: dict[str, Any] | None = None
+        leader, more = fetcher.leader, False
+        leader.accept(answer)
         with engine.mutex:
             loan.delivered = True
             now = engine.handler.now()
-            pool.take_all(desk, results, now)
-            if desk.news:
-                desk.news = False
+            pool.take_all(fetcher, results, now)
+            if leader.must_wake:
+                leader.must_wake = False
                 engine.lock.notify_all()
-            if not loan.over:
-                body = pool.repeat(desk, loan.plan, sent.version, now)
-        if body is None:
+            more = not loan.over and pool.repeats(fetcher, now)
+            if more:
+                body = leader.body(loan.plan, sent.version)
+        if not more:
             return False
         connection, version, wait_ms = sent.connection, sent.version, sent.wait_ms
         request = connection.send_again(body, version, now)

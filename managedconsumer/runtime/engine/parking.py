@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Callable
 
-from managedconsumer.fetch.plan import FetchLimits, FetchPlan, release
-from managedconsumer.fetch.repeats import Repeat
+from managedconsumer.fetch.leader import LeaderFetch
+from managedconsumer.fetch.plan import FetchLimits, FetchPlan
 from managedconsumer.fetch.watching import Parked, parked
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
-from managedconsumer.runtime.engine.desk import Desk
+from managedconsumer.runtime.engine.fetcher import Fetcher
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 
 Key = tuple[int, int]
@@ -25,10 +25,12 @@ _MOST = 16.0
 class _Spell:
     """One worker's partitions, while they are parked."""
 
-    __slots__ = ("parked", "repeat", "silence", "since", "snapshot", "tps")
+    __slots__ = ("leader", "parked", "silence", "since", "snapshot", "tps")
 
-    def __init__(self, away: Parked, repeat: Repeat, snapshot: ClusterSnapshot, since: float, silence: float) -> None:
-        self.parked, self.repeat, self.snapshot = away, repeat, snapshot
+    def __init__(
+        self, away: Parked, leader: LeaderFetch, snapshot: ClusterSnapshot, since: float, silence: float
+    ) -> None:
+        self.parked, self.leader, self.snapshot = away, leader, snapshot
         self.since, self.silence = since, silence
         self.tps = {TopicPartition(spot.key[0], spot.key[2]) for spot in away.spots}
 
@@ -60,40 +62,41 @@ class Parking:
 
     # -- a worker goes --------------------------------------------------------------------------------
 
-    def takes(self, key: Key, desk: Desk, plan: FetchPlan, now: float, quiet: bool) -> bool:
-        """A worker is about to ask ``plan`` again; ``quiet``: after silence. True: the watch asks, the worker ends."""
-        if not quiet:
-            self.take_back(desk)
+    def takes(self, fetcher: Fetcher, plan: FetchPlan, now: float) -> bool:
+        """A worker is about to ask ``plan`` again. True: the watch asks, the worker ends."""
+        key = fetcher.leader.key
+        if not fetcher.leader.quiet(now):
+            self.take_back(fetcher)
             return False
-        away, shared = desk.parked, self._engine.cluster.shared
+        away, shared = fetcher.parked, self._engine.cluster.shared
         if away is None:
             if shared is None or not shared.active or not self._allowed:
                 return False
-            if now - desk.quiet_since >= shared.quiet_after * self._caution.get(key, 1.0):
-                desk.parked = parked(plan.body, plan.by_id, lambda: self._wake(key), self._look)
+            if now - fetcher.leader.quiet_since >= shared.quiet_after * self._caution.get(key, 1.0):
+                fetcher.parked = parked(plan.body, plan.by_id, lambda: self._wake(key), self._look)
             return False
         if away.over:
-            desk.parked, desk.quiet_since = None, now  # it was not wanted; later perhaps
+            fetcher.parked, fetcher.leader.quiet_since = None, now  # it was not wanted; later perhaps
         if away.over or not away.carried or shared is None:
             return False
-        self._spells[key] = _Spell(away, desk.repeat, self._engine.cluster.snapshot, now, shared.quiet_after)
-        desk.parked = None
-        release(plan, 0.0)
+        self._spells[key] = _Spell(away, fetcher.leader, self._engine.cluster.snapshot, now, shared.quiet_after)
+        fetcher.parked = None
+        fetcher.leader.park(plan)
         return True
 
-    def wants(self, desk: Desk, now: float, quiet: bool) -> bool:
+    def wants(self, leader: LeaderFetch, now: float) -> bool:
         """True if the worker that has lent its connection should look whether the watch takes its partitions."""
         shared = self._engine.cluster.shared
-        if not quiet or not self._allowed or shared is None or not shared.active:
+        if not self._allowed or not leader.quiet(now) or shared is None or not shared.active:
             return False
-        return now - desk.quiet_since >= shared.quiet_after
+        return now - leader.quiet_since >= shared.quiet_after
 
-    def offer(self, node: int, desk: Desk) -> None:
+    def offer(self, node: int, fetcher: Fetcher) -> None:
         """Tell the watch what the worker would leave to it, once. The engine's lock is not held."""
-        away, shared = desk.parked, self._engine.cluster.shared
-        if away is None or desk.offered is away:
+        away, shared = fetcher.parked, self._engine.cluster.shared
+        if away is None or fetcher.offered is away:
             return
-        desk.offered = away
+        fetcher.offered = away
         broker = self._engine.cluster.snapshot.brokers.get(node)
         if broker is None or shared is None:
             away.end()
@@ -101,11 +104,11 @@ class Parking:
             shared.watch(broker, self._isolation).offer(away)
 
     @staticmethod
-    def take_back(desk: Desk) -> None:
+    def take_back(fetcher: Fetcher) -> None:
         """The worker fetches something else now."""
-        if desk.parked is not None:
-            desk.parked.end()
-            desk.parked = None
+        if fetcher.parked is not None:
+            fetcher.parked.end()
+            fetcher.parked = None
 
     # -- a worker is needed again -----------------------------------------------------------------------
 
@@ -139,11 +142,10 @@ class Parking:
         short = self._engine.handler.now() - spell.since < _WORTH * spell.silence * caution
         self._caution[key] = min(_MOST, 2.0 * caution) if short else 1.0
 
-    def look_again(self, moves: int) -> None:
+    def look_again(self) -> None:
         """End the parking of what another request is needed for by now."""
-        engine = self._engine
         for key, spell in list(self._spells.items()):
-            if spell.parked.over or not spell.repeat.holds(engine.buffer, moves) or self._moved(key[0], spell):
+            if spell.parked.over or not spell.leader.look_again() or self._moved(key[0], spell):
                 self._end(key)
 
     def _moved(self, node: int, spell: _Spell) -> bool:

@@ -16,7 +16,7 @@ from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.collect import FetchCollector
 from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.cluster import Cluster
-from managedconsumer.runtime.engine.desk import Loan
+from managedconsumer.runtime.engine.fetcher import Loan
 from managedconsumer.runtime.engine.troubles import METADATA, Troubles
 from managedconsumer.runtime.waiting import forks, owners
 from managedconsumer.structs import TopicPartition

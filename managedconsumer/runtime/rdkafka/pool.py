@@ -18,9 +18,10 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
+from managedconsumer.fetch.leader import LeaderFetch
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
-from managedconsumer.runtime.engine.desk import Desk
 from managedconsumer.runtime.engine.fetch_pool import FetchPool
+from managedconsumer.runtime.engine.fetcher import Fetcher
 from managedconsumer.runtime.engine.troubles import FETCH
 from managedconsumer.runtime.rdkafka import config as config
 from managedconsumer.runtime.rdkafka.chunk import RdkafkaChunk
@@ -256,18 +257,19 @@ class RdkafkaPool(FetchPool):
             plan = fp.plan_fetch(engine.buffer, [queue], snapshot, self.limits, engine.handler.now())
         if plan is None:
             return  # librdkafka will come to the same offset again
-        key, desk = (node, 0), Desk(Backoff(_ERROR_REST, _ERROR_REST, engine.handler.random))
+        backoff = Backoff(_ERROR_REST, _ERROR_REST, engine.handler.random)
+        fetcher = Fetcher(LeaderFetch((node, 0), engine.buffer, self.limits, backoff))
         try:
-            answer = self._ask(node, desk, plan)
+            answer = self._ask(fetcher, plan)
             if answer is not None:
-                self._deliver(key, desk, plan, answer)
+                self._deliver(fetcher, plan, answer)
         except err.FATAL_LOCAL_ERRORS:
             raise
         except err.KafkaException as error:
-            self._not_answered(key, desk, plan, error)
+            self._not_answered(fetcher, plan, error)
         finally:
-            self._tell(desk)
-            desk.hang_up()
+            self._tell(fetcher)
+            fetcher.hang_up()
 
 
 def _chunk_of(reading: Reading, part: Part) -> RdkafkaChunk:

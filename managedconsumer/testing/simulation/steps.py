@@ -28,11 +28,11 @@ TAKING = (
 #: Between a connection that a worker has lent and the consumer's buffer: the same thread receives the answer first.
 RECEIVING = (
     "fetch/buffer.py",
+    "fetch/leader.py",
     "fetch/repeats.py",
     "fetch/room.py",
     "fetch/sessions.py",
     "runtime/engine/loans.py",
-    "runtime/engine/taking.py",
 )
 #: Everything of the package but its simulation.
 ANYWHERE = ("managedconsumer/",)

@@ -1,4 +1,4 @@
-"""What one fetch worker has before it: its connection, and what it asked for last. And a loan of that connection.
+"""A fetch worker's connection, with what decides about the requests over it; and a loan of that connection.
 
 A consuming thread that has nothing to do waits for the answer in place of the worker. Between two messages that come
 alone a thread less wakes up, and the interpreter's lock is not handed to and fro. It is a short cut for what is nearly
@@ -11,42 +11,23 @@ from __future__ import annotations
 from typing import Any
 
 from managedconsumer import errors as err
-from managedconsumer.clock import Backoff
+from managedconsumer.fetch.leader import LeaderFetch
 from managedconsumer.fetch.plan import FetchPlan
-from managedconsumer.fetch.repeats import Moved, Repeat
-from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.fetch.watching import Parked
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.values import NamedTuple
 
 
-class Desk:
-    """What one fetch worker has before it."""
+class Fetcher:
+    """One fetch worker's belongings."""
 
-    __slots__ = (
-        *("backoff", "connection", "hurried", "loan", "moved", "news", "offered", "parked", "patient", "quiet_since"),
-        *("repeat", "session", "starved"),
-    )
+    __slots__ = ("connection", "leader", "loan", "offered", "parked")
 
-    def __init__(self, backoff: Backoff) -> None:
-        self.backoff = backoff
+    def __init__(self, leader: LeaderFetch) -> None:
+        self.leader = leader
         self.connection: Connection | None = None
-        self.session = FetchSession()
-        self.repeat = Repeat()
-        #: What the next request has to name, if it repeats the last one; None: it is another one.
-        self.moved: Moved | None = None
-        #: True: something has been put into the buffer, and the consuming threads have not been woken.
-        self.news = False
-        #: True: when the last answer came, which was small, a consuming thread had nothing to do.
-        self.starved = False
         #: The connection is on loan.
         self.loan: Loan | None = None
-        #: When (handler's clock) the last message came.
-        self.quiet_since = 0.0
-        #: True: the request may wait longer at the broker than was asked for, as nothing is expected to come.
-        self.patient = False
-        #: True: the connection was closed because something else is to be asked for at once.
-        self.hurried = False
         #: What the client's watch is to ask for in our place, and what it has been told of.
         self.parked: Parked | None = None
         self.offered: Parked | None = None
@@ -76,11 +57,11 @@ class Sent(NamedTuple):
 class Loan:
     """What a fetch worker has lent. ``engine.lock`` guards it where no comment says otherwise."""
 
-    __slots__ = ("answer", "busy", "delivered", "desk", "error", "over", "plan", "rounds", "sent")
+    __slots__ = ("answer", "busy", "delivered", "error", "fetcher", "over", "plan", "rounds", "sent")
 
-    def __init__(self, desk: Desk, plan: FetchPlan, sent: Sent) -> None:
+    def __init__(self, fetcher: Fetcher, plan: FetchPlan, sent: Sent) -> None:
         """``plan`` is what ``sent`` has asked for."""
-        self.desk, self.plan, self.sent = desk, plan, sent
+        self.fetcher, self.plan, self.sent = fetcher, plan, sent
         #: True: the worker has it back, or wants it back.
         self.over = False
         #: How often a thread has looked after it.
