@@ -129,6 +129,35 @@ def test_a_callback_that_raises_has_been_called() -> None:
     assert told == ["revoked"]
 
 
+@pytest.mark.parametrize("where", ["valid", "on_begin"])
+def test_a_callback_that_was_interrupted_before_it_began_runs_later(where: str) -> None:
+    """The handler of a signal raises in the thread that consumes, while the user's listener is not reached yet."""
+    told: list[str] = []
+    again: list[UserTask] = []
+
+    def first_interrupted(at: str) -> bool:
+        if at == where and "interrupted" not in told:
+            told.append("interrupted")
+            raise KeyboardInterrupt
+        return True
+
+    task = UserTask(
+        lambda: told.append("called"),
+        ThreadingHandler(),
+        valid=lambda: first_interrupted("valid"),
+        on_begin=lambda: told.append("begun") if first_interrupted("on_begin") else None,
+        again=again.append,
+    )
+    with pytest.raises(KeyboardInterrupt):
+        task.run()
+    assert again == [task]
+    assert not task.done.is_set()
+    assert not (task.started or task.begun)
+    task.run()
+    assert task.done.is_set()
+    assert told == ["interrupted", "begun", "called"]
+
+
 def test_nobody_waits_for_a_callback_that_a_stop_has_forgotten() -> None:
     engine: Any = SimpleNamespace(
         log_fields=LogFields("g"),
@@ -137,6 +166,7 @@ def test_nobody_waits_for_a_callback_that_a_stop_has_forgotten() -> None:
         stopping=True,
         error=None,
         run_in_user_thread=lambda _task: None,
+        run_first_in_user_thread=lambda _task: None,
         cancel_task=lambda _task: False,  # it is not in the queue any more
     )
     calls = ListenerCalls(SimpleNamespace(on_partitions_lost=pytest.fail), engine, 60_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Collection, Mapping
 
 from managedconsumer import errors as err
@@ -39,11 +40,14 @@ class UserTask:
         on_begin: Callable[[], None] = lambda: None,
         where: str = "raised by a callback",
         fields: Callable[[], Mapping[str, Any]] = dict,
+        again: Callable[[UserTask], None] | None = None,
     ) -> None:
         """``valid`` is asked when it begins: its moment may have passed while the thread was on its way.
 
-        ``where`` goes with an exception of the callback, and ``fields`` with the line about it in the log.
+        ``where`` goes with an exception of the callback, and ``fields`` with the line about it in the log. ``again`` is
+        called if a signal's exception comes up before ``call``: the task is to be run once more.
         """
+        self._again = again
         self._where = where
         self._fields = fields
         self._on_begin = on_begin
@@ -52,12 +56,15 @@ class UserTask:
         self._valid = valid
         self.done = handler.Event()
         self.taken_back = self.started = self.begun = False
+        # True: it is ``call`` that is interrupted from here on, or there is nothing to call.
+        self._decided = False
 
     def run(self) -> None:
         """Run it here; a coroutine runs in a new event loop. Raises what the user's code raises."""
         try:
             if not self._begin():
                 return
+            self._decided = True
             result = self._call()
             if isinstance(result, Awaitable):
                 _run_awaitable(result, self._handler)
@@ -67,7 +74,7 @@ class UserTask:
             blame(error, self._where, self._fields())
             raise
         finally:
-            self.done.set()
+            self._end()
 
     def _begin(self) -> bool:
         # In this order: the thread that takes it back looks at ``started`` afterwards.
@@ -75,13 +82,23 @@ class UserTask:
         self.begun = not self.taken_back and self._valid()
         if self.begun:
             self._on_begin()
+        else:
+            self._decided = True
         return self.begun
+
+    def _end(self) -> None:
+        if self._decided or self._again is None:
+            self.done.set()
+        else:
+            self.started = self.begun = False
+            self._again(self)
 
     async def run_async(self) -> None:
         """Run it on the event loop that consumes, which stays live while a coroutine waits."""
         try:
             if not self._begin():
                 return
+            self._decided = True
             result = self._call()
             if isinstance(result, Awaitable):
                 await _await(result)
@@ -91,7 +108,7 @@ class UserTask:
             blame(error, self._where, self._fields())
             raise
         finally:
-            self.done.set()
+            self._end()
 
 
 async def _await(result: Awaitable[Any]) -> None:
@@ -192,7 +209,13 @@ class ListenerCalls:
             return True
         engine = self._engine
         task = UserTask(
-            lambda: self._invoke(method, tps), engine.handler, valid, on_begin, _where(method, tps), engine.log_fields
+            self._bound(method, tps),
+            engine.handler,
+            valid,
+            on_begin,
+            _where(method, tps),
+            engine.log_fields,
+            engine.run_first_in_user_thread,
         )
         engine.run_in_user_thread(task)
         deadline = Deadline(engine.handler.now(), None if for_ever else self._patience)
@@ -218,7 +241,7 @@ class ListenerCalls:
             return
         loop = self._engine.loop
         task = UserTask(
-            lambda: self._invoke(method, tps),
+            self._bound(method, tps),
             self._engine.handler,
             where=_where(method, tps),
             fields=self._engine.log_fields,
@@ -236,9 +259,10 @@ class ListenerCalls:
         elif not task.begun:  # the loop ended instead
             task.run()
 
-    def _invoke(self, method: str, tps: Collection[TopicPartition]) -> Any:
+    def _bound(self, method: str, tps: Collection[TopicPartition]) -> Callable[[], Any]:
+        """The user's own code, and nothing of ours before it."""
         log.debug("%s(%s)", method, sorted(tps))
         call = getattr(self._listener, method, None)
         if call is None:  # a listener of the time before KIP-429 has no on_partitions_lost
             call = self._listener.on_partitions_revoked
-        return call(list(tps))
+        return partial(call, list(tps))

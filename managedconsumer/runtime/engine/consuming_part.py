@@ -228,6 +228,12 @@ class ConsumingPart(AssignmentPart):
             self._tasks.append(task)
             self.wake_consumers()
 
+    def run_first_in_user_thread(self, task: Task) -> None:
+        """The same, before all others: it was interrupted before it could begin."""
+        with self.lock:
+            self._tasks.appendleft(task)
+            self.wake_consumers()
+
     def cancel_task(self, task: Task) -> bool:
         """Forget ``task`` if no thread has come for it; False when one has."""
         with self.lock:
