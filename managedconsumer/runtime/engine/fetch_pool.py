@@ -182,9 +182,10 @@ class FetchPool:
     def _look_again(self) -> None:
         """Give up requests that may wait long at the broker if others are needed by now; the lock is held."""
         for fetcher in self._fetchers.values():
+            before = fetcher.leader.state
             if not fetcher.leader.look_again():
                 self.lending.call_back(fetcher)
-                if fetcher.leader.state is FetchState.BROKEN_OFF and fetcher.connection is not None:
+                if fetcher.leader.state is not before and fetcher.connection is not None:
                     fetcher.connection.close()
 
     def _wake_waiting(self) -> None:
