@@ -86,7 +86,7 @@ def test_a_server_first_message_that_lies_is_refused_at_once(message: bytes, wor
     start = time.thread_time()
     with pytest.raises(SaslExchangeError, match=words):
         rfc_exchange().step(message.replace(b"%s", SERVER_NONCE.encode()))
-    assert time.thread_time() - start < 0.1
+    assert time.thread_time() - start < 1.0, "many rounds of hashing would take minutes"
 
 
 @pytest.mark.parametrize("message", [b"v=AAAA", b"v=", b"v=***", b"x=1", b"v=" + base64.b64encode(bytes(32))])

@@ -142,7 +142,7 @@ def test_an_expelled_query_commits_nothing_and_joins_again_at_once(broker: Memor
     assert member is not None
     before = broker.committed("g")
     broker.evict("g")
-    wait_for(member.member.machine.need_rejoin, 4, "a heartbeat tells")
+    wait_for(member.member.machine.need_rejoin, what="a heartbeat tells")
     wait_for(lambda: query.batch() is not None and query.owned)
     assert listener.calls == [("assigned", [T0, T1]), ("lost", [T0, T1]), ("assigned", [T0, T1])]
     assert broker.committed("g").keys() >= before.keys()
