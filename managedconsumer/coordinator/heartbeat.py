@@ -50,6 +50,8 @@ class Heartbeat:
         #: When the coordinator was last known not to be at work.
         self.away_at = now
         self._sent_at = self.last_send
+        #: When the last heartbeat that was answered had been sent.
+        self.last_answered_send = now
         self._awaiting_until = self._settling_until = now
         self.sent = 0
         self.received = 0
@@ -69,6 +71,7 @@ class Heartbeat:
     def received_heartbeat(self, now: float | None = None) -> None:
         """The coordinator answered a heartbeat: the session is alive."""
         self.last_receive = self.clock() if now is None else now
+        self.last_answered_send = self._sent_at
         self.latency = max(0.0, self.last_receive - self._sent_at)
         self.received += 1
 
@@ -121,8 +124,11 @@ class Heartbeat:
         return self.ttl(now) == 0.0
 
     def session_deadline(self) -> float:
-        """The moment at which the coordinator may have given our place away."""
-        begun: float = max(self.last_receive, self.last_reset, self.away_at)
+        """The moment at which the coordinator may have given our place away.
+
+        It counts from when the answered heartbeat was sent: the process may have stood still before it read the answer.
+        """
+        begun: float = max(self.last_answered_send, self.last_reset, self.away_at)
         return begun + self.timeout
 
     def patience(self, longest: float, now: float) -> float:
@@ -130,6 +136,6 @@ class Heartbeat:
         return max(0.001, min(longest, self.session_deadline() - now))
 
     def session_expired(self, now: float | None = None) -> bool:
-        """True when nothing was heard from the coordinator for a whole session timeout."""
+        """True when no heartbeat that was sent within the last session timeout has been answered."""
         at = self.clock() if now is None else now
         return at > self.session_deadline()

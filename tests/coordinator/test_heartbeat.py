@@ -58,6 +58,7 @@ def test_after_an_assignment_moved_the_group_settles(after: float, next_in: floa
 def test_a_session_does_not_run_out_while_the_coordinator_is_known_to_be_away() -> None:
     now = [0.0]
     heartbeat = Heartbeat(session_timeout_ms=6000, heartbeat_interval_ms=2000, clock=lambda: now[0])
+    heartbeat.sent_heartbeat(1.0)
     heartbeat.received_heartbeat(1.0)
     assert heartbeat.session_deadline() == 7.0
     heartbeat.coordinator_away(5.0)
@@ -65,6 +66,15 @@ def test_a_session_does_not_run_out_while_the_coordinator_is_known_to_be_away() 
     assert not heartbeat.session_expired(10.9)
     assert heartbeat.session_expired(11.1)  # a frozen process has heard nothing since: its time is over
     assert heartbeat.last_receive == 1.0  # health() goes on telling the truth
+
+
+def test_an_answer_that_was_read_late_does_not_lengthen_the_session() -> None:
+    """The process stood still between the heartbeat and its answer: the coordinator may have expelled it meanwhile."""
+    heartbeat = Heartbeat(session_timeout_ms=6000, heartbeat_interval_ms=2000, clock=lambda: 0.0)
+    heartbeat.sent_heartbeat(1.0)
+    heartbeat.received_heartbeat(30.0)
+    assert heartbeat.session_deadline() == 7.0
+    assert heartbeat.session_expired(30.0)
 
 
 def test_nobody_waits_for_an_answer_beyond_the_end_of_the_session() -> None:
@@ -124,7 +134,7 @@ def test_without_a_given_moment_the_clock_is_read() -> None:
     assert heartbeat.last_send == 202.0
     clock.now = 202.5
     heartbeat.received_heartbeat()
-    assert (heartbeat.last_receive, heartbeat.latency, heartbeat.session_deadline()) == (202.5, 0.5, 211.5)
+    assert (heartbeat.last_receive, heartbeat.latency, heartbeat.session_deadline()) == (202.5, 0.5, 211.0)
     clock.now = 300.0
     heartbeat.settle()
     assert heartbeat.last_reset == 300.0

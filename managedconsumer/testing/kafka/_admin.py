@@ -37,6 +37,15 @@ class View:
     leaders: Mapping[str, int] = field(default_factory=dict)  # number of partitions with a leader, by topic
 
 
+def listens(port: int, timeout: float = 1.0) -> bool:
+    """Whether the port takes connections: a node opens its listeners one after the other."""
+    try:
+        socket.create_connection((HOST, port), timeout).close()
+    except OSError:
+        return False
+    return True
+
+
 def speaks_kafka(port: int, timeout: float = 1.0) -> bool:
     """Whether something on the port answers ApiVersions."""
     try:

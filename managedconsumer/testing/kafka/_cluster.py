@@ -158,14 +158,15 @@ class NodeCluster:
         return awake[0].port
 
     def wait_ready(self, nodes: list[Node]) -> None:
-        """Every node answers and sees all nodes that are awake, and a controller."""
+        """Every node answers, listens on all its ports, and sees all nodes that are awake and a controller."""
         timeout = self.settings.start_timeout
         limit = time.monotonic() + timeout
         for node in nodes:
             while True:
                 view = _admin.view(node.port)
                 expected = {other.config.node_id for other in self.awake()}
-                if view is not None and expected <= view.brokers and view.controller >= 0:
+                ready = view is not None and expected <= view.brokers and view.controller >= 0
+                if ready and all(map(_admin.listens, node.config.ports.values())):
                     break
                 if not node.is_alive():
                     raise node.why_it_died()
