@@ -34,7 +34,8 @@ class GroupCoordinatorMetrics:
         now = heartbeat.clock
 
         def heartbeat_age() -> float:
-            return heartbeat.timeout - (heartbeat.session_deadline() - now())
+            age: float = now() - max(heartbeat.last_heard(), heartbeat.away_at)
+            return age
 
         gauge("heartbeats_sent_total", "Heartbeats that were sent", lambda: heartbeat.sent, "counter")
         gauge("heartbeats_answered_total", "Heartbeats that were answered", lambda: heartbeat.received, "counter")

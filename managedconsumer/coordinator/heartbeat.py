@@ -50,8 +50,6 @@ class Heartbeat:
         #: When the coordinator was last known not to be at work.
         self.away_at = now
         self._sent_at = self.last_send
-        #: When the last heartbeat that was answered had been sent.
-        self.last_answered_send = now
         self._awaiting_until = self._settling_until = now
         self.sent = 0
         self.received = 0
@@ -71,7 +69,6 @@ class Heartbeat:
     def received_heartbeat(self, now: float | None = None) -> None:
         """The coordinator answered a heartbeat: the session is alive."""
         self.last_receive = self.clock() if now is None else now
-        self.last_answered_send = self._sent_at
         self.latency = max(0.0, self.last_receive - self._sent_at)
         self.received += 1
 
@@ -123,12 +120,18 @@ class Heartbeat:
         """True when a heartbeat is due."""
         return self.ttl(now) == 0.0
 
+    def last_heard(self) -> float:
+        """When the coordinator last answered a heartbeat or began a session (seconds, by the clock)."""
+        heard: float = max(self.last_receive, self.last_reset)
+        return heard
+
     def session_deadline(self) -> float:
         """The moment at which the coordinator may have given our place away.
 
         It counts from when the answered heartbeat was sent: the process may have stood still before it read the answer.
         """
-        begun: float = max(self.last_answered_send, self.last_reset, self.away_at)
+        answered_send = self.last_receive - self.latency
+        begun: float = max(answered_send, self.last_reset, self.away_at)
         return begun + self.timeout
 
     def patience(self, longest: float, now: float) -> float:

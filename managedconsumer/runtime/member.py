@@ -228,9 +228,7 @@ class GroupMember:
 
     def heartbeat_age(self) -> float:
         """Seconds since the coordinator last answered."""
-        beat = self.machine.heartbeat
-        heard: float = max(beat.last_receive, beat.last_reset)
-        return self._handler.now() - heard
+        return self._handler.now() - self.machine.heartbeat.last_heard()
 
     def wait(self, timeout: float | None = None) -> None:
         """Sleep until there is something for :meth:`poll` to do, or ``timeout`` seconds."""

@@ -75,6 +75,7 @@ def test_an_answer_that_was_read_late_does_not_lengthen_the_session() -> None:
     heartbeat.received_heartbeat(30.0)
     assert heartbeat.session_deadline() == 7.0
     assert heartbeat.session_expired(30.0)
+    assert heartbeat.last_heard() == 30.0  # health() and the metrics say when the answer was read
 
 
 def test_nobody_waits_for_an_answer_beyond_the_end_of_the_session() -> None:

@@ -40,8 +40,8 @@ class View:
 def listens(port: int, timeout: float = 1.0) -> bool:
     """Whether the port takes connections: a node opens its listeners one after the other."""
     try:
-        socket.create_connection((HOST, port), timeout).close()
-    except OSError:
+        _connect(port, timeout).close()
+    except (OSError, ValueError):
         return False
     return True
 
@@ -67,9 +67,7 @@ def view(port: int, timeout: float = 2.0, topics: bool = False) -> View | None:
 def _ask(port: int, api: int, version: int, body: bytes, timeout: float) -> bytes:
     client = b"managedconsumer-devbroker"
     frame = struct.pack(f">hhih{len(client)}s", api, version, 1, len(client), client) + body
-    with socket.create_connection((HOST, port), timeout=timeout) as connection:
-        if connection.getsockname() == connection.getpeername():
-            raise ValueError("connected to itself")
+    with _connect(port, timeout) as connection:
         connection.sendall(struct.pack(">i", len(frame)) + frame)
         (size,) = struct.unpack(">i", _receive(connection, 4))
         if not 4 <= size <= _MAX_ANSWER:
@@ -78,6 +76,15 @@ def _ask(port: int, api: int, version: int, body: bytes, timeout: float) -> byte
     if answer[:4] != b"\0\0\0\1":
         raise ValueError("not an answer to what was asked")
     return answer[4:]
+
+
+def _connect(port: int, timeout: float) -> socket.socket:
+    """Raises ValueError when the socket connected to itself: its own port was the free one that it asked for."""
+    connection = socket.create_connection((HOST, port), timeout)
+    if connection.getsockname() == connection.getpeername():
+        connection.close()
+        raise ValueError("connected to itself")
+    return connection
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
