@@ -12,7 +12,6 @@ import pytest
 
 from managedconsumer.testing import DevBroker
 from tests.stores import faultkit, kinds
-from tests.stores.conftest import postgresql as postgresql
 
 # The longest that a database is away in an ordinary run, and in a long one (seconds).
 SHORT, LONG = 4.0, 20.0
