@@ -47,6 +47,7 @@ class Heartbeat:
         self.last_send = now - self.interval
         self.last_receive = now
         self.last_reset = now
+        self._moved_at = now  # when a session began or the assignment moved: answers come faster after that
         #: When the coordinator was last known not to be at work.
         self.away_at = now
         self._sent_at = self.last_send
@@ -79,20 +80,23 @@ class Heartbeat:
         this member knows of it.
         """
         at = self.clock() if now is None else now
-        self.last_reset = at
+        self.last_reset = self._moved_at = at
         self.last_send = at - self.interval
 
     def coordinator_away(self, now: float | None = None) -> None:
         """The group has no coordinator at the moment (a fail-over), so nobody ends our session either.
 
-        The next coordinator starts new sessions for all members.
+        The next coordinator starts new sessions for all members. A session that is over stays over: a process that
+        stood still learns late that the coordinator was away.
         """
-        self.away_at = self.clock() if now is None else now
+        at = self.clock() if now is None else now
+        if not self.session_expired(at):
+            self.away_at = at
 
     def settle(self, now: float | None = None) -> None:
         """The assignment moved (KIP-848): expect more moves, and heartbeat faster for a while."""
         at = self.clock() if now is None else now
-        self.last_reset = at
+        self._moved_at = at
         self._settling_until = at + SETTLING_SECONDS
 
     def await_partitions(self, now: float | None = None) -> None:
@@ -104,7 +108,7 @@ class Heartbeat:
     def _interval(self, at: float) -> float:
         # Soon after a join the group often moves on (a second phase, partitions that become free): fast heartbeats
         # notice it early.
-        if self.received and at - self.last_reset < LIVELY_SECONDS:
+        if self.received and at - self._moved_at < LIVELY_SECONDS:
             return min(self.interval, LIVELY_INTERVAL)
         if at < self._awaiting_until:
             return min(self.interval, AWAITING_INTERVAL)

@@ -66,6 +66,8 @@ def test_a_session_does_not_run_out_while_the_coordinator_is_known_to_be_away() 
     assert not heartbeat.session_expired(10.9)
     assert heartbeat.session_expired(11.1)  # a frozen process has heard nothing since: its time is over
     assert heartbeat.last_receive == 1.0  # health() goes on telling the truth
+    heartbeat.coordinator_away(11.1)  # it reads only now what came while it was frozen
+    assert heartbeat.session_expired(11.1)
 
 
 def test_an_answer_that_was_read_late_does_not_lengthen_the_session() -> None:
@@ -76,6 +78,14 @@ def test_an_answer_that_was_read_late_does_not_lengthen_the_session() -> None:
     assert heartbeat.session_deadline() == 7.0
     assert heartbeat.session_expired(30.0)
     assert heartbeat.last_heard() == 30.0  # health() and the metrics say when the answer was read
+
+
+def test_an_assignment_that_was_read_late_does_not_lengthen_the_session() -> None:
+    heartbeat = Heartbeat(session_timeout_ms=6000, heartbeat_interval_ms=2000, clock=lambda: 0.0)
+    heartbeat.sent_heartbeat(1.0)
+    heartbeat.received_heartbeat(30.0)
+    heartbeat.settle(30.0)  # KIP-848: the answer has an assignment
+    assert heartbeat.session_deadline() == 7.0
 
 
 def test_nobody_waits_for_an_answer_beyond_the_end_of_the_session() -> None:
@@ -121,12 +131,13 @@ class ReadOnly:
 def test_without_a_given_moment_the_clock_is_read() -> None:
     clock = ReadOnly()
     heartbeat = Heartbeat(session_timeout_ms=9000, heartbeat_interval_ms=3000, clock=clock)
+    clock.now = 105.0
+    heartbeat.coordinator_away()
+    assert heartbeat.away_at == 105.0
     clock.now = 200.0
     assert heartbeat.session_expired()
     assert heartbeat.should_heartbeat()
     assert heartbeat.ttl() == 0.0
-    heartbeat.coordinator_away()
-    assert heartbeat.away_at == 200.0
     clock.now = 201.0
     heartbeat.reset_session_timeout()
     assert (heartbeat.last_reset, heartbeat.last_send) == (201.0, 198.0)
@@ -136,12 +147,12 @@ def test_without_a_given_moment_the_clock_is_read() -> None:
     clock.now = 202.5
     heartbeat.received_heartbeat()
     assert (heartbeat.last_receive, heartbeat.latency, heartbeat.session_deadline()) == (202.5, 0.5, 211.0)
-    clock.now = 300.0
-    heartbeat.settle()
-    assert heartbeat.last_reset == 300.0
-    clock.now = 310.0
-    heartbeat.await_partitions()
-    assert heartbeat.last_reset == 310.0
+    for now, more_answers_come in ((300.0, heartbeat.settle), (400.0, heartbeat.await_partitions)):
+        clock.now = now
+        heartbeat.sent_heartbeat()
+        assert heartbeat.ttl() == 3.0
+        more_answers_come()
+        assert heartbeat.ttl() < 0.5
 
 
 def test_a_given_moment_comes_before_the_clock() -> None:
@@ -153,8 +164,9 @@ def test_a_given_moment_comes_before_the_clock() -> None:
     assert heartbeat.ttl(404.5) == 0.0
     heartbeat.sent_heartbeat(404.5)
     assert heartbeat.ttl(404.5) == 0.5  # it settles for 8 s
-    assert not heartbeat.session_expired(409.0)
-    assert heartbeat.session_expired(409.1)
+    heartbeat.received_heartbeat(406.0)
+    assert not heartbeat.session_expired(413.5)
+    assert heartbeat.session_expired(413.6)
 
 
 def test_everything_is_counted() -> None:

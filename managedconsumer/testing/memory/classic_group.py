@@ -45,6 +45,10 @@ class ClassicGroup:
         self.static: dict[str, str] = {}
         self.pending: set[str] = set()
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        #: When a member's session ended because it was silent for too long, by its id.
+        self.ended_sessions: dict[str, float] = {}
+        #: True while the coordinator is down: no session ends.
+        self.down = False
         self._round = 0
         self._holding_off = False
         self._ids = 0
@@ -309,12 +313,13 @@ class ClassicGroup:
     def _watch(self, member: MemberEntry) -> None:
         if self.members.get(member.id) is not member:
             return
-        if member.join is not None or member.sync is not None:
+        if self.down or member.join is not None or member.sync is not None:
             member.deadline = self._now() + member.session  # who waits for us is alive
         left = member.deadline - self._now()
         if left > 0:
             self._timer(left, lambda: self._watch(member))
         else:
+            self.ended_sessions[member.id] = self._now()
             self._drop(member)
             self._rebalance_or_empty(f"session of {member.id} expired")
 

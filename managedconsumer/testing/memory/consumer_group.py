@@ -71,6 +71,10 @@ class ModernGroup:
         self.epoch = 0
         self.members: dict[str, ModernMember] = {}
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        #: When a member's session ended because it was silent for too long, by its id.
+        self.ended_sessions: dict[str, float] = {}
+        #: True while the coordinator is down: no session ends.
+        self.down = False
         self._seen: Any = None
 
     # -- questions ------------------------------------------------------------------------------------
@@ -269,10 +273,13 @@ class ModernGroup:
     def _watch(self, member: ModernMember) -> None:
         if self.members.get(member.id) is not member:
             return
+        if self.down:
+            member.deadline = self._now() + self._session
         left = member.deadline - self._now()
         if left > 0:
             self._timer(left, lambda: self._watch(member))
         else:
+            self.ended_sessions[member.id] = self._now()
             self._remove(member, "its session expired")
 
     # -- offsets --------------------------------------------------------------------------------------

@@ -108,6 +108,8 @@ class Witness:
             self.report(f"{program.name} hands out {tp}@{offset} although it knows that its membership is lost")
         if program.session_over():
             self.report(f"{program.name} hands out {tp}@{offset} after its session, by its own clock")
+        if program.session_ended():
+            self.report(f"{program.name} hands out {tp}@{offset} after the coordinator ended its session")
         if program.contract is not None and tp not in program.contract.owned:
             self.report(f"{program.name} hands out {tp}@{offset}, which is not between its assigned and its revoked")
         if program.paused.get(tp) is state is not None:

@@ -98,10 +98,15 @@ class Network:
                     log.leader = self.kernel.random.choice(alive)
             if self.brokers.coordinator == node:
                 self.brokers.move_coordinator(0.0)
+        self.brokers.group.down = not alive
 
     def node_up(self, node: int) -> None:
-        """It is back."""
+        """It is back; if it was the only one, it coordinates the group again."""
         self.brokers.down.discard(node)
+        if self.brokers.group.down:
+            self.brokers.group.down = False
+            self.brokers.coordinator = node
+            self.brokers.group.move()
 
 
 class Call:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any, Callable, Collection
 
 from managedconsumer import codes
@@ -163,6 +164,18 @@ class Watched:
     def session_over(self) -> bool:
         """True if its own clock says that the coordinator may have given its place away, as after a freeze."""
         return self.member is not None and self.world.kernel.now > self.member.machine.session_end()
+
+    def session_ended(self) -> bool:
+        """True if the coordinator has ended the session of this member, which was silent for too long.
+
+        The answer to a classic join is left out: nobody but the coordinator knows when it was sent, so the session
+        begins when it is read, with a heartbeat at once. While a member joins it has no session.
+        """
+        group, member = self.world.brokers.group, self.member
+        if member is None or member.state is MemberState.PREPARING_REBALANCE or self.unfenced():
+            return False
+        ended = group.ended_sessions.get(self.generation().member_id, inf)
+        return bool(member.machine.heartbeat.last_reset < ended < self.world.kernel.now)
 
     def may_hand_out(self, tp: TopicPartition) -> bool:
         """True if messages of ``tp`` could reach the user now."""
