@@ -203,7 +203,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
             member.start()
 
     def _build_default_error_handlers(self) -> dict[int, Callable[[], None]]:
-        """What to do on each error code of the group APIs."""
+        """Return the handler of each error code of the group APIs."""
         return error_handlers(self._member, self._session.engine.link)
 
     def _handle_error(self, error_code: int) -> None:
@@ -261,7 +261,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         self._lives.listen(check_listener(listener))
 
     def events(self) -> list[Any]:
-        """What happened to the membership, oldest first: the last 1,000 ``coordinator.history.GroupEvent``."""
+        """Return the events of the membership, oldest first: the last 1,000 ``coordinator.history.GroupEvent``."""
         return self._session.engine.history.events()
 
     def watch_events(self, told: Callable[[GroupEvent], None]) -> Callable[[], None]:

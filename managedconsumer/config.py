@@ -103,7 +103,7 @@ CLIENT_ARGUMENTS = (
     "sasl_oauth_token",
     "sasl_oauth_extensions",
 )
-#: What other Kafka clients call an argument, and its name here.
+#: Other Kafka clients' names of an argument, and its name here.
 _NAMES_ELSEWHERE = {
     "bootstrap_servers": "cluster",
     "enable_auto_commit": "auto_commit_enable",
@@ -251,7 +251,7 @@ class _Options:
 
 
 class ConsumerOptions(_Options):
-    """What SimpleConsumer and ManagedBalancedConsumer have in common; times in milliseconds, sizes in bytes."""
+    """The options that SimpleConsumer and ManagedBalancedConsumer share; times in milliseconds, sizes in bytes."""
 
     fetch_message_max_bytes: int = 1024 * 1024
     num_consumer_fetchers: int = 1
@@ -305,7 +305,7 @@ class ConsumerOptions(_Options):
 
 
 class GroupOptions(_Options):
-    """What a group member has besides; times in milliseconds."""
+    """The further options of a group member; times in milliseconds."""
 
     rebalance_max_retries: int = 5
     rebalance_backoff_ms: int = 2000

@@ -142,7 +142,7 @@ class DeserializerError(KafkaException):
 
 
 class CorruptRecordError(MessageSetDecodeFailure):
-    """What the broker sent for ``offset`` of a partition cannot be read; ``reason`` says why.
+    """The broker's data for ``offset`` of a partition cannot be read; ``reason`` says why.
 
     All that came before it was delivered, and the position stays before it, see ``on_error``.
     """

@@ -29,7 +29,7 @@ class LogFields:
         self._generation = generation
 
     def __call__(self, tp: tuple[str, int] | None = None) -> Mapping[str, Any]:
-        """What is known of the member now and, where a line is about one partition, ``tp``: its topic and number."""
+        """Return the member's fields of this moment and, in a line about one partition ``tp``, its topic and number."""
         return self.of(self._generation, tp)
 
     def of(self, generation: Generation, tp: tuple[str, int] | None = None) -> Mapping[str, Any]:

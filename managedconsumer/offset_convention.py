@@ -34,7 +34,7 @@ def held_from_position(position: int | None) -> int:
 
 
 def target_of(value: Any, what: str) -> tuple[str, int]:
-    """What an entry of ``reset_offsets`` or of a callback's answer asks for.
+    """Read an entry of ``reset_offsets`` or of a callback's answer.
 
     ``("seek", next offset)``, or ``("lookup", -2, -1 or a timestamp in ms)``. Raises TypeError or ValueError that name
     ``what``.
@@ -63,7 +63,7 @@ def target_of(value: Any, what: str) -> tuple[str, int]:
 
 
 def next_offset_of(value: Any, what: str) -> OffsetAndMetadata:
-    """What an entry of ``commit_offsets`` asks for; raises TypeError or ValueError that name ``what``."""
+    """Read an entry of ``commit_offsets``; raises TypeError or ValueError that name ``what``."""
     if isinstance(value, OffsetAndMetadata):
         return value._replace(offset=next_offset_of(value.offset, what).offset)
     if isinstance(value, bool) or not isinstance(value, Integral):

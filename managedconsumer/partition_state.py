@@ -31,7 +31,7 @@ class FetchState(Enum):
     FETCHING = "fetching"
 
 
-#: What may follow what.  Nothing returns to INITIALIZING: only a new assignment starts there.
+#: The allowed moves. Nothing returns to INITIALIZING: only a new assignment starts there.
 TRANSITIONS: Mapping[FetchState, frozenset[FetchState]] = {
     FetchState.INITIALIZING: frozenset({FetchState.AWAITING_RESET, FetchState.FETCHING}),
     FetchState.AWAITING_RESET: frozenset({FetchState.AWAITING_RESET, FetchState.FETCHING}),
@@ -162,7 +162,7 @@ class TopicPartitionState:
             self.forget_finished()
 
     def forget_finished(self) -> None:
-        """What was handed out says nothing about the log that there is now: nothing of it is committed."""
+        """Forget the offsets that were handed out: they are of another log, and none of them is committed."""
         self._epochs = []
         self.finished_map = ""
         self._finished = None
@@ -230,7 +230,7 @@ class TopicPartitionState:
             del self._epochs[0]
 
     def forget_epochs_ahead(self) -> None:
-        """What was fetched beyond the position is dropped, and so is what is known of it."""
+        """Forget the messages that were fetched beyond the position, and their epochs."""
         if self._position is not None:
             self._epochs = [entry for entry in self._epochs if entry[0] < self._position]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Mapping
 
-# What does nothing before somebody iterates over it, and how it is called in the text.
+# Types that do nothing before they are iterated over, and their names in the text.
 _LAZY: Mapping[type, str] = {
     GeneratorType: "a generator, over which nobody iterates",
     AsyncGeneratorType: "an asynchronous generator, over which nobody iterates",
@@ -17,7 +17,7 @@ _LAZY: Mapping[type, str] = {
     filter: "a filter object, over which nobody iterates",
 }
 _AWAITABLE = "which nobody awaits"
-# What a code object says of generators, coroutines and asynchronous generators (``inspect.CO_GENERATOR`` and others).
+# The flags of generators, coroutines and asynchronous generators (``inspect.CO_GENERATOR`` and others).
 _NOT_PLAIN = 0x20 | 0x80 | 0x100 | 0x200
 
 

@@ -82,7 +82,7 @@ def without_secrets(url: str) -> str:
 
 
 def json(dumped: str) -> str:
-    """What ``json.dumps`` has made, whose control characters can only be inside of strings."""
+    """Escape control characters in a result of ``json.dumps``, where they can only be inside of strings."""
     return _IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", dumped)
 
 

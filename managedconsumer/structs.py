@@ -103,7 +103,7 @@ class TopicInfo(NamedTuple):
 
 
 class ClusterSnapshot(NamedTuple):
-    """What one metadata answer (merged with earlier ones) says; immutable, so it is passed between threads freely."""
+    """The cluster's metadata of one answer (merged with earlier ones); immutable, so threads share it freely."""
 
     brokers: Mapping[int, BrokerInfo] = MappingProxyType({})
     topics: Mapping[str, TopicInfo] = MappingProxyType({})

@@ -1,4 +1,4 @@
-"""What a consumer is subscribed to, what it is assigned, and where it is in each partition.
+"""A consumer's subscription, its assignment, and its position in each partition.
 
 The public surface is that of kafka-python's ``SubscriptionState`` and ``TopicPartitionState``.
 The differences, and why:
@@ -324,7 +324,7 @@ class SubscriptionState:
         }
 
     def committable_offsets(self, metadata: str = "") -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a background commit may commit: ``finished`` where it is not what is committed already."""
+        """Return the offsets that a background commit may commit: ``finished`` where it is not committed already."""
         return {
             tp: OffsetAndMetadata(state.finished, metadata, state.epoch_before(state.finished))
             for tp, state in self.assignment.items()

@@ -12,7 +12,7 @@ from managedconsumer.config import GroupProtocol, Isolation, OffsetReset
 
 
 class NewReaderOptions(TypedDict, total=False):
-    """What a consumer takes that pykafka's did not, as far as both kinds have it."""
+    """The options of both kinds of consumers that pykafka's did not have."""
 
     isolation_level: Isolation
     client_rack: str | None
@@ -21,7 +21,7 @@ class NewReaderOptions(TypedDict, total=False):
 
 
 class NewSimpleOptions(NewReaderOptions, total=False):
-    """What :class:`~managedconsumer.SimpleConsumer` takes that pykafka's did not."""
+    """The options of :class:`~managedconsumer.SimpleConsumer` that pykafka's did not have."""
 
     use_rdkafka: bool
 
@@ -69,7 +69,7 @@ class _MemberOptions(TypedDict, total=False):
 
 
 class NewMemberOptions(NewReaderOptions, _MemberOptions, total=False):
-    """What :class:`~managedconsumer.BalancedConsumer` takes that pykafka's did not."""
+    """The options of :class:`~managedconsumer.BalancedConsumer` that pykafka's did not have."""
 
     use_greenlets: bool | None
 
@@ -85,7 +85,7 @@ class ManagedConsumerOptions(_SharedOptions, _MemberOptions, total=False):
 
 
 class ZooKeeperOptions(TypedDict, total=False):
-    """What pykafka's BalancedConsumer took for ZooKeeper, and is ignored."""
+    """The options of pykafka's BalancedConsumer for ZooKeeper, which are ignored."""
 
     zookeeper_connection_timeout_ms: int
     zookeeper_connect: Any

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Iterable, Iterator, Mapping, Ty
 _T = TypeVar("_T", bound=tuple[Any, ...])
 
 _make = tuple.__new__
-#: What ``_replace`` of the standard library raises for an unknown name; it changed in Python 3.13.
+#: The error of the standard library's ``_replace`` for an unknown name; it changed in Python 3.13.
 _NO_SUCH_FIELD = TypeError if sys.version_info >= (3, 13) else ValueError
 #: ``__new__`` of a class with so many fields; the names of the arguments are exchanged.
 _NEW = (

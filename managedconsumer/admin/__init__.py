@@ -1,1 +1,1 @@
-"""What people ask of a cluster who do not consume: groups and their lag, topics, one message, other offsets."""
+"""Questions about a cluster without consuming: groups and their lag, topics, single messages, other offsets."""

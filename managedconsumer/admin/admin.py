@@ -1,4 +1,4 @@
-"""What the commands ask, and ``KafkaClient`` offers: groups, their members and lag, topics, and other offsets."""
+"""The questions behind the commands and ``KafkaClient``: groups, their members and lag, topics, other offsets."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Admin:
         return {name: classic[name] if isinstance(answer, unknown) else answer for name, answer in answers.items()}
 
     def committed(self, names: Iterable[str]) -> dict[str, Offsets]:
-        """What the groups have committed; raises the first group's error."""
+        """Return the groups' committed offsets; raises the first group's error."""
         found: dict[str, Any] = self._asking.groups(
             names,
             schemas.OFFSET_FETCH,

@@ -22,7 +22,7 @@ _LIMITS = RangeLimits(partition_max_bytes=16 * 1024, max_wait_ms=100, patience=5
 _PATIENCE = 30.0
 #: How many partitions one request names (what they send fits in one answer), and how many are read side by side.
 _PARTITIONS, _WORKERS = 400, 8
-#: How many messages are looked at before it is looked whether they were enough.
+#: Messages that are read per round, before the stop condition is checked.
 _LOT = 16
 
 #: An offset in a partition.

@@ -41,7 +41,7 @@ class Asking:
     def groups(
         self, names: Iterable[str], api: schemas.Api, body: Body, read: Read, *, batched_from: int = 0, up_to: int = 99
     ) -> Answers[Any]:
-        """What the groups' coordinators answer; a group that cannot be asked has its last error.
+        """Ask the groups' coordinators; a group that cannot be asked has its last error.
 
         ``batched_from``: the version of ``api`` from which one request may name several groups; ``up_to``: the highest
         that is used. Coordinators that move or load are asked again until the patience is over.

@@ -15,7 +15,7 @@ from managedconsumer.wire import records
 
 
 def installation() -> Iterator[Finding]:
-    """What is installed here."""
+    """Report the installed versions."""
     if records.__impl__ == "cython":
         yield ok("this program", "the accelerator is built")
     else:

@@ -1,4 +1,4 @@
-"""What the doctor says of one thing that it looked at. Pure."""
+"""The doctor's report about one thing that it checked. Pure."""
 
 from __future__ import annotations
 

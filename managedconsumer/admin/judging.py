@@ -1,4 +1,4 @@
-"""What the answers of brokers mean for somebody who wants to consume. Pure."""
+"""Judge the answers of brokers for a user who wants to consume. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from managedconsumer.admin.values import GroupLag, TopicDescription
 from managedconsumer.wire.protocol import schemas, versions
 from managedconsumer.wire.protocol.api import Api
 
-#: What every consumer needs, and what is there from some release on: what it is good for.
+#: The APIs that every consumer needs, and those of later releases with their use.
 _BASIC = (schemas.METADATA, schemas.FETCH, schemas.LIST_OFFSETS, schemas.FIND_COORDINATOR)
 _GROUP = (schemas.JOIN_GROUP, schemas.SYNC_GROUP, schemas.HEARTBEAT, schemas.OFFSET_COMMIT, schemas.OFFSET_FETCH)
 _EXTRA: tuple[tuple[Api, int, str], ...] = (
@@ -23,7 +23,7 @@ _SKEW = 5.0
 
 
 def protocol(address: str, ranges: versions.Ranges) -> Iterator[Finding]:
-    """What one broker and this client can say to each other."""
+    """Report which protocol versions one broker and this client have in common."""
     missing = [api.name for api in (*_BASIC, *_GROUP) if not versions.supports(api, ranges)]
     if missing:
         yield wrong(

@@ -47,7 +47,7 @@ def parse_time(text: str, now: float) -> int:
 
 
 def parse_moment(given: object, now: float) -> Moment:
-    """What ``given`` says; ``now`` is the wall clock in seconds.
+    """Parse the time ``given``; ``now`` is the wall clock in seconds.
 
     A datetime without a zone counts as UTC. Raises ConfigurationError for what is not understood, or is negative.
     """

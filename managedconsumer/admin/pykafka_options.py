@@ -1,4 +1,4 @@
-"""What the arguments of pykafka's clients and consumers mean here, found in the calls of a program. Pure."""
+"""Find the arguments of pykafka's clients and consumers in a program, and say what they mean here. Pure."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def given(call: ast.Call, name: str) -> Given:
 
 
 def about_client(call: ast.Call) -> Iterator[Said]:
-    """What ``KafkaClient(...)`` means here."""
+    """Say what the arguments of ``KafkaClient(...)`` mean here."""
     values = given(call, "KafkaClient").values
     yield from _texts(values)
     if "zookeeper_hosts" in values and "hosts" not in values:
@@ -111,7 +111,7 @@ def about_client(call: ast.Call) -> Iterator[Said]:
 
 
 def about_consumer(call: ast.Call, name: str, *, commits: bool) -> Iterator[Said]:
-    """What the call of ``name`` means here. ``commits``: its program calls ``commit_offsets()`` somewhere."""
+    """Say what the arguments of the call of ``name`` mean here. ``commits``: its program calls ``commit_offsets()``."""
     found = given(call, name)
     values = found.values
     yield from _texts(values)

@@ -34,7 +34,7 @@ MODULES = {
     "pykafka.simpleconsumer": "managedconsumer",
     "pykafka.topic": "managedconsumer",
 }
-#: What ``managedconsumer`` itself has of pykafka's names.
+#: The names of pykafka's that ``managedconsumer`` itself has.
 NAMES = (
     "BalancedConsumer",
     "Broker",

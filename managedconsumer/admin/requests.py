@@ -46,7 +46,7 @@ def find_body(names: list[str]) -> dict[str, Any]:
 
 
 def read_find(answer: Mapping[str, Any], names: list[str]) -> dict[str, BrokerInfo | err.KafkaException]:
-    """Who coordinates each group, or why nobody does. An old broker's answer is about the first name only."""
+    """Return each group's coordinator, or the error. An old broker's answer is about the first name only."""
     entries = answer.get("coordinators") or [{**answer, "key": names[0]}]
     found: dict[str, BrokerInfo | err.KafkaException] = {}
     for entry in entries:

@@ -1,4 +1,4 @@
-"""What the questions of :mod:`managedconsumer.admin` are answered with. Pure."""
+"""The values that :mod:`managedconsumer.admin` returns. Pure."""
 
 from __future__ import annotations
 

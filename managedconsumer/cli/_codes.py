@@ -1,4 +1,4 @@
-"""What the commands exit with."""
+"""The exit codes of the commands."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ NO: Final = 1
 USAGE: Final = 2
 #: Kafka cannot be reached, or does not answer.
 UNREACHABLE: Final = 3
-#: What a shell expects after Ctrl-C.
+#: The exit code that a shell expects after Ctrl-C.
 INTERRUPTED: Final = 130

@@ -70,7 +70,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def connected(bootstrap: str | None, config: Path | None) -> Iterator[tuple[Admin, Cluster]]:
-    """What to ask, connected; raises NoBrokersAvailableError with what was tried."""
+    """Yield an admin and its cluster, connected; raises NoBrokersAvailableError with the addresses that were tried."""
     with prepared(bootstrap, config) as (admin, cluster):
         cluster.refresh(())
         yield admin, cluster
@@ -78,7 +78,7 @@ def connected(bootstrap: str | None, config: Path | None) -> Iterator[tuple[Admi
 
 @contextlib.contextmanager
 def prepared(bootstrap: str | None, config: Path | None) -> Iterator[tuple[Admin, Cluster]]:
-    """What to ask, not connected yet; closed at the end."""
+    """Yield an admin and its cluster, not connected yet; both are closed at the end."""
     given = read_properties(config) if config is not None else {}
     settings = ConnectionSettings(
         client_id=given.get("client.id", "managedconsumer-cli"),

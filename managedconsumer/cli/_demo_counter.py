@@ -31,7 +31,7 @@ def tally_to_json(tally: Tally) -> dict[str, dict[str, int]]:
 
 
 def tally_from_json(nested: dict[str, dict[str, int]]) -> Tally:
-    """What :func:`tally_to_json` made."""
+    """Read the result of :func:`tally_to_json`."""
     tally: Counter[Any] = Counter()
     for window, users in nested.items():
         for name, count in users.items():
@@ -41,7 +41,7 @@ def tally_from_json(nested: dict[str, dict[str, int]]) -> Tally:
 
 
 class Saved:
-    """What the counter knows: its counts, and up to which offsets they reach. One file, replaced in one step."""
+    """The counter's state: its counts, and the offsets that they reach. One file, replaced in one step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -91,7 +91,7 @@ class Query:
 
 
 def _short(problem: str) -> str:
-    """What a user needs of Spark's long texts: where it happened and what was wrong, not the way there."""
+    """Shorten one of Spark's long error texts to the place and the error."""
     lines = [line.strip() for line in problem.split("=== Streaming Query ===")[0].splitlines()]
     named = [line for line in lines if _ERROR.match(line)]
     return named[-1] if named else lines[0]

@@ -36,7 +36,7 @@ _OURS = ("data", "counts", "_claims", "_checkpoint", "plain.json", "demo.json")
 
 
 def _log_to(path: Path) -> None:
-    """What the consumer, and py4j about a query that is stopped, have to say: of use when something went wrong."""
+    """Write the logs of the consumer, and those of py4j when a query is stopped, to a file: they explain errors."""
     handler = LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for name, level in (("managedconsumer", logging.INFO), ("py4j", logging.WARNING), ("pyspark", logging.WARNING)):
@@ -48,7 +48,7 @@ def _log_to(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the user asked for."""
+    """The user's choices."""
 
     bootstrap: str | None = None
     topic: str | None = None

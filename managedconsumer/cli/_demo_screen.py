@@ -1,4 +1,4 @@
-"""What the demo shows: a progress bar and a table that are redrawn in a terminal, plain lines everywhere else."""
+"""The demo's display: a progress bar and a table that are redrawn in a terminal, plain lines everywhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went wrong in the demo, in one line that says what to do; the whole story is in its logs."""
+"""Explain an error of the demo in one line with the remedy; the details are in its logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all commands have in common: how they are found, and what becomes of errors."""
+"""The common part of all commands: how they are found, and how errors are shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from managedconsumer.cli import _show
 from managedconsumer.cli._codes import INTERRUPTED, NO, UNREACHABLE, USAGE
 from managedconsumer.testing import DevBrokerError
 
-#: What says that Kafka cannot be reached, or does not answer.
+#: Errors that say that Kafka cannot be reached, or does not answer.
 _UNREACHABLE = (err.NoBrokersAvailableError, err.RequestTimedOut, err.SocketDisconnectedError)
 
 

@@ -161,7 +161,7 @@ def stop(kafka_version: str | None, brokers: int | None) -> None:
 @_which
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def status(kafka_version: str | None, brokers: int | None, as_json: bool) -> int:
-    """What is running, where, and where its log is; exits with 3 when nothing runs."""
+    """Show which broker runs, where, and where its log is; exits with 3 when none runs."""
     found = instances(kafka_version, brokers)
     states = [instance.state() for instance in found]
     if as_json:

@@ -60,7 +60,7 @@ def _print(found: GroupLag) -> None:
 
 
 def changes(before: GroupLag, now: GroupLag) -> list[str]:
-    """What is different, a line each."""
+    """Return the differences, a line each."""
     lines = []
     old = {each.member_id: each for each in before.group.members}
     new = {each.member_id: each for each in now.group.members}

@@ -1,4 +1,4 @@
-"""What users pass as cluster, topic and partition: pykafka's objects, ours, or plain values, as the core's own.
+"""Accept a user's cluster, topic and partition: pykafka's objects, ours, or plain values.
 
 pykafka's classes are recognised by their attributes: it is never imported here.
 """
@@ -27,7 +27,7 @@ _LONGEST_CONNECT_MS = 10_000
 
 
 class TopicChoice(NamedTuple):
-    """What to consume: ``names``, or all that match ``pattern``; ``single``: one topic, named as pykafka does it."""
+    """The topics to consume: ``names``, or all that match ``pattern``; ``single``: one topic, as in pykafka."""
 
     names: list[str]
     pattern: re.Pattern[str] | None

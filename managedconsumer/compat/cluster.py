@@ -177,7 +177,7 @@ class Cluster(View):
         return info
 
     def _catch_up(self) -> None:
-        """What is asked for next is merged into the newest metadata."""
+        """Merge the next answer into the newest metadata."""
         self._asking.snapshot = self.snapshot
 
     def update_topic(self, name: str) -> None:

@@ -20,7 +20,7 @@ _CLASSIC = ("", "classic")
 
 
 class MemberMetadata(NamedTuple):
-    """What a member asked for."""
+    """A member's subscription."""
 
     version: int
     topic_names: list[bytes]
@@ -28,7 +28,7 @@ class MemberMetadata(NamedTuple):
 
 
 class MemberAssignment(NamedTuple):
-    """What a member was given: ``partition_assignment`` is ``[(topic, [number, ...]), ...]``."""
+    """A member's assignment: ``partition_assignment`` is ``[(topic, [number, ...]), ...]``."""
 
     version: int
     partition_assignment: list[tuple[bytes, list[int]]]

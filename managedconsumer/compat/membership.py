@@ -159,7 +159,7 @@ def _number_of(item: Any) -> Any:
 
 
 def accept_assignors(membership_protocol: Any) -> list[Assignor]:
-    """What the group is offered, best first: at least one assignor, no two of the same name.
+    """Return the assignors to offer to the group, best first: at least one, no two of the same name.
 
     Takes a membership protocol (pykafka's tuple or ours), the name of an assignor, an assignor or its class, or a list
     of these; None means ``range``.  Raises TypeError or ConfigurationError.

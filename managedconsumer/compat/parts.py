@@ -95,7 +95,7 @@ class Broker:
 
 
 class LookedUpIn(Protocol):
-    """What topics and partitions are looked up in (:class:`managedconsumer.compat.view.View`)."""
+    """The place where topics and partitions are looked up (:class:`managedconsumer.compat.view.View`)."""
 
     @property
     def snapshot(self) -> ClusterSnapshot:

@@ -12,7 +12,7 @@ _PATIENCE = 30.0
 
 
 class OwnedPartition:
-    """What pykafka's ``consumer._partitions`` holds for each partition. Thread-safe; its values are always today's."""
+    """An entry of pykafka's ``consumer._partitions``. Thread-safe; its values are always current."""
 
     def __init__(self, partition: Any, tp: TopicPartition, engine: Engine) -> None:
         #: The Partition object.
@@ -53,7 +53,7 @@ class OwnedPartition:
 
 
 class Owned(Protocol):
-    """What of a consumer's session the names below need."""
+    """The part of a consumer's session that the names below need."""
 
     engine: Engine
     group: str | None

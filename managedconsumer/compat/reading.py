@@ -65,7 +65,7 @@ def read_arrow(
 
 
 class _Open:
-    """What is read, and the connections that it needs; they are closed at the end, or when it is forgotten."""
+    """A running read with its connections; they are closed at the end, or when it is garbage-collected."""
 
     def __init__(
         self, admin: Admin, cluster: Cluster, ranges: dict[TopicPartition, tuple[int, int]], limits: RangeLimits

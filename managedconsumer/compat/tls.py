@@ -1,4 +1,4 @@
-"""What users say about security, in pykafka's words or ours, as one ``runtime.net.security.Security``."""
+"""Accept a user's security options, in pykafka's words or ours, as one ``runtime.net.security.Security``."""
 
 from __future__ import annotations
 

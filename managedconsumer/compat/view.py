@@ -1,4 +1,4 @@
-"""What Topic and Partition objects look themselves up in: the newest metadata, and (in a Cluster) the brokers."""
+"""The place where Topic and Partition objects look themselves up: the newest metadata, in a Cluster the brokers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What both kinds of consumers are made of; the public classes are in the modules above."""
+"""The parts of both kinds of consumers; the public classes are in the modules above."""

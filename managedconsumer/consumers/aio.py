@@ -79,7 +79,7 @@ class AsyncReader:
         return message
 
     async def batch(self, limit: int, timeout: float | None, usable: Callable[..., list[Message]]) -> list[Message]:
-        """What is there for the calling task, up to ``limit`` messages; empty after ``timeout`` seconds without one.
+        """Return up to ``limit`` messages for the calling task; an empty list after ``timeout`` seconds without one.
 
         ``usable(messages, who)`` applies the deserializer, and gives those that are not skipped.
         """
@@ -92,7 +92,7 @@ class AsyncReader:
         return []
 
     async def _take(self, take: Callable[[int], T | None], who: int, timeout: float | None) -> T | None:
-        """What ``take(who)`` gives as soon as there is something; None after ``timeout`` seconds."""
+        """Return the first result of ``take(who)`` that is not None; None after ``timeout`` seconds."""
         import asyncio
 
         engine, loop = self._engine, asyncio.get_running_loop()

@@ -19,7 +19,7 @@ from managedconsumer.consumers.group_coordinator import BaseCoordinator
 from managedconsumer.coordinator import handover
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from managedconsumer.coordinator.committing import Committing, Patience, Wanted, failure
+from managedconsumer.coordinator.committing import Committing, IntervalErrors, Patience, Wanted, failure
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.coordinator.protocol import ConsumerProtocol
@@ -80,6 +80,7 @@ class ConsumerCoordinator(BaseCoordinator):
         self._turn = self.handler.RLock()
         self._queue: Any = self.handler.Queue()
         self._committing: Any = None
+        self._interval_errors = IntervalErrors()
         self._auto_commit_task: AutoCommitTask | None = None
         if self.config["enable_auto_commit"]:
             self._auto_commit_task = AutoCommitTask(self, self.config["auto_commit_interval_ms"] / 1000.0)
@@ -223,7 +224,7 @@ class ConsumerCoordinator(BaseCoordinator):
     # -- committed offsets ----------------------------------------------------------------------------
 
     def fetch_committed_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed, without the partitions for which that is nothing. Retries what may heal."""
+        """Return the group's committed offsets, without partitions that have none. Retries transient errors."""
         found = self._offsets.committed(list(partitions), _FOR_EVER)
         return {
             tp: OffsetAndMetadata(entry.offset, entry.metadata, entry.leader_epoch)
@@ -329,11 +330,16 @@ class ConsumerCoordinator(BaseCoordinator):
                 offsets, generation = self._subscription.committable_offsets(), self._identity()
             if not offsets:
                 return
+            problem: err.KafkaException | None = None
             try:
                 self._commit(offsets, generation, _LAST_COMMIT)
             except err.KafkaException as error:
+                problem = error
+            repeated = self._interval_errors.repeats(why, problem)
+            if problem is not None:
+                level = logging.DEBUG if repeated else logging.WARNING
                 text = "group %s: auto-commit (%s) did not happen: %s"
-                log.warning(text, self.group_id, why, error, extra=self._log.fields())
+                log.log(level, text, self.group_id, why, problem, extra=self._log.fields())
 
     def close(self, autocommit: bool = True, timeout: float = 5.0) -> None:  # type: ignore[override]
         """Commit what is finished (unless ``autocommit`` is False), give everything up, leave the group. Idempotent.
@@ -367,7 +373,7 @@ class ConsumerCoordinator(BaseCoordinator):
 
 
 class _Holder:
-    """What a hand-over asks about its coordinator, which it does not keep alive."""
+    """The view of its coordinator that a hand-over needs; it does not keep the coordinator alive."""
 
     def __init__(self, subscription: Any, lock: Any, client: Any, member: weakref.WeakMethod[Any]) -> None:
         self._subscription, self._lock, self._client = subscription, lock, client

@@ -1,4 +1,4 @@
-"""What the coordinators tell of themselves. Pure: the registry (``managedconsumer.observe.metrics``) is given."""
+"""The metrics of the coordinators. Pure: the registry (``managedconsumer.observe.metrics``) is given."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import weakref
 from typing import Any, Callable
 
 from managedconsumer import errors as err
+from managedconsumer.coordinator.committing import INTERVAL
 
 
 def commit_forever(commit: weakref.WeakMethod[Callable[[Any, Any], None]], queue: Any) -> None:
@@ -68,5 +69,5 @@ class AutoCommitTask:
             coordinator = self._coordinator()
             if coordinator is None:
                 return
-            coordinator.commit_finished("interval")
+            coordinator.commit_finished(INTERVAL)
             del coordinator

@@ -78,7 +78,7 @@ class BaseCoordinator(ABC):
         self._log = GroupLog(history, Troubles(f"group {self.group_id}", LogFields(self.group_id)))
         self._made: GroupMember | None = None
         self._problem: Exception | None = None
-        # What the methods below are called for: it says more than kafka-python's arguments do.
+        # The event for which the methods below are called: it has more than kafka-python's arguments.
         self._event: Any = None
         self.heartbeat_task = HeartbeatTask(self)
 
@@ -112,7 +112,7 @@ class BaseCoordinator(ABC):
         """The group has expelled us: what we held may be somebody else's already."""
 
     def _answer(self, event: ev.Event) -> Any:
-        """What the method for ``event`` returns; what it raises surfaces when the rebalance is through."""
+        """Call the method for ``event`` and return its result; its exception is raised when the rebalance is over."""
         self._event = event
         try:
             return self._call(event)
@@ -182,7 +182,7 @@ class BaseCoordinator(ABC):
         return self._link.broker is None
 
     def coordinator_dead(self, error: Any) -> None:
-        """Forget the coordinator: it is looked up again before the next request."""
+        """Forget the coordinator; the next request looks it up again."""
         self._link.lost(str(error))
 
     def ensure_coordinator_known(self) -> None:
@@ -325,7 +325,7 @@ def _offers(me: weakref.ref[BaseCoordinator]) -> list[tuple[str, bytes]]:
 
 
 class _Owner:
-    """What the membership calls in a rebalance: hands it to the coordinator, whose ``answer`` calls its methods."""
+    """The owner that a membership calls in a rebalance: it calls the coordinator's methods through ``answer``."""
 
     def __init__(
         self,

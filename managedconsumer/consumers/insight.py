@@ -1,4 +1,4 @@
-"""What a consumer shows of itself: progress as a table, what is wrong in sentences, and a notebook's view of both."""
+"""Reports about a consumer: progress as a table, health in sentences, and a notebook's view of both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from managedconsumer.fetch.progress import PartitionProgress
 
 
 class ProgressTable(dict[Any, PartitionProgress]):
-    """What ``progress()`` gives: a dict, which a notebook shows as a table."""
+    """The result of ``progress()``: a dict, which a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
         names = ("partition", *PartitionProgress._fields)
@@ -17,7 +17,7 @@ class ProgressTable(dict[Any, PartitionProgress]):
 
 
 class Health(dict[str, Any]):
-    """What ``health()`` gives: a dict of plain values, which a notebook shows as a table."""
+    """The result of ``health()``: a dict of plain values, which a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
         return _table(("", ""), [(name, _text(value)) for name, value in self.items()])

@@ -272,7 +272,7 @@ def wait_for_first_assignment(current: Callable[[], GroupLife | None], engine: E
         while (life := current()) is not None and not (life.owner.assignments or engine.tasks_waiting):
             if engine.error is not None:
                 raise engine.error
-            if engine.ending:  # a signal: whoever consumes gets nothing, and stops
+            if engine.ending:  # a signal: consuming threads get nothing, and stop
                 return
             if engine.closing or engine.stopping or engine.stop_wanted:
                 raise err.ConsumerStoppedException("the consumer was stopped while it was starting")

@@ -30,7 +30,7 @@ SERVER_ASSIGNORS = ("uniform", "range")
 
 
 class AssignorChoice(NamedTuple):
-    """What ``membership_protocol`` chose."""
+    """The choice of ``membership_protocol``."""
 
     #: The classic assignors.
     classic: list[Any]
@@ -125,7 +125,7 @@ def _topic_regex(engine: Engine) -> str | None:
 
 
 def error_handlers(member: GroupMember | None, link: CoordinatorLink | None) -> dict[int, Callable[[], None]]:
-    """What to do on each error code of the group APIs (pykafka's table of handlers)."""
+    """Return the handler of each error code of the group APIs (pykafka's table of handlers)."""
 
     def rejoin(code: int) -> Callable[[], None]:
         return lambda: None if member is None else member.request_rejoin(str(error_for_code(code)))

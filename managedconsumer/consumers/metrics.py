@@ -1,4 +1,4 @@
-"""What a managed consumer tells a registry of metrics: heartbeats, rebalances, commits, partitions, queue and lag.
+"""The metrics of a managed consumer: heartbeats, rebalances, commits, partitions, queue and lag.
 
 Everything is read when the registry is asked, or counted where a request takes far longer than the counting: nothing
 is done for each message. The registry holds the consumer weakly and keeps nothing of one that was stopped or collected.

@@ -1,4 +1,4 @@
-"""What both consumers offer besides messages: offsets in pykafka's and in Kafka's convention, commits, health."""
+"""The methods of both consumers besides messages: offsets in pykafka's and in Kafka's convention, commits, health."""
 
 from __future__ import annotations
 
@@ -348,7 +348,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         return self._session.accept(key)
 
     def group_partitions(self) -> int:
-        """How many partitions the topics have, whoever reads them, as of the last metadata."""
+        """How many partitions the topics have in all, as of the last metadata."""
         session = self._session
         return sum(len(session.cluster.snapshot.partitions_for_topic(name) or ()) for name in session.topic_names())
 
@@ -358,7 +358,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         return self._session.engine.handler
 
     def health(self, *, stuck_after_s: float = STUCK_AFTER_S, dead_after_s: float = DEAD_AFTER_S) -> Health:
-        """What an operator wants to know, as plain values; never blocks on a broker.
+        """Return the state of the consumer for an operator, as plain values; never blocks on a broker.
 
         ``live``: the workers run, the member hears of its coordinator, and no partition has stood still with lag for
         longer than ``dead_after_s`` seconds (at its default: nor longer than a larger ``stuck_after_s``). ``ready``: it
@@ -370,7 +370,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         ``implementation`` is ``"cython"`` (the accelerator) or ``"python"`` (its slower twin).
         """
         session, engine = self._session, self._session.engine
-        if dead_after_s == DEAD_AFTER_S:  # whoever lets a partition stand for an hour does not want to die before
+        if dead_after_s == DEAD_AFTER_S:  # not dead before a stuck partition may be reported
             dead_after_s = max(dead_after_s, stuck_after_s)
         ill, unready = self._reasons(stuck_after_s, dead_after_s)
         with engine.lock:

@@ -1,7 +1,7 @@
-"""Who holds the partitions of a managed consumer: carries out the steps of a hand-over with the engine.
+"""The holder of a managed consumer's partitions: carries out the steps of a hand-over with the engine.
 
-:class:`managedconsumer.coordinator.handover.HandOver` decides what is given up, in which order, and who is told of it.
-Retained partitions keep their buffer and position.
+:class:`managedconsumer.coordinator.handover.HandOver` decides which partitions are given up, in which
+order, and which listeners are called. Retained partitions keep their buffer and position.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class GroupOwner:
         rules = Rules(keeps=True, commits_after_callback=listener.listens)
         self._hand_over = HandOver(self._engine.group_id or "", negotiation, self, rules)
         self._log = GroupLog(self._engine.history, self._engine.troubles)
-        #: What was held before a hand-over, for the post_rebalance_callback: offsets last consumed.
+        #: The partitions before a hand-over, for the post_rebalance_callback: offsets last consumed.
         self._old: dict[Any, int] = {}
         self.assignments = 0
         #: True while a stop lets a rebalance end.
@@ -131,7 +131,7 @@ class GroupOwner:
     # -- what the hand-over asks ------------------------------------------------------------------------
 
     def held(self) -> list[TopicPartition]:
-        """What is assigned at present."""
+        """Return the present assignment."""
         return self._session.assigned()
 
     def current(self, generation: Generation) -> bool:
@@ -213,7 +213,7 @@ class GroupOwner:
         Without anybody to run it in time the member gives its place up.
         """
         generation = step.generation
-        if generation is None:  # what was lost is told as long as the consumer lives
+        if generation is None:  # the listener hears of lost partitions as long as the consumer lives
             return self._listener.call(step.method, step.partitions, lambda: True, step.begin, for_ever=True)
         told = False
         try:

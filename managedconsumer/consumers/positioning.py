@@ -29,7 +29,7 @@ class Positioning:
 
     @property
     def default_reset(self) -> int:
-        """What ``auto_offset_reset`` stands for, as an ``OffsetType``; EARLIEST where it is "none"."""
+        """Return ``auto_offset_reset`` as an ``OffsetType``; EARLIEST where it is "none"."""
         return OffsetType.LATEST if self._engine.options.auto_offset_reset == "latest" else OffsetType.EARLIEST
 
     def find(

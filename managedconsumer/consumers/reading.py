@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 # How often a consume() that was given an event to watch looks at it (seconds).
 _EVENT_SLICE = 0.02
 _EXITS = (KeyboardInterrupt, SystemExit)
-# What an on_error function may return.
+# The results that an on_error function may have.
 _DECISIONS = ("raise", "skip")
 
 
@@ -100,7 +100,7 @@ class ReadingAPI(LifeAPI, FastPath):
                 raise
 
     def consume_batch(self, max_messages: int = 500, timeout_ms: int = 1000) -> list[Message]:
-        """What is there, up to ``max_messages``, as soon as there is one; empty after ``timeout_ms`` (-1: never).
+        """Return up to ``max_messages`` as soon as there is one; an empty list after ``timeout_ms`` (-1: never).
 
         All of the batch is in hand until the next call.
         """
@@ -125,7 +125,7 @@ class ReadingAPI(LifeAPI, FastPath):
                 return messages
 
     def consume_arrow(self, timeout_ms: int = 1000, columns: Sequence[str] | None = None) -> Any:
-        """What is there of one partition as a ``pyarrow.RecordBatch``; None after ``timeout_ms`` (-1: wait for ever).
+        """Return messages of one partition as a ``pyarrow.RecordBatch``; None after ``timeout_ms`` (-1: wait for ever).
 
         Columns and types are those of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
         timestampType and headers, or those named in ``columns``. The whole batch is in hand until the next call. The
@@ -203,7 +203,7 @@ class ReadingAPI(LifeAPI, FastPath):
             raise
 
     def _deserialize_all(self, messages: list[Message], who: int | None = None) -> list[Message]:
-        """What comes before the first that cannot be used; raises where that is nothing.
+        """Deserialize the messages before the first that cannot be used; raise its error if it is the first.
 
         ``who`` has them in hand (None: the calling thread).
         """
@@ -233,7 +233,7 @@ class ReadingAPI(LifeAPI, FastPath):
         self._session.engine.skip_corrupt(TopicPartition(error.topic, error.partition), error.offset)
 
     def _decide(self, error: Exception, message: Message | None) -> str:
-        """What to do about a message that cannot be read: "raise" or "skip"."""
+        """Decide about a message that cannot be read: "raise" or "skip"."""
         policy = self._session.options.on_error
         if message is not None:  # a deserializer that can never work is no reason to skip all messages
             try:

@@ -44,7 +44,7 @@ def _times(grace_ms: Any, commit_ms: Any) -> _Times:
 
 
 class _Parts(NamedTuple):
-    """What a run needs of its consumer."""
+    """The parts of a consumer that a run needs."""
 
     session: Session
     end_soon: Callable[[], None]

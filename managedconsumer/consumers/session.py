@@ -26,7 +26,7 @@ from managedconsumer.subscription_state import PartitionNotAssignedError
 
 log = logging.getLogger(__name__)
 
-# What stop() grants each worker to end, and the last commit to get through (seconds).
+# How long (seconds) stop() waits for each worker to end, and for the last commit.
 _STOP_TIMEOUT = 5.0
 # How long (seconds) start() waits for the leaders of a topic that is just being created.
 _CREATION_PATIENCE = 3.0
@@ -85,7 +85,7 @@ class Session:
                 begin()
             except BaseException as error:
                 if self.engine.ending and isinstance(error, (err.ConsumerStoppedException, *PASSING)):
-                    return  # a signal: whoever consumes gets nothing, and stops
+                    return  # a signal: consuming threads get nothing, and stop
                 wanted = self.engine.stop_timeout if self.engine.stop_wanted else None
                 undo(_STOP_TIMEOUT if wanted is None else wanted)
                 if self.engine.stop_wanted and isinstance(error, PASSING):
@@ -210,7 +210,7 @@ class Session:
         return str(tp.partition) if self.choice.single else f"{tp.topic}-{tp.partition}"
 
     def accept(self, partition: Any) -> TopicPartition:
-        """What the user means by ``partition``. Raises TypeError, or KafkaException for one of another topic."""
+        """Return the partition that the user means. Raises TypeError, or KafkaException for one of another topic."""
         return accept_partition(partition, self.choice.names)
 
     def assigned(self) -> list[TopicPartition]:

@@ -39,7 +39,7 @@ def stop_on_signals(*consumers: Ending) -> Iterator[None]:
 
     A start may take long (after ``kill -9`` the group waits for the dead member's session). So that a signal ends that,
     too, make the consumer with ``auto_start=False`` and start it inside: ``with stop_on_signals(consumer), consumer:``.
-    Then ``start()`` returns soon after a signal, and whoever consumes gets nothing.
+    Then ``start()`` returns soon after a signal, and consuming threads get nothing.
 
     The second signal, and every signal after the block, does what it did before the block. Raises IllegalStateError
     outside of the main thread, the only one to which Python delivers signals.

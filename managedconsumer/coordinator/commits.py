@@ -14,7 +14,7 @@ TOPIC_ID_VERSION = 10
 
 
 class Verdict(Enum):
-    """What an error code of OffsetCommit or OffsetFetch means for the caller; later members are worse."""
+    """The consequence of an error code of OffsetCommit or OffsetFetch; later members of this enum are worse."""
 
     DONE = "done"
     RETRY = "retry"
@@ -50,7 +50,7 @@ _VERDICTS: Mapping[type[err.KafkaException], Verdict] = {
 
 
 def classify(error: err.KafkaException) -> Verdict:
-    """What an error means: a code of OffsetCommit or OffsetFetch, or what happened to the request on its way."""
+    """Return the consequence of an error: a code of OffsetCommit or OffsetFetch, or a failed request."""
     if isinstance(error, err.FATAL_LOCAL_ERRORS):
         return Verdict.FATAL
     found = _VERDICTS.get(type(error))
@@ -131,7 +131,7 @@ def fetch_body(group_id: str, partitions: Iterable[TopicPartition], require_stab
 
 
 class CommittedOffset(NamedTuple):
-    """What the group has committed for a partition: ``offset`` -1 when nothing, ``error_code`` 0 when all is well."""
+    """The group's committed offset of a partition: ``offset`` -1 if there is none, ``error_code`` 0 if all is well."""
 
     offset: int
     metadata: str

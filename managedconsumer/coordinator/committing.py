@@ -4,8 +4,8 @@ Every commit of this package is one of these with its own :class:`Patience`: ``c
 ones (at an interval, at a rebalance, at the stop), those of the Spark source and of its progress listener, and those of
 ``ConsumerCoordinator``. :meth:`managedconsumer.runtime.cluster.offsets.OffsetClient.carry_out` drives them.
 
-What is committed is looked up before each attempt, so an attempt never sends what a newer commit has overtaken, nor
-offsets of a partition that somebody else owns by then.
+Each attempt selects its offsets anew. So it never sends an offset that a newer commit has overtaken, nor one of a
+partition that another member owns by then.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def explicit_patience(retries: int, backoff_ms: int) -> Patience:
 
 
 class Wanted(NamedTuple):
-    """What a caller wants to commit at this moment, and in whose name.
+    """The offsets that a caller wants to commit at this moment, and in whose name.
 
     ``lost``: what it cannot commit any more, and why. ``hindrance``: why nothing may be committed at this moment; it is
     treated as if the coordinator had answered with it.
@@ -252,11 +252,28 @@ def _no_time() -> err.KafkaException:
 _ENDS = frozenset({Verdict.EXPELLED, Verdict.FATAL})
 
 
-# -- how it is told -------------------------------------------------------------------------------------------
+# -- errors and log lines -------------------------------------------------------------------------------------
+
+#: The reason of an automatic commit that is made again and again. (A rebalance, a stop and an exit commit once.)
+INTERVAL = "interval"
+
+
+class IntervalErrors:
+    """Tells a new error of commits at intervals from a repeated one, which deserves no second WARNING. Pure."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def repeats(self, why: str, error: BaseException | None) -> bool:
+        """Take note of a commit's end. True if it is at an interval and has the error of the one before."""
+        if why != INTERVAL:
+            return False
+        last, self._last = self._last, "" if error is None else str(error)
+        return last == self._last != ""
 
 
 def failure(group_id: str, offsets: Offsets, result: Result) -> err.KafkaException | None:
-    """What ``commit_offsets()`` raises for ``offsets`` (those of ``result``, or some of them); None: all committed.
+    """Return the error of ``commit_offsets()`` for ``offsets`` (some or all of ``result``); None: all are committed.
 
     A refusal that no retry and no rebalance explains is raised as the broker's typed error, everything else as
     CommitFailedError. Both texts say what was committed and what was not.

@@ -1,4 +1,4 @@
-"""What a membership machine asks its driver to send, and what it tells its driver to do.
+"""The requests and events of a membership machine.
 
 Requests go out, events come back: the machines of this package own no socket, thread or clock.
 """

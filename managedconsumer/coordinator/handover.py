@@ -33,7 +33,7 @@ _DESCRIPTIONS = 2
 
 
 class Rules(NamedTuple):
-    """What differs between the members that hand partitions over.
+    """The rules in which members that hand partitions over differ.
 
     ``keeps``: what an eager assignor takes back before a join stays, on hold, until the next share is known; it goes on
     where it was if the next generation follows directly. Otherwise it is dropped before the join.
@@ -64,8 +64,7 @@ class Commit(NamedTuple):
 class Tell(NamedTuple):
     """Call ``method`` of the listener; ``begin()`` right before, in the same thread: from then on it counts as told.
 
-    It is not begun when ``generation`` is over (None: it is told whatever becomes of it). Answer: False when it did not
-    run.
+    The call is not begun when ``generation`` is over (None: it is always made). Answer: False when it did not run.
     """
 
     method: str
@@ -148,10 +147,10 @@ def carry_out(steps: Steps[T], do: Callable[[Step], Any]) -> T:
 
 
 class Holder(Protocol):
-    """What a hand-over asks about its member. Answered at once, from what is known."""
+    """The view of its member that a hand-over needs. It answers at once, from memory."""
 
     def held(self) -> Partitions:
-        """What is assigned at present."""
+        """Return the present assignment."""
 
     def current(self, generation: Generation) -> bool:
         """False when ``generation`` is over, or the member goes."""

@@ -41,7 +41,7 @@ class Heartbeat:
             )
         self.interval: float = config["heartbeat_interval_ms"] / 1000.0
         self.timeout: float = config["session_timeout_ms"] / 1000.0
-        #: What it counts by (seconds).
+        #: The clock (seconds).
         self.clock: Callable[[], float] = config["clock"]
         now = self.clock()
         self.last_send = now - self.interval

@@ -1,4 +1,4 @@
-"""What happened to one membership, as values: the log, the tests and the pictures are made from the same events."""
+"""The events of one membership as values: the log, the tests and the pictures are made from them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class History:
         return event
 
     def events(self) -> list[GroupEvent]:
-        """What is kept, oldest first."""
+        """Return the recorded events, oldest first."""
         return list(self._events)  # one step of the interpreter: nobody adds in between
 
     def watch(self, watcher: Callable[[GroupEvent], None]) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""What the two membership machines share: state and its moves, events, failures, the end."""
+"""The common part of the two membership machines: states and moves, events, failures, the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Machine:
         self.state = _S.UNJOINED
         self.generation: Generation = NO_GENERATION
         self.heartbeat = heartbeat
-        #: What ended the membership, and why the last attempt failed.
+        #: The error that ended the membership, and that of the last failed attempt.
         self.error: BaseException | None = None
         self.last_error: BaseException | None = None
         #: How often a membership was lost.
@@ -112,7 +112,7 @@ class Machine:
         raise NotImplementedError
 
     def _final(self, error: BaseException) -> BaseException | None:
-        """What ends the membership after a request, or the coordinator's look-up, failed with ``error``; or None."""
+        """Return the error that ends the membership, if ``error`` (of a request or of the look-up) does; else None."""
         if isinstance(error, err.FATAL_LOCAL_ERRORS):
             return error
         return self._refusal(error.code) if isinstance(error, err.ProtocolClientError) else None

@@ -41,7 +41,7 @@ _JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_STATIC_EPOCH = 0, -1, -2
 
 
 class ConsumerGroupConfig(NamedTuple):
-    """What a KIP-848 member tells the coordinator; times in milliseconds."""
+    """The settings that a KIP-848 member sends to the coordinator; times in milliseconds."""
 
     group_id: str
     session_timeout_ms: int = 45000

@@ -1,4 +1,4 @@
-"""What a consumer puts into a join and makes of the answer: assignors, subscription blobs, the leader's decision."""
+"""A consumer's side of a join: assignors, subscription blobs, the leader's decision."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rebalance_protocol(assignors: Sequence[Any]) -> RebalanceProtocol:
 
 
 def assigned_in_group(described: Mapping[str, Any]) -> dict[str, set[int]]:
-    """What the members of a group have in all, from DescribeGroups.
+    """Return all partitions that the members of a group have, from DescribeGroups.
 
     Raises the ProtocolClientError that the answer has, and RebalanceInProgress unless the group is stable.
     """

@@ -273,7 +273,7 @@ class Offering(Protocol):
     """The part of an :class:`~managedconsumer.coordinator.assignors.abstract.Assignor` that a subscription needs."""
 
     def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
-        """What this member tells the leader."""
+        """Return the metadata that this member sends to the leader."""
 
 
 class ConsumerProtocol:
@@ -293,7 +293,7 @@ class ConsumerProtocol:
         generation_id: int = -1,
         rack_id: str | None = None,
     ) -> ConsumerProtocolMemberMetadata:
-        """What this member sends for ``assignor``: its own metadata, raised to version 3 with what the member knows.
+        """Return this member's metadata for ``assignor``: its own, raised to version 3 with the member's state.
 
         ``owned_partitions``: what the member still holds while it joins, so nothing under an eager assignor; None
         leaves it to the assignor's memory.  ``generation_id``: the generation those were assigned in.

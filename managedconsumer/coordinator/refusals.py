@@ -40,7 +40,7 @@ def has_no_place(error: BaseException) -> bool:
 
 
 class Asking(Protocol):
-    """What the member has told the coordinator about itself."""
+    """The settings that the member has sent to the coordinator."""
 
     @property
     def group_id(self) -> str:

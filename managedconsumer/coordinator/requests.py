@@ -20,7 +20,7 @@ _REASON_LENGTH = 255
 
 
 class MembershipConfig(NamedTuple):
-    """What a member tells the coordinator about itself; times in milliseconds.
+    """The settings that a member sends to the coordinator; times in milliseconds.
 
     ``static_leaves``: a static member that ends sends a LeaveGroup, too, instead of keeping its place for its return.
     """
@@ -70,7 +70,7 @@ _WHY_NO_ANSWER = {
     "makes that shorter. With a group_instance_id a process that is started again takes its own place at once",
     schemas.SYNC_GROUP.name: "the coordinator waits until the group's leader has shared the partitions out",
 }
-#: What a KIP-848 member without partitions may wait for.
+#: Why a KIP-848 member may be without partitions.
 NOTHING_YET = (
     "no partition is this member's yet: others have them all. Those of a member that has gone without leaving "
     "(kill -9, a machine that was lost) are free when its session is over: 45 s, unless the broker's or the group's "
@@ -80,7 +80,7 @@ NOTHING_YET = (
 
 
 def waiting_text(api: str, session: float) -> str:
-    """What a member waits for when the request ``api`` has had no answer for a while.
+    """Say why the request ``api`` may have had no answer for a while.
 
     ``session``: the member's own (seconds), which the others mostly have, too.
     """

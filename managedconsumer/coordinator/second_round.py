@@ -33,7 +33,7 @@ class SecondRound:
         self._kept_back, self._due_at = False, None
 
     def assigned(self, assignments: Mapping[str, bytes]) -> None:
-        """What we have assigned."""
+        """Take note of the assignment that we made as the leader."""
         for blob in assignments.values() if self._held else ():
             self._held.difference_update(ConsumerProtocolMemberAssignment.decode(blob).partitions())
         self._kept_back = bool(self._held)

@@ -1,1 +1,1 @@
-"""The fetch path by verb: plan (what to ask whom), buffer (what has come), collect (the next message), resets."""
+"""The fetch path: plan (requests), buffer (fetched messages), collect (the next message), resets."""

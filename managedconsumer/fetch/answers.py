@@ -1,4 +1,4 @@
-"""Which error codes of one partition pass, and which the user has to know. Pure.
+"""Which error codes of a partition are transient, and which are raised for the user. Pure.
 
 Fetch, ListOffsets and OffsetForLeaderEpoch answer for each partition. The decisions are those of Kafka's Java consumer
 (``FetchCollector``, ``OffsetFetcherUtils``), and of :mod:`managedconsumer.errors` where Java raises "unexpected error

@@ -1,4 +1,4 @@
-"""What has been fetched and not yet handed out, by partition and in order; bounded by messages and by bytes.
+"""Fetched messages that wait to be handed out, by partition and in order; bounded in messages and bytes.
 
 Pure and not thread-safe: the consumer's lock is held around every call.
 """
@@ -72,7 +72,7 @@ class PartitionQueue:
         self.undecided: KafkaException | None = None
 
     def restart(self) -> int:
-        """Forget what was fetched; the next fetch starts at the state's position. Returns the bytes given back."""
+        """Drop the fetched messages; the next fetch starts at the state's position. Returns the bytes given back."""
         freed = self.nbytes
         self.chunks.clear()
         self.records = self.nbytes = 0
@@ -86,13 +86,13 @@ class PartitionQueue:
         return freed
 
     def part_with(self) -> None:
-        """What has been handed out does not count any more: those who work on it see ``Message.fenced``."""
+        """Stop counting the messages that were handed out. Their holders see ``Message.fenced``."""
         old = self.context
         old.fenced = True
         self.context = PartitionContext(old.topic, old.partition_id, old.partition, self.topic_id)
 
     def belongs_to(self, topic_id: bytes) -> None:
-        """The offsets, and what is fetched at them from here on, are of this topic."""
+        """Note the topic's id, to which the offsets and the messages fetched from now on belong."""
         self.topic_id = self.context.topic_id = topic_id
 
     def push(self, chunk: RecordChunk) -> None:
@@ -140,7 +140,7 @@ class FetchBuffer:
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         """``max_messages`` per partition and ``max_bytes`` in all; at either no more is fetched."""
         self.max_messages = max_messages
-        #: Who may fetch how much.
+        #: The budget: how much each worker may fetch.
         self.room = Room(max_bytes)
         self.queues: OrderedDict[TopicPartition, PartitionQueue] = OrderedDict()
         self._turn: deque[PartitionQueue] = deque()
@@ -186,13 +186,13 @@ class FetchBuffer:
                     self._turn.remove(queue)
 
     def restart(self, tp: TopicPartition) -> None:
-        """Drop what was fetched of ``tp``: its position has changed."""
+        """Drop the fetched messages of ``tp``: its position has changed."""
         queue = self.queues.get(tp)
         if queue is not None:
             queue.restart()
 
     def accept(self, queue: PartitionQueue, version: int, chunk: RecordChunk) -> bool:
-        """Take a fetched chunk; False if it has become worthless in the meantime."""
+        """Take a fetched chunk; False if its partition was lost or moved in the meantime."""
         if queue.version != version or not queue.state.active or self.queues.get(queue.tp) is not queue:
             return False
         queue.push(chunk)
@@ -222,7 +222,7 @@ class FetchBuffer:
             self.pops += 1
 
     def fetch_again(self, queue: PartitionQueue) -> None:
-        """Something that was taken out of ``queue`` is lost: fetch again, from the state's position on."""
+        """Fetch again from the state's position on: a chunk that was taken out of ``queue`` is lost."""
         if self.queues.get(queue.tp) is queue and queue.state.active:
             queue.restart()
             self.pops += 1
@@ -245,13 +245,13 @@ class FetchBuffer:
         return None
 
     def _want(self) -> None:
-        """Nothing that is here can be handed out."""
+        """Note that none of the buffered messages can be handed out."""
         if not self.room.hungry:
             self.room.hungry = True
             self._tell_waiting()
 
     def _tell_waiting(self) -> None:
-        """There may be room for the workers that wait for it."""
+        """Wake workers that wait for room: there may be some."""
         if self.room.waiting:
             self.pops += 1
 

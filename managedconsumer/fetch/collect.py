@@ -65,7 +65,7 @@ class FetchCollector:
             raise
 
     def _give_seat(self, who: int, offset: int) -> None:
-        """Let ``who`` go past the lock, and the others that have nothing in hand but of the same partition."""
+        """Open the lane to ``who``, and to threads that have no messages of other partitions in flight."""
         queue, chunk, hands = self._queue, self._chunk, self.hands
         if queue is None or chunk is None or hands[who][0][0] is not queue:
             return
@@ -141,7 +141,7 @@ class FetchCollector:
         return None if more is None or self._queue is None else (self._queue, more, True)
 
     def take_columns(self, who: int, columns: Sequence[str]) -> tuple[Any] | None:
-        """What is left of one chunk as Arrow columns (in a tuple, as an Arrow batch has no truth); None: nothing."""
+        """Return the rest of one chunk as Arrow columns (in a tuple: an Arrow batch has no truth); None: no message."""
         self._look(who)
         taken: list[Message] = []
         try:
@@ -166,7 +166,7 @@ class FetchCollector:
             raise
 
     def _read(self, read: Callable[[RecordChunk], T | None]) -> T | None:
-        """What ``read`` gets from the open chunk, or from the next that has anything; None: nothing is buffered.
+        """Call ``read`` with the open chunk, or else the next one that has messages; None: no message is buffered.
 
         A chunk in which something is wrong is set aside.
         """
@@ -213,7 +213,7 @@ class FetchCollector:
         self._put_away()
 
     def _look(self, who: int) -> None:
-        """``who`` is here: what it had in hand is finished."""
+        """Finish the messages in flight of ``who``, which came back."""
         self.settle_lane()
         if who in self.hands or self.hands.lost_something(who):
             self.hands.come_back(who)
@@ -240,7 +240,7 @@ class FetchCollector:
         self.handed_out += taken
 
     def finish(self, who: int) -> None:
-        """The thread ``who`` came back (or gave up waiting): what it had in hand is finished."""
+        """Finish the messages in flight of the thread ``who``, which came back or gave up waiting."""
         self.settle_lane()
         self.hands.come_back(who)
 
@@ -280,7 +280,7 @@ class FetchCollector:
             self.hands.settle(queue)
 
     def take_back(self, who: int) -> None:
-        """What the thread ``who`` was given last did not reach it: it will be handed out again."""
+        """Hand out again the messages that thread ``who`` took last: they did not reach it."""
         self.settle_lane()
         for queue, lowest in self.hands.pop(who, ()):
             if queue.state.active and queue.state.has_valid_position:
@@ -322,13 +322,13 @@ class FetchCollector:
             self.hands.pop(who, None)
 
     def _take_pushed(self, queue: PartitionQueue, messages: Sequence[Message]) -> None:
-        """These of ``queue`` have been pushed back, and are in a hand again."""
+        """Note that messages of ``queue`` that were pushed back are in flight again."""
         self._pushed.remove(messages)
         ahead = self._chunk.position if queue is self._queue and self._chunk is not None else queue.frontier
         self._reach(queue, max(messages[-1].offset + 1, ahead or 0))
 
     def _reach(self, queue: PartitionQueue, offset: int) -> None:
-        """The position goes to ``offset``, but not beyond a message that has been pushed back."""
+        """Move the position to ``offset``, but not beyond a message that was pushed back."""
         pushed = self._pushed.of(queue)
         queue.state.position = min([offset, *(message.offset for message in pushed)]) if pushed else offset
 
@@ -338,7 +338,7 @@ class FetchCollector:
         self._put_away()
 
     def forget(self, tps: Container[TopicPartition]) -> None:
-        """The partitions are gone, or were moved by a seek: nothing of them is in hand or waiting any more."""
+        """Forget all messages of partitions that are gone or were moved by a seek."""
         self.settle_lane()
         if self._queue is not None and self._queue.tp in tps:
             if self._chunk is not None:
@@ -361,13 +361,13 @@ class FetchCollector:
     # -- hands ----------------------------------------------------------------------------------------
 
     def take_away(self, tps: Container[TopicPartition]) -> None:
-        """:meth:`forget` partitions that are not ours any more; threads that have them in hand can be told."""
+        """:meth:`forget` partitions that are not ours any more; remember whose messages in flight they are."""
         self.settle_lane()
         self.hands.note_taken(tps)
         self.forget(tps)
 
     def taken_away(self, who: int) -> dict[TopicPartition, int]:
-        """What was taken away while the thread ``who`` had it in hand: the next offset by partition."""
+        """Return the next offset by partition of messages that were revoked while thread ``who`` had them."""
         return self.hands.taken_away(who)
 
     def in_hand(self, tps: Container[TopicPartition] | None = None, but: int | None = None) -> bool:
@@ -388,13 +388,13 @@ class FetchCollector:
         return [*open_chunk, *queue.chunks], stamps
 
     def owners(self) -> list[int]:
-        """The threads that have something in hand."""
+        """The threads that have messages in flight."""
         if not self.hands:  # nor has a seat of the lane anything
             return []
         self.settle_lane()
         return sorted(self.hands.owners())
 
     def leave_behind(self, who: int) -> list[tuple[TopicPartition, int]]:
-        """``who`` has ended: what it had in hand stays unfinished as long as the partition is ours. Returns that."""
+        """Return the messages in flight of ``who``, which has ended. They stay unfinished while it is ours."""
         self.settle_lane()
         return self.hands.leave_behind(who)

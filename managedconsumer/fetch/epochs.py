@@ -56,7 +56,7 @@ def epoch_ends_body(wanted: Mapping[TopicPartition, int], cluster: ClusterSnapsh
 
 
 def read_epoch_ends(answer: Mapping[str, Any], asked: Iterable[TopicPartition]) -> dict[TopicPartition, EpochEnd]:
-    """What the leader knows; a partition it has an error for, or does not know the epoch in, is not in it."""
+    """Return the leader's answer by partition, without partitions that have an error or no known epoch."""
     wanted = set(asked)
     found = {}
     for topic in answer["topics"]:

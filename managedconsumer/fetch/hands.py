@@ -1,4 +1,4 @@
-"""Which thread has which messages in flight ("in hand"), and what was taken away from it.
+"""Which thread has which messages in flight ("in hand"), and which of these were revoked.
 
 Pure and not thread-safe: the consumer's lock is held around every call.
 """
@@ -20,10 +20,10 @@ RUN = -2
 
 
 class Keeper(Protocol):
-    """A ``run()`` that goes on: it knows which of what it has taken is finished. The consumer's lock is held."""
+    """A ``run()`` in progress: it knows which of its messages are finished. The consumer's lock is held."""
 
     def take_in(self, who: int) -> Any:
-        """The one way to messages while it goes on."""
+        """While it lasts, the only way to get messages."""
 
     def settle(self) -> None:
         """Bring the hand of ``RUN`` up to date."""
@@ -32,26 +32,26 @@ class Keeper(Protocol):
         """True while a message of ``tps`` (None: any) is being worked on."""
 
     def interrupt(self) -> None:
-        """Partitions are held or paused, or go on: look at each before anything of it starts."""
+        """Partitions were suspended, paused or resumed: check each before one of its messages starts."""
 
     def forget(self, tps: Container[TopicPartition], beyond: int = 0) -> None:
-        """Nothing of these partitions is in hand any more from the offset ``beyond`` on."""
+        """Forget the messages in flight of these partitions from the offset ``beyond`` on."""
 
     def health(self) -> dict[str, Any]:
-        """How it gets on; called without the lock."""
+        """Its progress; called without the lock."""
 
 
 class Hands(dict[int, Hand]):
-    """The hand of each thread, greenlet or task, by a number that no later one gets."""
+    """The messages in flight of each thread, greenlet or task, by a number that no later one gets."""
 
     def __init__(self) -> None:
         super().__init__()
-        # What each had in hand when its partition was taken away: the next offset, until it comes back.
+        # By thread, the next offset of messages that were revoked while it had them in flight, until it comes back.
         self._taken: dict[int, dict[TopicPartition, int]] = {}
         # Of what was given out under the lock: partition, first offset, its timestamp (ms; its bytes may be gone), and
         # the offset behind the last.
         self._stamps: dict[int, list[tuple[PartitionQueue, int, int, int]]] = {}
-        # What each has in hand and has committed itself: it is finished, should the thread end with it.
+        # By thread, the messages in flight that it has committed itself: they are finished if the thread ends.
         self._said: dict[int, Hand] = {}
         #: None: no ``run()`` goes on.
         self.keeper: Keeper | None = None
@@ -89,7 +89,7 @@ class Hands(dict[int, Hand]):
         )
 
     def forget(self, tps: Container[TopicPartition], beyond: int = 0) -> None:
-        """Nothing of these partitions is in hand any more from the offset ``beyond`` on."""
+        """Forget the messages in flight of these partitions from the offset ``beyond`` on."""
         for who, hand in list(self.items()):
             kept = tuple(pair for pair in hand if pair[0].tp not in tps or pair[1] < beyond)
             if kept:
@@ -119,12 +119,12 @@ class Hands(dict[int, Hand]):
     # -- run() ----------------------------------------------------------------------------------------
 
     def settle_kept(self) -> None:
-        """Take note of what ``run()`` has finished."""
+        """Take note of the messages that ``run()`` has finished."""
         if self.keeper is not None:
             self.keeper.settle()
 
     def adopt(self, who: int) -> None:
-        """What ``who`` has in hand is ``run()``'s from here on."""
+        """Make ``run()`` the holder of the messages that ``who`` has in flight."""
         self._stamps.setdefault(RUN, []).extend(self._stamps.pop(who, ()))
         lowest = dict(self.get(RUN, ()))
         for queue, offset in self.pop(who, ()):
@@ -155,15 +155,15 @@ class Hands(dict[int, Hand]):
                     self._taken.setdefault(who, {})[queue.tp] = offset
 
     def lost_something(self, who: int) -> bool:
-        """True if something was taken away from ``who`` since it last came back."""
+        """True if messages in flight of ``who`` were revoked since it last came back."""
         return who in self._taken
 
     def taken_away(self, who: int) -> dict[TopicPartition, int]:
-        """What was taken away while ``who`` had it in hand: the next offset by partition."""
+        """Return the next offset by partition of messages that were revoked while ``who`` had them in flight."""
         return dict(self._taken.get(who, {}))
 
     def forget_taken(self, who: int | None = None) -> None:
-        """``who`` came back (None: the consumer was stopped), so what was taken away from it does not matter."""
+        """Forget the revoked messages of ``who``, which came back (None: of all; the consumer was stopped)."""
         if who is None:
             self._taken.clear()
             self._stamps.clear()
@@ -176,11 +176,11 @@ class Hands(dict[int, Hand]):
     # -- those who ended ------------------------------------------------------------------------------
 
     def owners(self) -> set[int]:
-        """All that have something in hand and are not known to have ended."""
+        """The holders of messages in flight that are not known to have ended."""
         return {who for who in self if who not in (NOBODY, RUN)}
 
     def covered(self, who: int, offsets: Mapping[TopicPartition, int] | None) -> Hand:
-        """What of the hand of ``who`` a commit of these next offsets says to be finished (None: it says so of all)."""
+        """Return the messages in flight of ``who`` that a commit of these next offsets finishes (None: all of them)."""
 
         def behind(queue: PartitionQueue, lowest: int) -> int:
             return max([lowest + 1, *(stamp[3] for stamp in self._stamps.get(who, ()) if stamp[0] is queue)])
@@ -189,7 +189,7 @@ class Hands(dict[int, Hand]):
         return hand if offsets is None else tuple(pair for pair in hand if offsets.get(pair[0].tp, 0) >= behind(*pair))
 
     def say(self, who: int, covered: Hand) -> None:
-        """``who`` has committed this, which it still has in hand."""
+        """Note that ``who`` has committed messages that it still has in flight."""
         self._said[who] = covered
 
     def leave_behind(self, who: int) -> list[tuple[TopicPartition, int]]:

@@ -1,4 +1,4 @@
-"""Decides what is fetched from one broker, and what an answer changes. Pure: the caller holds the consumer's lock.
+"""All decisions about fetching from one broker. Pure: the caller holds the consumer's lock.
 
 A worker does the I/O and carries out the events. All decisions are made here: which partitions are asked for, whether
 the last request is repeated, how long it may wait at the broker, when it is broken off for another one, and what an
@@ -27,7 +27,7 @@ _ERROR_REST = 0.1
 # do by default. The first message ends the wait, and so does whatever else there is to ask for (:meth:`look_again`).
 _QUIET_AFTER = 1.0
 QUIET_WAIT_MS = 500
-# What is not more (bytes) comes in one piece, and costs a consuming thread next to nothing to receive.
+# An answer of at most so many bytes comes in one piece, and costs a consuming thread next to nothing to receive.
 _SMALL_ANSWER = 12 * 1024
 _LONGEST_NAP = 5.0
 
@@ -102,7 +102,7 @@ FetchEvent: TypeAlias = OutOfRange | Truncated | Recreated | TooLarge | Fatal | 
 
 
 class LeaderFetch:
-    """One worker's mind. ``key`` is the broker's id and the worker's number at that broker, of ``slots``."""
+    """The decisions of one fetch worker. ``key``: the broker's id and the worker's number at it, of ``slots``."""
 
     def __init__(
         self, key: tuple[int, int], buffer: FetchBuffer, limits: fp.FetchLimits, backoff: Backoff, *, slots: int = 1
@@ -120,7 +120,7 @@ class LeaderFetch:
         self._backoff = backoff
         self._session = FetchSession()
         self._repeat = Repeat()
-        # What the next request has to name, if it repeats the last one; None: it is another one.
+        # The partitions that the next request has to name, if it repeats the last one; None: it is another one.
         self._moved: Moved | None = None
         self._may_be_patient = limits.min_bytes <= 1 and limits.max_wait_ms < QUIET_WAIT_MS
         # Offsets of answers that went past the high watermark which came with them, see :meth:`_past_watermark`.
@@ -135,7 +135,7 @@ class LeaderFetch:
     # -- asking ---------------------------------------------------------------------------------------
 
     def next_request(self, snapshot: ClusterSnapshot, now: float) -> tuple[fp.FetchPlan | None, Sequence[FetchEvent]]:
-        """What to ask for now, and what else is to be done first. No plan: see ``state`` and :meth:`next_deadline`.
+        """Return the next request, and the events to carry out first. No plan: see ``state`` and :meth:`next_deadline`.
 
         After a :class:`Recreated` it is to be called again.
         """
@@ -298,7 +298,7 @@ class LeaderFetch:
     # -- answers --------------------------------------------------------------------------------------
 
     def answered(self, plan: fp.FetchPlan) -> None:
-        """The answer is here: its partitions may be asked for again, and what it had reserved is free."""
+        """The answer came: its partitions may be asked for again, and its reserved room is free."""
         self._move(FetchState.RESTING)
         fp.answered(plan)
 

@@ -42,7 +42,7 @@ class FetchPlan:
 
     def __init__(self, body: dict[str, Any], by_id: bool, room: Room, granted: int, *, whole: bool = True) -> None:
         self.body, self.by_id, self.room = body, by_id, room
-        #: What it may bring, in bytes, see :mod:`managedconsumer.fetch.room`; 0: that was given back.
+        #: The bytes that it may bring, see :mod:`managedconsumer.fetch.room`; 0: they were given back.
         self.granted = granted
         #: False: there was less room for it than it could use.
         self.whole = whole
@@ -55,7 +55,7 @@ class FetchPlan:
 
 
 class Outcome(Enum):
-    """What to do with one partition's answer."""
+    """How to treat one partition's part of an answer."""
 
     DATA = "data"
     RESET = "reset"  # the offset is not in the log
@@ -246,7 +246,7 @@ def release(plan: FetchPlan, retry_at: float) -> None:
 
 
 def read_answer(plan: FetchPlan, answer: Mapping[str, Any], limits: FetchLimits) -> list[PartitionResult]:
-    """What each partition's part of the answer means. Walks batch headers, so it is called without the lock."""
+    """Decode an answer by partition. It walks through batch headers, so it is called without the lock."""
     results = []
     for topic in answer["responses"]:
         name = topic["topic"] or bytes(topic["topic_id"])

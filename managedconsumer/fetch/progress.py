@@ -1,8 +1,8 @@
 """How far each partition is: lag in messages and in seconds, rate, and how long nothing has moved.
 
-A partition is looked at now and then, and when somebody asks: its :class:`Sight` says where it stands, :class:`Oldest`
-which message is the oldest that is not finished, as far as that is known without asking a broker. Pure and not
-thread-safe: times are given, and whoever calls holds a lock.
+A partition is sampled now and then, and on request: :class:`Sight` is the sample, :class:`Oldest` the oldest message
+that is not finished, as far as that is known without asking a broker. Pure and not thread-safe: the caller gives the
+time and holds a lock.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Sight(NamedTuple):
 
 
 class Oldest(NamedTuple):
-    """What is known of the oldest unfinished message: from ``start`` on there is none before ``offset``.
+    """The oldest unfinished message: from ``start`` on there is none before ``offset``.
 
     ``timestamp`` (ms since 1970) is that of the message at ``offset``; None: it is not known whether there is one.
     """
@@ -96,7 +96,7 @@ class Track:
         self._floor: float | None = None
 
     def known(self, sight: Sight) -> Oldest | None:
-        """What was found out before and still holds; None: look again."""
+        """Return the result of an earlier look-up that still holds; None: look it up again."""
         known, start = self._known, sight.start
         if known is None or start is None or not known.start <= start <= known.offset:
             return None
@@ -157,7 +157,7 @@ class Track:
         return now - self._moved if self._had_lag else 0.0
 
     def progress(self, sight: Sight, now: float, wall: float) -> PartitionProgress:
-        """What is told of the partition, right after :meth:`look`."""
+        """Return the partition's progress, right after :meth:`look`."""
         lag, seconds, oldest, exact = self._lag(sight, wall)
         rate = self._rate(sight, now)
         drain = None if lag is None else 0.0 if not lag else lag / rate if rate > 0 else None

@@ -14,7 +14,7 @@ from managedconsumer.wire.records import Message
 
 
 class PushedBack:
-    """What waits to be handed out again, in order."""
+    """Messages that wait to be handed out again, in order."""
 
     def __init__(self) -> None:
         # Each with its queue and that one's version.
@@ -30,7 +30,7 @@ class PushedBack:
         self._items = sorted(self._items + items, key=lambda item: (item[0].tp, item[2].offset))
 
     def first(self) -> tuple[PartitionQueue, Message] | None:
-        """What may be handed out next; it stays here until :meth:`remove`."""
+        """Return the next message that may be handed out; it stays here until :meth:`remove`."""
         for queue, version, message in self._items:
             if queue.version == version and queue.state.is_fetchable():
                 return queue, message

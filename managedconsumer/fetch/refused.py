@@ -73,7 +73,7 @@ class RefusedBatch:
 def refused_batch(
     context: PartitionContext, offset: int, error: FrameTooLargeError, option: str
 ) -> RefusedBatch | None:
-    """What a request for this partition alone has met at ``offset``; ``option`` is what the user can raise.
+    """Return the batch at ``offset`` that a request for this partition alone met; ``option`` names the user's limit.
 
     None: what came is no answer with such a batch, so the stream was broken.
     """

@@ -28,7 +28,7 @@ class _Line:
 
 
 class Repeat:
-    """What one worker has asked for last. ``engine.lock`` is held around every call."""
+    """A worker's last request. ``engine.lock`` is held around every call."""
 
     def __init__(self) -> None:
         self._plan: FetchPlan | None = None
@@ -94,7 +94,7 @@ class Repeat:
         return [_move(plan, line) for line in moved]
 
     def _look(self, buffer: FetchBuffer, snapshot: ClusterSnapshot, now: float, in_flight: bool) -> list[_Line] | None:
-        """What has moved; None: another request is needed."""
+        """Return the lines whose position has moved; None: another request is needed."""
         if snapshot is not self._snapshot or buffer.members != self._members or buffer.moves != self._moves:
             return None
         if buffer.room.waiting:
@@ -116,7 +116,7 @@ class Repeat:
                 or state.held
                 or state.full
                 or not state.active
-                or state.reset_strategy is not None  # otherwise it has the valid position that it was planned with
+                or state.reset_strategy is not None  # with no reset pending the position is still the planned one
             ):
                 return None
             if offset != line.offset or queue.last_epoch != line.last_epoch:

@@ -16,7 +16,7 @@ def version_of(newest: int, *, by_id: bool) -> int:
 
 
 def entry(partition: int, leader_epoch: int, offset: int, last_epoch: int, max_bytes: int) -> dict[str, Any]:
-    """What is asked of one partition; ``last_epoch``: of what was read last (-1: not to be compared)."""
+    """One partition of the request; ``last_epoch``: the epoch of the last record read (-1: not to be compared)."""
     return {
         "partition": partition,
         "current_leader_epoch": leader_epoch,

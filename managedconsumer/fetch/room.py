@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Hashable, Protocol
 
-#: What an answer takes besides its records: headers, and the rest of its last piece of memory.
+#: The size of an answer besides its records: headers, and the rest of its last piece of memory.
 _FRAME_BYTES = 64 * 1024
 
 
@@ -24,26 +24,26 @@ class Memory(Protocol):
         """An upper bound of :meth:`in_use` that costs nothing."""
 
     def in_use(self) -> int:
-        """Bytes of the answers that somebody can still see."""
+        """Bytes of the answers that are still referenced."""
 
 
 class Queued(Protocol):
-    """What waits to be handed out."""
+    """Chunks that wait to be handed out."""
 
     @property
     def nbytes(self) -> int:
-        """How much that is."""
+        """Their size in bytes."""
 
 
 class Room:
-    """The bound, and what counts against it; all sizes in bytes."""
+    """The memory budget of fetching; all sizes in bytes."""
 
     def __init__(self, bound: int) -> None:
         self.bound = bound
         self.memory: Memory | None = None
         #: How many workers share the bound.
         self.workers = 1
-        #: What requests that are under way may bring.
+        #: Bytes that the requests in flight may bring.
         self.reserved = 0
         #: True when a consuming thread has found nothing to take, so that waiting for room would be waiting for ever.
         self.hungry = False
@@ -63,7 +63,7 @@ class Room:
         self._unpacking = max(unpack_bytes, self._unpacking * 7 // 8)
 
     def wish(self, most: int, least: int) -> int:
-        """What a worker gets when there is room: while one answer is read, each worker receives the next."""
+        """Return a worker's share (bytes) of free room: while one answer is read, each worker receives the next."""
         return max(least, min(most, self.bound // (self.workers + 1)))
 
     def ask(self, who: Hashable, most: int, least: int, queued: int) -> int:
@@ -106,7 +106,7 @@ class Room:
         return held <= self.bound - self._unpacking - self.reserved - self._overhead
 
     def _left(self) -> int:
-        """What chunks may take beside the requests that are under way."""
+        """Return how much (bytes) chunks may take beside the requests in flight."""
         return self.bound - self._unpacking - self.reserved - self._overhead
 
     def give_back(self, granted: int) -> None:
@@ -115,6 +115,6 @@ class Room:
             self.reserved -= granted + self._overhead
 
     def leave(self, who: Hashable) -> None:
-        """``who`` does not want anything now."""
+        """Take ``who`` out of the line: it needs no room now."""
         self._line.pop(who, None)
         self.waiting = len(self._line)

@@ -19,7 +19,7 @@ Key = tuple[str, bytes, int]
 
 
 class FetchSession:
-    """What one broker knows of our fetches over one connection. Not thread-safe: one fetch worker's own."""
+    """A fetch session (KIP-227) over one connection. Not thread-safe: it belongs to one fetch worker."""
 
     def __init__(self) -> None:
         self._id = 0
@@ -28,7 +28,7 @@ class FetchSession:
 
     @property
     def alive(self) -> bool:
-        """True while the broker remembers what was asked for."""
+        """True while the broker remembers the partitions of the session."""
         return bool(self._id)
 
     def reset(self) -> None:
@@ -37,7 +37,7 @@ class FetchSession:
         self._known = {}
 
     def shorten(self, body: Mapping[str, Any], version: int) -> dict[str, Any]:
-        """The request that says the same as ``body``, which names everything that is wanted."""
+        """Return the incremental request for ``body``, which names all partitions."""
         if version < SESSION_VERSION:
             return without_session(body)
         wanted: dict[Key, Mapping[str, Any]] = {

@@ -1,11 +1,11 @@
-"""When it is said that a partition stands still: after a while, and again and again with growing pauses. Pure."""
+"""When to log that a partition stands still: after a while, and then again with growing pauses. Pure."""
 
 from __future__ import annotations
 
-#: How long (seconds) a partition with lag may stand still before it is said, and before its consumer does not count as
-#: ready; and as live.
+#: How long (seconds) a partition with lag may stand still before it is logged and its consumer is not ready any more;
+#: and before the consumer is not live any more.
 STUCK_AFTER_S, DEAD_AFTER_S = 300.0, 900.0
-# The longest pause (seconds) between two times that it is said.
+# The longest pause (seconds) between two log lines.
 _LONGEST_PAUSE = 3600.0
 
 STANDS, MOVES = "stands", "moves"
@@ -20,7 +20,7 @@ class Alarm:
         self._said = False
 
     def look(self, stuck_for: float) -> str:
-        """What is to be said of a partition that has stood still for so long (seconds).
+        """Return which alarm to log for a partition that has stood still for ``stuck_for`` seconds.
 
         ``STANDS``: it stands still; said first after :data:`STUCK_AFTER_S`, then when that time has doubled, at last
         every hour. ``MOVES``: it stood still, and does not any more. Otherwise an empty text.

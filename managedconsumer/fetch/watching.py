@@ -1,8 +1,8 @@
 """Which partitions several quiet consumers of one client wait for, and which of them an answer concerns. Pure.
 
 All of them are at the log's end, so one fetch asks for all: of each partition once, for as little as the protocol
-allows. What it brings is never looked at. A partition of which the broker says anything (messages, an error, another
-log) is the business of its consumers, which fetch for themselves again.
+allows. The records in the answer are discarded; only "something changed" matters. When the broker reports anything of
+a partition (messages, an error, another log), its consumers fetch it by themselves again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Spot(NamedTuple):
 
 
 def _nothing(*_: float) -> None:
-    """Nobody is to be woken."""
+    """The callback of a cancelled entry: wakes no consumer."""
 
 
 class Parked:
@@ -53,17 +53,17 @@ class Parked:
         self.look = look
         #: True as soon as a request that asks for all of it is on its way.
         self.carried = False
-        #: True when it counts no more: the consumer fetches for itself.
+        #: True once cancelled; the consumer fetches by itself.
         self.over = False
 
     def end(self) -> None:
-        """The consumer fetches for itself, or is gone: it is not to be woken, and nothing here leads to it."""
+        """Cancel: the consumer fetches by itself, or is gone. It is not woken any more, and nothing refers to it."""
         self.over = True
         self.wake = self.look = _nothing
 
 
 def parked(body: Mapping[str, Any], by_id: bool, wake: Callable[[], object], look: Callable[[float], object]) -> Parked:
-    """What the request ``body`` of a fetch worker asks for."""
+    """Return the partitions that the request ``body`` of a fetch worker asks for."""
     return Parked(
         (
             Spot(
@@ -82,7 +82,7 @@ def parked(body: Mapping[str, Any], by_id: bool, wake: Callable[[], object], loo
 
 
 class _Place:
-    """One partition that is asked for, and who waits for it."""
+    """One partition that is asked for, and the consumers that wait for it."""
 
     __slots__ = ("entry", "spot", "waiting")
 
@@ -98,7 +98,7 @@ class _Place:
 
 
 class Watching:
-    """What one watch asks one broker for. Not thread-safe: the watch's thread owns it."""
+    """The partitions that one watch asks one broker for. Not thread-safe: the watch's thread owns it."""
 
     def __init__(self, isolation: int) -> None:
         """``isolation``: of all consumers that are parked here, as in a Fetch."""
@@ -152,14 +152,14 @@ class Watching:
         )
 
     def sent(self) -> None:
-        """The request is on its way: from here on whatever happens to those who wait is told."""
+        """The request is on its way: from here on waiting consumers learn of every change."""
         self.changed = False
         for place in self._places.values():
             for each in place.waiting:
                 each.carried = True
 
     def receive(self, answer: Mapping[str, Any]) -> list[Parked]:
-        """Who has something to fetch, by this answer; they wait here no longer."""
+        """Return the consumers that have something to fetch by this answer; they wait here no longer."""
         concerned: list[Parked] = []
         for topic in answer["responses"]:
             name = topic["topic"] or bytes(topic["topic_id"])
@@ -178,11 +178,11 @@ class Watching:
         return end > offset
 
     def everybody(self) -> list[Parked]:
-        """All who wait."""
+        """All waiting consumers."""
         return list({id(each): each for place in self._places.values() for each in place.waiting}.values())
 
     def give_up(self) -> list[Parked]:
-        """The broker does not answer: everybody has to fetch."""
+        """Remove and return all waiting consumers: the broker does not answer, so they have to fetch."""
         return self._remove(self.everybody())
 
     def _remove(self, who: Iterable[Parked]) -> list[Parked]:

@@ -20,7 +20,7 @@ _FRESH = 0.5
 
 
 def registry_of(metrics: Any) -> Any:
-    """What a consumer writes to when it was given ``metrics``: that itself, or what leads to the library."""
+    """Return the registry of ``metrics``: that object itself, or an adapter of the user's library."""
     if callable(getattr(metrics, "register", None)) and callable(getattr(metrics, "collect", None)):
         return _adapted(metrics, PrometheusRegistry)
     if callable(getattr(metrics, "create_observable_gauge", None)):
@@ -114,7 +114,7 @@ class OtelRegistry:
                 self._sources[name] = {key: read for key, read in sources.items() if not gone <= key}
 
     def forget_later(self, tags: Mapping[str, str]) -> None:
-        """The consumer is gone, and so is what was read from it: nothing is told any more."""
+        """The consumer is gone: drop its values, and report nothing any more."""
 
     def _make(self, about: Measure, make: Callable[[], Any]) -> Any:
         with self._lock:
@@ -158,7 +158,7 @@ class _Adds:
 
 
 class _Fresh:
-    """What was read together, for a moment."""
+    """Values that were read together, kept for a moment."""
 
     def __init__(self, read: Callable[[], Iterable[Row]], now: Callable[[], float]) -> None:
         self._read, self._now = read, now

@@ -20,7 +20,7 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "consumer": "messaging.client.id",
     }
 )
-#: What goes on all of OpenTelemetry's measurements.
+#: The attributes of all of OpenTelemetry's measurements.
 SYSTEM: Mapping[str, str] = MappingProxyType({"messaging.system": "kafka"})
 
 
@@ -40,7 +40,7 @@ _P = "managedconsumer_"
 _O = "managedconsumer."
 _M = "messaging.client."
 
-#: What is told of a consumer as a whole.
+#: The measures of a consumer as a whole.
 OF_CONSUMERS = (
     Measure(f"{_P}live", "gauge", "1", "1 while the consumer is live, see health()", f"{_O}live"),
     Measure(f"{_P}ready", "gauge", "1", "1 while the consumer is ready, see health()", f"{_O}ready"),
@@ -67,7 +67,7 @@ OF_CONSUMERS = (
         f"{_M}consumed.messages",
     ),
 )
-#: What is told of each assigned partition, with the tags ``topic`` and ``partition``; fields of PartitionProgress.
+#: The measures of each assigned partition, with the tags ``topic`` and ``partition``; fields of PartitionProgress.
 OF_PARTITIONS = (
     Measure(f"{_P}partition_position", "gauge", "1", "The next offset that is handed out", f"{_O}partition.position"),
     Measure(f"{_P}partition_committed", "gauge", "1", "The committed next offset", f"{_O}partition.committed"),
@@ -109,7 +109,7 @@ OF_PARTITIONS = (
     ),
     Measure(f"{_P}partition_paused", "gauge", "1", "1 while the partition is paused", f"{_O}partition.paused"),
 )
-#: What is told of a ``run()`` while it goes on; fields of ``health()["run"]``.
+#: The measures of a ``run()`` while it goes on; fields of ``health()["run"]``.
 OF_RUNS = (
     Measure(f"{_P}run_in_flight", "gauge", "{message}", "Messages that run() has not finished", f"{_O}run.in_flight"),
     Measure(
@@ -132,7 +132,7 @@ OF_RUNS = (
         f"{_O}run.handler.duration",
     ),
 )
-#: What the members of groups count, where ``metrics=`` was given.
+#: The counters of group members, where ``metrics=`` was given.
 OF_MEMBERS = (
     Measure(
         f"{_P}assigned_partitions", "gauge", "{partition}", "Partitions that are assigned", f"{_O}assigned.partitions"

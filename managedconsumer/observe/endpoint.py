@@ -27,7 +27,7 @@ class Served(Protocol):
         """Threads or greenlets."""
 
     def health(self, *, stuck_after_s: float = ..., dead_after_s: float = ...) -> Any:
-        """What an operator asks first."""
+        """Return the consumer's health."""
 
     def progress(self) -> Any:
         """How far each partition is."""
@@ -53,14 +53,14 @@ def serve(
     ``stuck_after_s``: how long (seconds) a partition may stand still before ``/ready`` says 503, ``dead_after_s``:
     before ``/live`` says it, too, and the process is started anew (see ``health()``). ``metrics``: a registry (ours, or
     a CollectorRegistry of prometheus_client) that ``/metrics`` shows besides. Raises ListenError, an OSError, when the
-    address cannot be had. Whoever reaches the address can read what is there: topics, groups, offsets; nothing of
+    address cannot be had. Every client that reaches the address can read topics, groups and offsets; nothing of
     the messages. On 127.0.0.1 it answers requests for an IP address or localhost, not for other names.
     """
     return Endpoint(consumers, host, port, stuck_after_s, metrics, dead_after_s)
 
 
 class Endpoint:
-    """What :func:`serve` has started. Thread-safe; also a context manager."""
+    """The running server that :func:`serve` has started. Thread-safe; also a context manager."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Endpoint:
         self.close()
 
     def answer(self, path: str) -> Answer:
-        """What a GET of ``path`` gets."""
+        """Return the answer to a GET of ``path``."""
         place, _, query = path.partition("?")
         if place in ("/live", "/ready"):
             return self._probe(place[1:])

@@ -36,7 +36,7 @@ _REST = 60.0
 
 
 class FlightRecorder:
-    """Writes events into one file, in a worker: whoever adds one holds locks, and must not wait for a disk."""
+    """Writes events into one file, in a worker: a caller that adds one holds locks, and must not wait for a disk."""
 
     def __init__(self, path: str | os.PathLike[str], handler: Handler, size: int = SIZE) -> None:
         """``size`` (bytes) counts when the file is made."""
@@ -209,7 +209,7 @@ def _newest(ring: bytes, place: int) -> int:
 
 
 def _event_in(line: bytes) -> dict[str, Any] | None:
-    """What a whole line says; None for one that was cut."""
+    """Parse a whole line; None for one that was cut."""
     try:
         found = json.loads(line) if line else None
     except (ValueError, RecursionError):

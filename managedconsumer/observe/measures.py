@@ -1,4 +1,4 @@
-"""What is read from a consumer whenever a registry is asked: nothing is done for each message."""
+"""Measures that are read from a consumer when a registry is asked: no work is done for each message."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Row = tuple[str, Mapping[str, str], float]
 
 
 class Seen(Protocol):
-    """A consumer, as far as it is looked at."""
+    """The part of a consumer that measures read."""
 
     def health(self) -> Any:
-        """What an operator asks first."""
+        """Return the consumer's health."""
 
     def progress(self) -> Any:
         """How far each partition is."""
@@ -44,7 +44,7 @@ def measure(metrics: Any, consumer: Seen, tags: Mapping[str, str]) -> None:
 
 
 def rows(consumer: Seen, tags: Mapping[str, str]) -> Iterator[Row]:
-    """Everything that is told of ``consumer`` at this moment: name, tags, value."""
+    """Yield all measures of ``consumer`` at this moment: name, tags, value."""
     health, progress = consumer.health(), consumer.progress()
     behind = [max(0, p.end - p.position) for p in progress.values() if p.end is not None and p.position is not None]
     values = (
@@ -87,7 +87,7 @@ def _of_partition(tags: Mapping[str, str], part: Any) -> Iterator[Row]:
 
 
 def as_json(consumers: Iterable[Seen]) -> list[dict[str, Any]]:
-    """What ``/lag`` answers: one entry for each partition, of plain values."""
+    """Return the body of ``/lag``: one entry for each partition, of plain values."""
     found = []
     for consumer in consumers:
         group = consumer.health().get("group")

@@ -21,7 +21,7 @@ from managedconsumer.structs import TopicPartition
 
 _LIMIT = 100_000
 _TEXTS = ("kind", "group", "member", "old", "new", "reason")
-#: What a calendar has (seconds from 1970 to the year 9999), a monotonic clock, and a generation.
+#: The ranges of a calendar (seconds from 1970 to the year 9999), of a monotonic clock, and of a generation.
 _NUMBERS = (("time", 0, 253_402_300_799), ("moment", -1e15, 1e15), ("generation", -(1 << 31), (1 << 31) - 1))
 
 
@@ -29,7 +29,7 @@ class Eventful(Protocol):
     """A consumer of a group, as far as its past is concerned."""
 
     def events(self) -> list[Any]:
-        """What it has kept."""
+        """Return the recorded events."""
 
     def watch_events(self, told: Callable[[GroupEvent], None], /) -> Callable[[], None]:
         """Tell ``told`` of each event from now on; the answer ends that."""
@@ -55,7 +55,7 @@ class Recorder:
             self._ends.pop()()
 
     def events(self, kind: str | None = None) -> list[GroupEvent]:
-        """What was recorded, in the order of time; of one kind if named."""
+        """Return the recorded events in the order of time; of one kind if named."""
         # A copy is one step of the interpreter: no watched consumer adds in between.
         found = [event for event in list(self._events) if kind in (None, event.kind)]
         return sorted(found, key=lambda event: event.time)

@@ -1,4 +1,4 @@
-"""Who had which partition when, why it moved, and how long nobody read it: what the events of a group's members say.
+"""A group's history from its members' events: who had which partition when, why it moved, how long nobody read it.
 
 Pure. The events may come from several processes; their clocks are taken to agree.
 """
@@ -106,7 +106,7 @@ def gaps_of(spans: Iterable[Span]) -> list[Gap]:
 
 
 class _Part(NamedTuple):
-    """What one member went through for one generation; ``end`` is None where its events end before."""
+    """One generation of one member; ``end`` is None where its events end before."""
 
     start: float
     end: float | None

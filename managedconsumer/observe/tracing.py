@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry: what was done with a message, in the trace of whoever has produced it.
+"""Spans of OpenTelemetry: the work on a message, in the trace of its producer.
 
 Names are those of OpenTelemetry's conventions for messaging. The library is imported when a span is asked for.
 """
@@ -119,7 +119,7 @@ def _place(message: Any) -> dict[str, Any]:
 
 
 def _common(messages: Sequence[Any]) -> dict[str, Any]:
-    """What all messages of a list have in common: their topic, their partition."""
+    """Return the attributes that all messages of a list have in common: their topic, their partition."""
     topics = {message.topic for message in messages}
     found = {_TOPIC: topics.pop()} if len(topics) == 1 else {}
     partitions = {message.partition_id for message in messages}

@@ -1,1 +1,1 @@
-"""What ``consumer.run(handler)`` decides: which message starts, what is finished, what may be committed. Pure."""
+"""The decisions of ``consumer.run(handler)``: which message starts, which is finished, what may be committed. Pure."""

@@ -25,17 +25,17 @@ from typing import Sequence
 
 from managedconsumer.values import NamedTuple
 
-#: What Kafka's brokers take as metadata by default (``offset.metadata.max.bytes``).
+#: The most metadata that Kafka's brokers take by default (``offset.metadata.max.bytes``).
 LIMIT = 4096
 _NAME = "finished"
 _VERSION = "3"
 _SUM_BYTES = 4
 _ID_BYTES = 8
-# What a text may become when it is inflated, and how long a map can be: far more than is ever written.
+# The bounds of an inflated text, and of a map's length: far more than is ever written.
 _MOST_BYTES = 1 << 20
 _MOST_OFFSETS = 1 << 40
-# How many unfinished offsets a map that is read may have. Whoever may commit for the group writes what it likes: 1,300
-# characters can stand for eight million, which is 400 MB as numbers.
+# How many unfinished offsets a map that is read may have. Every member of the group can write any map, and 1,300
+# characters can stand for eight million offsets, which is 400 MB as numbers.
 _MOST_UNFINISHED = 1 << 16
 
 
@@ -58,7 +58,7 @@ class OffsetMap(NamedTuple):
         return place == len(self.unfinished) or self.unfinished[place] != offset
 
     def below(self, top: int) -> OffsetMap:
-        """What it says of the offsets below ``top``."""
+        """Return the map of the offsets below ``top`` only."""
         if top >= self.top:
             return self
         return self._replace(unfinished=self.unfinished[: bisect_left(self.unfinished, top)], top=top)
@@ -77,7 +77,7 @@ class OffsetMap(NamedTuple):
 
 
 def log_id(topic_id: bytes | None, partition: int) -> bytes:
-    """What a map has of a topic's id, mixed with the partition; empty if there is no id (before Kafka 2.8)."""
+    """Return a short id of the log: of the topic's id and the partition; empty if there is no id (before Kafka 2.8)."""
     if not topic_id:
         return b""
     mixed = int.from_bytes(topic_id[:_ID_BYTES], "big") ^ partition
@@ -108,7 +108,7 @@ def encode(known: OffsetMap, base: int) -> str:
 
 
 def decode(text: str, base: int) -> OffsetMap | None:
-    """What :func:`encode` has written for a commit of ``base``; None for anything else, whoever has written it."""
+    """Read a text that :func:`encode` has written for a commit of ``base``; None for any other text."""
     if len(text) < 3 or text[0] != _VERSION or text[1] not in "gGbB":
         return None
     try:

@@ -10,7 +10,7 @@ from managedconsumer.processing.strands import Strand
 class Seat:
     """A worker: what it has been given, what it works on, and what it is through with.
 
-    The worker takes from ``todo`` and adds to ``through`` without a lock. Whoever holds the lock may take from either
+    The worker takes from ``todo`` and adds to ``through`` without a lock. The holder of the lock may take from either
     at any moment: each step is one under the GIL.
     """
 
@@ -30,7 +30,7 @@ class Seat:
         self.count = 0
 
     def hand_in(self) -> list[Strand]:
-        """What its worker is through with; that may add to it meanwhile."""
+        """Return the strands that the worker has finished or gives back; it may add more meanwhile."""
         strands = self.through[:]
         del self.through[: len(strands)]
         return strands

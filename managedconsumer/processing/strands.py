@@ -1,4 +1,4 @@
-"""What ``run()`` has in hand: messages by partition, and in strands whose messages run one after the other. Pure."""
+"""The messages that ``run()`` has in flight: by partition, and by key, where one runs after the other. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from managedconsumer.structs import TopicPartition
 
 # With so many unfinished messages, or fewer, a map fits whatever lies between them.
 _SURELY_FITS = 500
-# How much the number of unfinished messages changes before it is looked again whether the map fits.
+# Check again whether the map fits when the number of unfinished messages has changed by so many.
 _LOOK_AGAIN = 32
 
 
 class Gate(Protocol):
-    """What of a partition's state decides whether its messages may start: ``TopicPartitionState`` is one."""
+    """The part of a partition's state that decides whether messages may start: ``TopicPartitionState`` has it."""
 
     #: True while a rebalance keeps the partition from being handed out.
     held: bool
@@ -40,7 +40,7 @@ class Strand:
     """Messages that are worked on one after the other: those of a key, of a partition, or a single one.
 
     ``waiting``: not begun; ``running``: what a worker has. While it runs, its worker alone writes ``place`` and
-    ``failed``: so whoever holds the lock sees at any moment what is finished, and the worker needs no lock.
+    ``failed``. So the holder of the lock sees at any moment which messages are finished, and the worker needs no lock.
     """
 
     __slots__ = (
@@ -164,7 +164,7 @@ class Part:
         self.tp = tp
         self.gate = gate
         self.alive = True
-        #: What was taken and is not finished, by ascending offset.
+        #: The messages that were taken and are not finished, by ascending offset.
         self.pending: dict[int, Any] = {}
         # Of each lot that was taken: the offset behind it, and when that was (seconds).
         self._lots: deque[tuple[int, float]] = deque()
@@ -228,7 +228,7 @@ class Part:
         return self.strands
 
     def believe(self, newer: int | None) -> None:
-        """What is known to be finished counts up to ``newer`` only: what is there was written under a later epoch."""
+        """Forget finished offsets from ``newer`` on: the messages there were written under a later epoch."""
         if self.skip is not None:
             self.skip = self.skip if newer is None else self.skip.below(newer)
             if self.skip.top <= self.next:
@@ -248,7 +248,7 @@ class Part:
         return self._lots[0][1]
 
     def known(self, epoch: int = -1, log: bytes = b"") -> OffsetMap:
-        """What is finished behind an unfinished message.
+        """Return the map of finished messages behind an unfinished one.
 
         ``epoch``: the leader epoch of the record before ``top``; ``log``: which log it is.
         """
@@ -276,6 +276,6 @@ class Part:
             self._looked = count
             lowest = self.lowest()
             text = "" if lowest is None else offset_map.encode(self.known(), lowest)
-            # What runs may finish in the worst order before it is looked again.
+            # Until the next check messages may finish in the worst order.
             self._fits = len(text) + 4 * _LOOK_AGAIN <= room
         return self._fits

@@ -1,4 +1,4 @@
-"""What ``run()`` is told, and what it says at its end. Pure."""
+"""The arguments and the result of ``run()`` as values. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from managedconsumer.values import NamedTuple, Value
 
 KEY, PARTITION, NONE = "key", "partition", "none"
 ORDERS = (KEY, PARTITION, NONE)
-#: What a pause grows to is bounded by ``most_ms``; this many doublings are beyond every bound.
+#: A pause grows up to ``most_ms``; this many doublings are beyond every bound.
 _MOST_STEPS = 64
 
 
@@ -70,7 +70,7 @@ class Retry(Value):
 
 
 class RunSummary(NamedTuple):
-    """What one ``run()`` did: numbers of messages, and how it ended.
+    """The result of one ``run()``: numbers of messages, and how it ended.
 
     ``done``: their handler returned. ``dead``: they failed for good, and ``on_dead`` returned. ``unfinished``: they
     were taken and not finished, so the next owner of their partition gets them. ``retried``: attempts after a failure.
@@ -86,7 +86,7 @@ class RunSummary(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What the decisions need to know of ``run()``'s arguments; ``batch``: at most so many messages, after seconds."""
+    """The arguments of ``run()`` that decisions need; ``batch``: the most messages, and after how many seconds."""
 
     order: str = KEY
     max_in_flight: int = 1000

@@ -18,17 +18,17 @@ from managedconsumer.processing.strands import Gate, Part, State, Strand
 from managedconsumer.processing.values import KEY, NONE, Plan
 from managedconsumer.structs import TopicPartition
 
-# A partition may have so many times as many messages in hand as there is room left, and goes on when it has fewer than
-# so many times: stuck ones leave room to the others.
+# Stop taking from a partition with more than 4 x the free capacity in flight, and resume below 2 x: a partition whose
+# messages are stuck leaves capacity to the others.
 _FULL_AT, _GOES_ON_AT = 4, 2
-# It is looked which partitions go on when one of so many parts of all messages in hand has finished.
+# Check which partitions can resume each time one in so many of ``max_in_flight`` messages has finished.
 _LOOKS = 32
 #: The key of what is not sorted by keys.
 _ALL = object()
 
 
 class Work:
-    """All that one ``run()`` has in hand."""
+    """All messages that one ``run()`` has in flight."""
 
     def __init__(self, plan: Plan, map_room: int = 3800) -> None:
         """``map_room``: how many characters the map of a partition may have."""
@@ -39,7 +39,7 @@ class Work:
         self._timers: list[tuple[float, int, Strand]] = []
         self._numbers = count()
         self._shelved: set[TopicPartition] = set()
-        # What still runs of partitions that are gone, by key: where they come back it goes before what is new.
+        # Messages that still run of partitions that are gone, by key: where these come back they go before new ones.
         self._left: dict[TopicPartition, dict[Any, Strand]] = {}
         self._full: set[TopicPartition] = set()
         # How many messages have finished since it was looked which partitions go on.
@@ -159,7 +159,7 @@ class Work:
         return self._timers[0][0] if self._timers and not self.ending else None
 
     def wake(self, now: float) -> None:
-        """What waited for its time, or for the end of a rebalance or a pause, is ready."""
+        """Make messages ready whose pause, rebalance or retry time is over."""
         timers = self._timers
         while timers and timers[0][0] <= now:
             due, _, strand = heapq.heappop(timers)
@@ -345,7 +345,7 @@ class Work:
             self._sweep()
 
     def _sweep(self) -> None:
-        """What does not count any more is dropped where it waits, and comes back from where it was not begun."""
+        """Drop waiting messages of partitions that were lost or reset; the first one that was not begun comes back."""
         self.interrupt()
         self._ready = deque(strand for strand in self._ready if strand.left())
         self.ready = sum(len(strand.waiting) for strand in self._ready)
@@ -360,12 +360,12 @@ class Work:
         self._look_who_goes_on()
 
     def end(self) -> None:
-        """Nothing new starts; what runs may finish."""
+        """Start no message any more; running ones may finish."""
         self.ending = True
         self.interrupt()
 
     def abandon(self) -> None:
-        """What has not finished by now is given up: its results do not count."""
+        """Give up the messages that have not finished: their results do not count."""
         self.end()
         self.unfinished += self.in_hand
         self.in_hand = 0
@@ -389,7 +389,7 @@ class Work:
             self.turned.add(part.tp)
 
     def _note_finished(self, count: int) -> None:
-        """Now and then it is looked which partitions go on; a worker that finds nothing to do looks, too."""
+        """Check now and then which partitions can resume. A worker that finds nothing to do checks, too."""
         self._unseen += count
         if self._unseen * _LOOKS >= self._plan.max_in_flight:
             self._look_who_goes_on()

@@ -6,7 +6,7 @@ from managedconsumer.runtime.member import GroupMember
 
 
 class Lease:
-    """Looked at by whoever takes messages, right before: after a freeze of the process any thread may run first.
+    """Every thread that takes messages checks it right before: after a freeze of the process any thread may run first.
 
     A task of the consuming thread (:class:`managedconsumer.runtime.engine.state.Task`), for when it has run out.
     """

@@ -1,4 +1,4 @@
-"""What a member waits for: its open requests to the coordinator, and which of them take long."""
+"""A member's open requests to the coordinator, and which of them take long."""
 
 from __future__ import annotations
 

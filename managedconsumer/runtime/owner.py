@@ -1,4 +1,4 @@
-"""What a member of a group asks of the object that holds its partitions."""
+"""The interface between a group member and the object that holds its partitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from managedconsumer.coordinator import events as ev
 
 
 class Owner(Protocol):
-    """Who holds the partitions. All but ``fence`` run inside :meth:`GroupMember.poll`, one at a time."""
+    """The holder of the partitions. All but ``fence`` run inside :meth:`GroupMember.poll`, one at a time."""
 
     def prepare_join(self, event: ev.PrepareJoin) -> bool:
         """Give up what must be given up; True if partitions are kept through the rebalance."""

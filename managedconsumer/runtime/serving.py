@@ -25,14 +25,14 @@ _LOOK = 0.1
 _MOST_BYTES = 16 * 1024
 # Requests that are answered at the same time; more wait.
 _AT_ONCE = 16
-# How often (seconds) a traceback is logged, at most: whoever asks chooses how often it happens.
+# A traceback is logged once in so many seconds at most: clients decide how often it happens.
 _SELDOM = 60.0
 # How much (characters) of what was asked for is in the log.
 _SHOWN = 200
 
 
 class Answer(NamedTuple):
-    """What is sent: a status such as 200, the content's type, and the content."""
+    """An HTTP answer: a status such as 200, the content's type, and the content."""
 
     status: int
     kind: str

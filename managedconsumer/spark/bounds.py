@@ -13,7 +13,7 @@ from managedconsumer.structs import TopicPartition
 
 
 def batch_ranges(view: TopicView) -> Ranges:
-    """What the options of ``view`` ask for.
+    """Return the ranges that the options of ``view`` ask for.
 
     Raises OffsetOutOfRangeError for a start that its log does not reach, or for an end whose records are all deleted,
     unless ``failOnDataLoss`` is false: then such a partition has an empty range. Raises ConfigurationError for a start

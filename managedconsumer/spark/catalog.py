@@ -31,7 +31,7 @@ def of_user(options: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def metadata_of(options: Mapping[str, str]) -> dict[str, str]:
-    """What the first column of a table is to remember; {} if ``options`` are not those of a table that is made.
+    """Return the metadata for the first column of a table; {} if ``options`` are not those of a table that is made.
 
     Raises ConfigurationError for secrets: who writes rows of the table elsewhere writes the metadata, too.
     """

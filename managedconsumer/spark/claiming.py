@@ -26,7 +26,7 @@ _PATIENCE = 30.0
 
 
 class Claiming(ABC):
-    """What the query asks. Used by one thread."""
+    """The interface between the query and its claims. Used by one thread."""
 
     #: The group's commits are the claims, so a query that ends must wait for them.
     by_group = False

@@ -127,7 +127,7 @@ class StreamDriver:
         return self._planned_as if end == self._planned else None
 
     def to_read(self, end: StreamOffset) -> ranges.Ranges:
-        """What the batch that ends at ``end`` reads: its ranges, the same after a crash.
+        """Return the ranges of the batch that ends at ``end``, the same after a crash.
 
         If it was planned in an earlier life of this query, without what other members of the group have done since.
         """
@@ -234,7 +234,7 @@ class StreamDriver:
             known = pos.Known(
                 claimed.get(tp), None if start.initial else own, own if start.initial else None, commits.get(tp)
             )
-            # What is committed since we had the partition first is no history: others have read on, or we have.
+            # Commits since we first had the partition are no history: others have read on, or we have.
             told = explicit and self._history.setdefault(tp, known.committed) == known.committed
             choices[tp] = pos.choose(known, query._replace(explicit=told), has_store=self.claims is not None)
         found = {tp: choice.offset for tp, choice in choices.items() if choice.offset is not None}

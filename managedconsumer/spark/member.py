@@ -67,7 +67,7 @@ class QueryMember:
         self._committed: dict[TopicPartition, int] = {}
         self._unsaved: dict[TopicPartition, int] = {}
         self._subscribed: set[str] = set()
-        #: What goes with the commit of a partition: who made it.
+        #: The metadata of a partition's commit: its author.
         self.metadata: Callable[[TopicPartition], str] = lambda _tp: ""
         self._others: set[str] | None = None
         how = How.of(view.options) if how is None else how
@@ -131,7 +131,7 @@ class QueryMember:
         return all(self._committed.get(tp) == offset for tp, offset in self._unsaved.items())
 
     def committed(self, tp: TopicPartition) -> int | None:
-        """What we know to be committed."""
+        """Return the committed offset that is known here."""
         return self._committed.get(tp)
 
     def commit(self) -> bool:
@@ -219,7 +219,7 @@ class QueryMember:
         return self.member.generation
 
     def held(self) -> list[TopicPartition]:
-        """What is assigned at present."""
+        """Return the present assignment."""
         return sorted(self.positions)
 
     def current(self, generation: Generation) -> bool:

@@ -31,7 +31,7 @@ def read(value: Mapping[str, Any]) -> StreamOffset:
 def batch_between(
     start: Mapping[str, Any], end: Mapping[str, Any], ours: Callable[[Mapping[str, Any]], StreamOffset] = read
 ) -> StreamOffset:
-    """What the batch that ends at ``end`` reads. One that Spark's own source has planned begins where ``start`` ends.
+    """Return the batch that ends at ``end``. One that Spark's own source has planned begins where ``start`` ends.
 
     A partition that is not in ``start`` was new then, and that source reads those from their first offset, 0. ``ours``
     reads an offset of this source.

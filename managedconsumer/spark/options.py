@@ -27,7 +27,7 @@ from managedconsumer.spark.where import Where, ending, flag, json_object, number
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS, DEFAULT_COLUMNS
 
-# What most queries have no use for is imported where it is used: each reader and each worker imports this file.
+# Modules that few queries need are imported where they are used: each reader and each worker imports this file.
 if TYPE_CHECKING:
     from managedconsumer.spark.decoding.formats import ValueFormat
 
@@ -234,7 +234,7 @@ class SourceOptions:
         return self.group_id is not None and self.group_mode == MEMBER
 
     def identity(self) -> tuple[tuple[str, str], ...]:
-        """What makes two reads able to share connections."""
+        """The options in which two reads must agree to share connections."""
         return tuple(sorted(self.kafka.items()))
 
     def settings(self) -> ConnectionSettings:
@@ -267,7 +267,7 @@ class SourceOptions:
         return ISOLATION_LEVELS[level]
 
     def membership(self) -> MembershipConfig:
-        """What the query tells the group's coordinator; the rebalance timeout must exceed batch plus trigger."""
+        """The membership's settings; the rebalance timeout must exceed batch plus trigger."""
         instance = self.kafka.get("group.instance.id", "")
         session = _kafka_number(self.kafka, "session.timeout.ms", 1, 45_000)
         return MembershipConfig(

@@ -15,12 +15,12 @@ _RELATIONS = {
     "DataSourceV2Relation": lambda leaf: leaf.table(),
     "StreamingRelationV2": lambda leaf: leaf.table(),
 }
-# What a DataFrame that uses no column has to read all the same; this one costs least.
+# A DataFrame that uses no column has to read one all the same; this one costs least.
 _NONE = ("partition",)
 
 
 class ColumnsUsed(NamedTuple):
-    """What one source of a DataFrame reads, and what of that is used; in the order of the schema."""
+    """The columns of one source of a DataFrame, and those that are used; in the order of the schema."""
 
     read: tuple[str, ...]
     used: tuple[str, ...]
@@ -42,7 +42,7 @@ class ColumnsUsed(NamedTuple):
 
 
 def columns_used(frame: Any, source: str = "managedkafka") -> list[ColumnsUsed]:
-    """What to give as ``columns``: which columns of its Kafka sources a DataFrame (batch or stream) uses.
+    """Return the value for ``columns``: the columns of its Kafka sources that a DataFrame (batch or stream) uses.
 
     ``source``: the name of the data source, if you have given your subclass another one. The list has an entry for each
     read, which ``str()`` puts into words; those that read too much are told in the log (level INFO), too. No query is

@@ -16,7 +16,7 @@ from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.ranges import OffsetRange, Ranges
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
-#: What the option ``offsetConflict`` may be; ``auto`` is its default.
+#: The values of the option ``offsetConflict``; ``auto`` is its default.
 AUTO, FAIL, CHECKPOINT, GROUP = CONFLICTS = ("auto", "fail", "checkpoint", "group")
 
 _METADATA = re.compile(r"managedconsumer query=(\w+) batch=(\d+)(?: start=([\w-]+))?(?: data=([\w-]+))?\Z")
@@ -25,7 +25,7 @@ _SHOWN = 12
 
 
 class Author(NamedTuple):
-    """Who made a commit: the query, how many batches it had done, and where it had been told to begin.
+    """The author of a commit: the query, the number of its batches, and where it was told to begin.
 
     ``data``: the batch that the commit claims, where the group is the claim log.
     """
@@ -43,7 +43,7 @@ class Author(NamedTuple):
 
     @classmethod
     def of(cls, metadata: str | None) -> Author | None:
-        """What :meth:`text` made; None for the commit of anybody else."""
+        """Read the result of :meth:`text`; None for the commit of another program."""
         found = _METADATA.match(metadata or "")
         return None if found is None else cls(found[1], int(found[2]), found[3] or "", found[4] or "")
 
@@ -54,7 +54,7 @@ def start_word(text: str) -> str:
 
 
 class Query(NamedTuple):
-    """What the query knows about itself.
+    """The query's knowledge about itself.
 
     ``initial``: its checkpoint is fresh. ``explicit``: the user has said where it begins, other than ``committed``.
     ``shared``: other members of the group read the same topics.
@@ -68,7 +68,7 @@ class Query(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known about one partition; each offset is the next one to read.
+    """The known offsets of one partition; each is the next one to read.
 
     ``done``: the checkpoint's, None if the partition is not in it. ``begin``: where ``startingOffsets`` points.
     """

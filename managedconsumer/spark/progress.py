@@ -112,7 +112,7 @@ class ProgressListener(StreamingQueryListener):
 
     @property
     def committed(self) -> dict[TopicPartition, int]:
-        """What this listener has committed so far (next offsets)."""
+        """Return the offsets that this listener has committed so far (next offsets)."""
         with self._changed:
             return {tp: entry.offset for tp, entry in self._committed.items()}
 

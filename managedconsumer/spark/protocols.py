@@ -25,11 +25,11 @@ class How(NamedTuple):
 
     @classmethod
     def of(cls, options: SourceOptions) -> How:
-        """What the options ask for."""
+        """Read the choice from the options."""
         return cls(options.group_protocol, tuple(options.assignor_names()))
 
     def instead(self, options: SourceOptions, error: err.ProtocolClientError) -> tuple[How, str] | None:
-        """What to try after the group has refused this with ``error``, and why; None: there is nothing else."""
+        """Return the next attempt after the group refused this one with ``error``, and the reason, or None."""
         classic = options.group_protocol
         if self.protocol == CONSUMER and isinstance(error, (err.UnsupportedVersion, err.UnsupportedBrokerError)):
             return self._replace(protocol="classic"), "the broker does not have KIP-848, so the query goes on without"
@@ -42,12 +42,12 @@ class How(NamedTuple):
         return None
 
     def negotiation(self, options: SourceOptions) -> Negotiation:
-        """What goes with a machine of this kind."""
+        """Return the negotiation for a machine of this kind."""
         offered = [getattr(assignors, name)() for name in self.assignor_names]
         return Negotiation(offered, options.kafka.get("client.rack") or None, incremental=self.protocol == CONSUMER)
 
     def membership(self, options: SourceOptions, query: str) -> MembershipConfig:
-        """What the query tells the group about itself; a classic member is static, by the name of its checkpoint.
+        """Return the membership's settings; a classic member is static, by the name of its checkpoint.
 
         (KIP-848 does not let a member take the place of one that has died before the session of that one is over.)
         """

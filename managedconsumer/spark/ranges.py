@@ -1,4 +1,4 @@
-"""What a micro-batch reads, as values: planning, limits, the offsets in Spark's checkpoint. Pure.
+"""The ranges of a micro-batch as values: planning, limits, the offsets in Spark's checkpoint. Pure.
 
 An offset of this source is not a position but the *ranges* of the batch that ends there: ``{"version": 2, "query":
 "6f1c...", "batch": 7, "ranges": {"page-views": {"3": [18730, 19480, 5]}}, "ids": {"page-views": "..."}}``. So a batch
@@ -45,7 +45,7 @@ def plain_offsets(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartitio
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """What one offset in Spark's log says; ``initial``: nothing has been read yet, the ranges are where to begin.
+    """One offset in Spark's log; ``initial``: nothing has been read yet, and the ranges are where to begin.
 
     ``query`` and ``batch``: who planned it, and how many batches it had planned with it. ``ids``: topic ids (hex) by
     name. ``epochs``: the leader's epoch in which each range's end was seen. ``data``: the batch's name, which
@@ -113,7 +113,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
-        """What :meth:`to_json` made, of this release or of one before; raises ConfigurationError for anything else."""
+        """Read the result of :meth:`to_json`, of this or an earlier release. Raises ConfigurationError for others."""
         try:
             if value["version"] not in _READABLE:
                 raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""What runs in a Spark task: ranges of some partitions as Arrow batches. Imports no Spark and joins no group."""
+"""The work of a Spark task: ranges of some partitions as Arrow batches. Imports no Spark and joins no group."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _check_member(options: SourceOptions, pool: ConnectionPool, member: str) -> 
 
 
 def _members(pool: ConnectionPool, group: str) -> Collection[str]:
-    """Who is in the group; a coordinator that has moved is looked up once."""
+    """Return the members of the group; a coordinator that has moved is looked up once."""
     # Only members of a group need these, and each worker process pays for what it imports.
     from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
     from managedconsumer.spark.sharing import group_members

@@ -21,7 +21,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class _Report:
-    """What one progress report says of all Kafka sources of the query."""
+    """All Kafka sources of the query in one progress report."""
 
     def __init__(self, report: Any) -> None:
         self.at = datetime.fromisoformat(str(report["timestamp"]).replace("Z", "+00:00")).timestamp()

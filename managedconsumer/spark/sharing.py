@@ -1,4 +1,4 @@
-"""Who else is in the group, and who reads the same topics. Pure: the caller asks the coordinator."""
+"""Find other members of the group, and readers of the same topics. Pure: the caller asks the coordinator."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ from managedconsumer.spark.tasks import Task, share_out, split
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS
 
-# What only the driver, or only the tasks need is imported there: all processes import this file.
+# Modules that only the driver or only the tasks need are imported there: all processes import this file.
 if TYPE_CHECKING:
     from managedconsumer.spark.driver import StreamDriver
     from managedconsumer.spark.sizes import RecordSizes
@@ -92,7 +92,7 @@ def _value_type(options: SourceOptions) -> T.DataType:
 
 
 class KafkaTask(InputPartition):
-    """What one task reads."""
+    """The input of one task."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -211,7 +211,7 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query starts."""
-        # What planning makes lives until the next batch: collections would look at all of it several times, in vain.
+        # The objects of planning live until the next batch: the garbage collector would walk through them in vain.
         with no_collection():
             return self._memory.write(self.driver.initial())
 

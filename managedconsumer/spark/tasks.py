@@ -36,7 +36,7 @@ class Slice(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What one task reads.
+    """The input of one task.
 
     ``ids``: the topics' ids (hex) when the batch was planned. ``member``: the query's id in its group, which must be in
     the group when the task ends; None: that does not matter. ``data`` and ``ranges``: what the column ``range`` says.

@@ -23,7 +23,7 @@ _LOOKS_BEFORE_LOSS, _LOOK_PAUSE = 5, 0.4
 
 
 class LogWatch:
-    """What the logs were like when they were read. Used by one thread."""
+    """The ids and epochs of the logs when they were read. Used by one thread."""
 
     def __init__(self, view: TopicView) -> None:
         self._view = view
@@ -34,7 +34,7 @@ class LogWatch:
         self._seen: tuple[object, int, int] = (None, 0, 0)
 
     def remember(self, before: StreamOffset) -> None:
-        """What the checkpoint says of the logs counts until it was compared."""
+        """Take over the checkpoint's ids and epochs, which count until they were compared."""
         self.ids = {**before.ids, **self.ids}
         for tp, epoch in before.epochs.items():
             if tp not in self._epochs:

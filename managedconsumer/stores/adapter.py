@@ -1,4 +1,4 @@
-"""What an adapter of a storage has to do for :class:`managedconsumer.stores.Store`, and patience with the storage.
+"""The interface of a storage adapter for :class:`managedconsumer.stores.Store`, and retries for transient errors.
 
 An adapter has three methods: :meth:`Adapter.rows` reads the rows of partitions, :meth:`Adapter.swap` changes who has
 claimed them, if they are as they were read, and :meth:`Adapter.writing` is one transaction with a user's results and

@@ -24,7 +24,7 @@ class UnconfirmedError(FencedStoreError):
 
 
 class ClaimingStore(Protocol):
-    """What this module asks of a store."""
+    """The interface of a store that this module needs."""
 
     def claim(
         self,
@@ -91,7 +91,7 @@ def rewind(consumer: Any, begins: Callable[[str], Mapping[TopicPartition, int]])
 
 
 def partitions_of(consumer: Any) -> list[TopicPartition]:
-    """What the consumer holds."""
+    """Return the partitions of the consumer."""
     return sorted(TopicPartition(*each.key) for each in consumer.partitions.values())
 
 
@@ -105,7 +105,7 @@ class Taking:
         self._consumer = consumer
         self._lonely = lonely
         self._confirmed = confirmed
-        # Who knows the topics' ids: TopicIds of a consumer of ours.
+        # The source of the topics' ids: TopicIds of a consumer of ours.
         self._ids: Any = getattr(consumer, "topic_ids", None)
         self._taken: set[TopicPartition] = set()
         # Given up, or claimed again, while a handler worked on them: it will be called again, or they go.

@@ -1,4 +1,4 @@
-"""What one store object has claimed, and what it knows of these partitions. No I/O."""
+"""The claims of one store object, and its knowledge about these partitions. No I/O."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Claims:
 
     def __init__(self) -> None:
         self._held: dict[_Key, Held] = {}
-        # What was known of partitions that were given up: it shows whether the store has gone back meanwhile.
+        # Rows of partitions that were given up: they show whether the store has gone back meanwhile.
         self._past: dict[_Key, Held] = {}
         self._busy: dict[_Key, object] = {}
         # The ids of the topics that are read, as far as they are known, for the next claim.
@@ -184,7 +184,7 @@ class Claims:
                 self._past[group, tp] = held
 
     def offsets(self, group: str) -> dict[TopicPartition, int | None]:
-        """What is claimed, with the next offsets as far as they are known."""
+        """Return the claimed partitions with their next offsets, as far as they are known."""
         return {tp: held.next for (name, tp), held in list(self._held.items()) if name == group}
 
     def begins(self, group: str) -> dict[TopicPartition, int]:
@@ -237,7 +237,7 @@ class Claims:
         *,
         ids: bool = False,
     ) -> dict[TopicPartition, Move]:
-        """What the transaction changes. Raises when its messages do not follow on what is stored.
+        """Return the transaction's changes. Raises when its messages do not follow on what is stored.
 
         ``ids``: the store keeps the ids of topics.
         """

@@ -1,4 +1,4 @@
-"""What differs between databases: placeholders, how a transaction begins, which errors pass.
+"""The differences between databases: placeholders, how a transaction begins, which errors are transient.
 
 ``move`` and ``update_owner`` are one condition and one change each: the database locks the row, or refuses to commit
 beside a change of it. So a transaction that began before a claim and ends after it changes no row.
@@ -37,7 +37,7 @@ class Dialect:
 
     name = "sqlite"
     mark = "?"
-    #: What a move sets besides the offset.
+    #: The columns that a move sets besides the offset.
     also = ""
     #: How the table is kept. In SQLite: by its key alone, so a row is one page, and found in one step.
     layout = " without rowid"
@@ -85,7 +85,7 @@ class Dialect:
         connection.execute(f"savepoint {_OURS}")
 
     def mark_of(self, connection: Any) -> object:
-        """What says at the end whether it is the same transaction still; see :meth:`same`."""
+        """Return a mark by which the end can tell whether it is the same transaction; see :meth:`same`."""
         del connection
         return None
 

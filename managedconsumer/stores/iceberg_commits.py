@@ -1,4 +1,4 @@
-"""What this package knows of commits to an Iceberg table: each is made for one version, and tried once.
+"""Commits to an Iceberg table: each is made for one version, and tried once.
 
 Stores and Spark's claims use it. Needs the package pyiceberg.
 """

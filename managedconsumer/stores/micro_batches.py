@@ -17,7 +17,7 @@ Piece = dict[TopicPartition, Span]
 
 @contextmanager
 def micro_batch(frame: Any, write: Write, max_offsets: int | None) -> Iterator[tuple[Any, Write]]:
-    """What :meth:`Store.save` is to store, and the function that it is to call.
+    """Yield the arguments of :meth:`Store.save`: the data to store, and the function to call.
 
     For pieces the frame is computed once and kept by the executors, on their disks where it is too large for memory.
     """

@@ -1,4 +1,4 @@
-"""What a store keeps for a partition, who may claim it, and which offsets a list of messages covers. Pure.
+"""The row of a partition, the rules for claims, and the offsets that a list of messages covers. Pure.
 
 A *claim* has a number, which grows with every claim of a partition. A transaction names the number and the member of
 its claim and the next offset that it starts from; it counts only if the store still holds all three. So no clock is
@@ -141,7 +141,7 @@ def first_of(messages: Iterable[Any], tp: TopicPartition, topic: str) -> int:
 
 
 def spans_of(messages: Any) -> dict[TopicPartition, Span]:
-    """What ``messages`` cover: a message, an iterable of them, Arrow data with topic, partition and offset, or
+    """Return the offsets of ``messages``: one, an iterable of them, Arrow data with topic, partition and offset, or
     ``{TopicPartition: (first, next)}``. Raises TypeError for anything else.
     """
     if isinstance(messages, Mapping):

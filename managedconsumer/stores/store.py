@@ -143,7 +143,7 @@ class Store(Adapter):
         self._claims.drop(group, _partitions(tps))
 
     def claimed(self, group: str) -> dict[TopicPartition, int | None]:
-        """What this object has claimed and knows to be its own, with the next offsets (None: nothing stored yet)."""
+        """Return this object's claims that still hold, with the next offsets (None: nothing stored yet)."""
         return self._claims.offsets(group)
 
     def begins(self, group: str) -> dict[TopicPartition, int]:

@@ -113,7 +113,7 @@ def _claim_of(row: Row | None) -> tuple[int, str] | None:
 
 
 class Tables:
-    """What a transaction of a table gives: Arrow data that is appended with the offsets, in one commit."""
+    """The handle of a table's transaction: Arrow data is appended with the offsets, in one commit."""
 
     def __init__(self) -> None:
         self._parts: list[Any] = []

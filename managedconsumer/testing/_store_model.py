@@ -1,4 +1,4 @@
-"""What ``check_store`` knows: the members of a walk, what must be in the store, and whether it is."""
+"""The model of ``check_store``: the members of a walk, the expected content of the store, and the comparison."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Member:
 
 
 class Truth:
-    """What one partition of a group must be."""
+    """The expected state of one partition of a group."""
 
     def __init__(self) -> None:
         self.next = 0
-        #: What was stored of topics of this name that are gone: the next offset of each.
+        #: The stored next offset of each topic of this name that is gone.
         self.before: list[int] = []
         self.generation = -1
         self.owner: Member | None = None
@@ -190,7 +190,7 @@ class Call:
         self.done.set()
 
     def result(self) -> Any:
-        """What it returned; raises what it raised."""
+        """Return the result; raise the exception of the call."""
         if not self.done.wait(FOR_EVER):
             raise StoreCheckError(f"a call has not come back within {FOR_EVER:.0f} s")
         if self._error is not None:

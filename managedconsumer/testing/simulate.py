@@ -50,7 +50,7 @@ _COLLECT_EVERY = 20
 
 @dataclass
 class Trace:
-    """What a simulation has shown."""
+    """The result of a simulation."""
 
     seed: int
     plan: Plan

@@ -640,7 +640,7 @@ FETCH = [
     Mutant(
         "a start does not end by a signal",
         "managedconsumer/consumers/life.py",
-        "            if engine.ending:  # a signal: whoever consumes gets nothing, and stops\n                return\n",
+        "            if engine.ending:  # a signal: consuming threads get nothing, and stop\n                return\n",
         "",
         ("tests/test_stop_on_signals.py",),
     ),

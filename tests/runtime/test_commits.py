@@ -20,6 +20,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 
+INVALID_COMMIT_OFFSET_SIZE = 28
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -218,6 +219,26 @@ def test_an_automatic_commit_covers_what_is_finished_and_not_what_is_in_hand(
     assert broker.committed("g")[TopicPartition("t", number)] == expected
     offsets = [commit[number] for commit in broker.commits if number in commit]
     assert max(offsets) == expected
+
+
+@pytest.mark.parametrize("kind", [SimpleConsumer, ManagedBalancedConsumer])
+def test_the_same_error_of_commits_at_intervals_is_one_warning(
+    broker: Broker, make: Callable[..., Any], kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> int:
+        return sum("auto-commit (interval) did not happen" in r.getMessage() for r in caplog.records if r.levelno >= 30)
+
+    consumer = make(kind, auto_commit_enable=True, auto_commit_interval_ms=20)
+    for expected in (1, 2):
+        broker.codes = [INVALID_COMMIT_OFFSET_SIZE] * 1000
+        tried = len(broker.commits)
+        for _ in range(2):
+            consumer.consume()
+        until(lambda tried=tried: len(broker.commits) >= tried + 5)
+        assert warnings() == expected
+        broker.codes = []
+        before = len(broker.commits)
+        until(lambda before=before: len(broker.commits) > before)  # it works again: the next error is news
 
 
 # -- a coordinator that is away --------------------------------------------------------------------------------

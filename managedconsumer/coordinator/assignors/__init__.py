@@ -1,4 +1,4 @@
-"""Who gets which partition: range, roundrobin, sticky, cooperative-sticky, each deciding as Java's does.
+"""The assignors: range, roundrobin, sticky, cooperative-sticky; each decides as Java's does.
 
 The names are loaded on first use, so importing this package costs nothing.
 """

@@ -174,7 +174,7 @@ class GeneralAssignment:
         return moved
 
     def _better_owner(self, tp: TopicPartition) -> str | None:
-        """Who should have the partition instead: its owner of one generation back, or the member with least."""
+        """Return the better owner of the partition: its owner of one generation back, or the member with the fewest."""
         enough = len(self._shares[self._owner[tp]]) - 1
         previous = self._previous.get(tp)
         # Java does not ask whether that member still subscribes to the topic.

@@ -1,4 +1,4 @@
-"""What both sticky algorithms start from: who owns what, who claims too much, and the racks.
+"""The input of both sticky algorithms: current owners, members that claim too much, and racks.
 
 Source: Kafka's AbstractStickyAssignor (KIP-54, KIP-341, KIP-792, KIP-881).
 """
@@ -25,7 +25,7 @@ NO_GENERATION = -1
 
 
 class Claim(NamedTuple):
-    """What a member says it owned, and in which generation (None: it does not say)."""
+    """The partitions that a member claims, and in which generation (None: it does not say)."""
 
     partitions: Sequence[TopicPartition] = ()
     generation: int | None = None
@@ -89,7 +89,7 @@ class StickyInput:
         return tp.partition in self._numbers.get(tp.topic, ())
 
     def _settle_claims(self) -> None:
-        """Who really owns what: the claim of the later generation counts; two of the same generation cancel out.
+        """Decide between claims: the one of the later generation counts; two of the same generation cancel out.
 
         Partitions that do not exist (any more) are left out; Java looks at the topic only and hands them on.
         The earlier claimant's generation is looked up in its subscription's own field even where the assignor keeps

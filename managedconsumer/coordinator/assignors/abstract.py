@@ -1,4 +1,4 @@
-"""What every assignor shares: the interface, the view of the cluster, the order of members, the shape of the answer.
+"""The common part of all assignors: the interface, the view of the cluster, the order of members, the answer's shape.
 
 The interface is kafka-python's: ``name``, ``version``, ``metadata(topics)``, ``assign(cluster, members)``,
 ``on_assignment(assignment)``.  An assignor of the user's own needs only those five; ``cluster`` needs only
@@ -41,7 +41,7 @@ class TopicMetadata(Protocol):
 
 
 class Assignor(Protocol):
-    """What the membership needs of an assignor, ours or the user's."""
+    """The methods that the membership needs of an assignor, ours or the user's."""
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class Assignor(Protocol):
         """Version written into this assignor's blobs."""
 
     def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
-        """What this member tells the leader."""
+        """Return the metadata that this member sends to the leader."""
 
     def assign(self, cluster: TopicMetadata, members: Members) -> Assignments:
         """The leader's decision, one entry for every member."""

@@ -21,8 +21,8 @@ from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 
-#: What goes wrong with connections and passes by itself.
-#: What a connection that does not come about means: the text says it, and what goes on inside of us says nothing more.
+#: Transient errors of connections.
+#: Errors of connections that were not made: their text says all, so their traceback is not shown.
 PLAIN = (
     err.NoBrokersAvailableError,
     err.TlsError,

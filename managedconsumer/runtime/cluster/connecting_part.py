@@ -27,10 +27,10 @@ class ConnectingPart(abc.ABC):
         self.snapshot = ClusterSnapshot()
         #: True as soon as one of the addresses has turned out to be a broker's.
         self.reached = False
-        #: What is shared with the other consumers of the client that this was made from, None: there is no client.
+        #: The resources that are shared with the client's other consumers; None: there is no client.
         self.shared: Sharing | None = None
         self._connections = OpenConnections(handler)
-        # Who else keeps idle connections of ours.
+        # Other holders of our idle connections.
         self._keepers: dict[str, weakref.WeakMethod[TakeIdle]] = {}
         self._closed = False
 

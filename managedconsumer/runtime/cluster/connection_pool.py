@@ -62,7 +62,7 @@ class ConnectionPool:
             connection.close()
 
     def take_idle(self) -> list[Connection]:
-        """What is not lent out; it is the caller's from here on."""
+        """Remove and return the idle connections; the caller owns them now."""
         with self._lock:
             idle, self._idle = self._idle, {}
         return [connection for connections in idle.values() for connection in connections]

@@ -28,7 +28,7 @@ HEARTBEAT = "heartbeat"
 # How long (seconds) a heartbeat waits for its turn while others have theirs.
 _BEAT_PATIENCE = 0.5
 
-#: What a request can die of on its way; another try over a fresh connection may succeed.
+#: Errors of a request on its way; another attempt over a new connection may succeed.
 CONNECTION_ERRORS = (
     err.SocketDisconnectedError,
     err.RequestTimedOut,

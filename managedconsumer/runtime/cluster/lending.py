@@ -11,15 +11,14 @@ from managedconsumer.runtime.waiting.handlers import Handler
 
 Address = tuple[str, int]
 
-#: A request that is answered at once is over within this time (seconds), also on a busy machine. Whoever needs a
-#: connection meanwhile waits for it, for so long at most; what takes longer is not waited for.
+#: How long (seconds) to wait for a connection that is in use by a short request before a new one is opened.
 PATIENCE = 0.1
-# What nobody has needed for so long (seconds) is closed: fewer are enough.
+# A connection that was idle for so long (seconds) is closed: fewer are enough.
 _NOT_NEEDED = 1.0
 
 
 def address_of(host: str, port: int) -> Address:
-    """What connections are found by."""
+    """The key under which connections are found."""
     return host.strip("[]"), port
 
 

@@ -40,7 +40,7 @@ class _Topic:
 
 
 class _Leader:
-    """What one broker is asked for."""
+    """The partitions that one broker is asked for."""
 
     def __init__(self, wanted: Collection[TopicPartition], timestamp: int, isolation: int) -> None:
         self.topics: dict[str, _Topic] = {}
@@ -134,7 +134,7 @@ class LogEnds:
         return self._shown
 
     def note(self, tp: TopicPartition, end: int, epoch: int) -> None:
-        """What was asked for in the ordinary way."""
+        """Take note of an end that an ordinary request brought."""
         self._note([tp], tp.topic, [str(tp.partition)], [end])
         self.epochs[tp] = epoch
 

@@ -1,4 +1,4 @@
-"""What answers to Metadata requests say of the cluster, and how several threads that want one share it."""
+"""Cluster metadata: how Metadata answers are read, and how several threads that need new metadata share one request."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class OffsetClient:
         interrupted: Interrupted = lambda: False,
         waiting: Callable[[err.KafkaException], object] = lambda _problem: None,
     ) -> dict[TopicPartition, CommittedOffset]:
-        """What the group has committed (offset -1: nothing). Retries for ``timeout`` seconds, then raises.
+        """Return the group's committed offsets (-1: none). Retries for ``timeout`` seconds, then raises.
 
         ``waiting`` is told, before each further attempt, what the last one has failed of.
         """

@@ -1,4 +1,4 @@
-"""What the running consumers of one client have in common: idle connections, and a watch for each broker.
+"""Resources that the running consumers of one client share: idle connections, and a watch for each broker.
 
 Only while there are several of them: a consumer that is alone on its client has everything to itself.
 """
@@ -44,10 +44,10 @@ class Opener(Protocol):
 
 
 class Member(Protocol):
-    """What may have connections that wait for its next request: a consumer's cluster, and the client's."""
+    """An owner of idle connections: a consumer's cluster, or the client's."""
 
     def take_idle(self) -> list[Connection]:
-        """These connections, which are not its own any more."""
+        """Remove and return the idle connections; the caller owns them now."""
 
 
 class Sharing:

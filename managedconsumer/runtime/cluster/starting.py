@@ -19,12 +19,12 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 
 
 def pykafka_seconds(max_retries: int, backoff_ms: int) -> float:
-    """What pykafka's pauses between ``max_retries`` attempts add up to: 0, 1, 2, ... times ``backoff_ms``."""
+    """Return the sum (s) of pykafka's pauses between ``max_retries`` attempts: 0, 1, 2, ... times ``backoff_ms``."""
     return max_retries * (max_retries - 1) / 2 * backoff_ms / 1000.0
 
 
 def stopped_while_starting() -> err.ConsumerStoppedException:
-    """What ``start()`` raises when another thread has called ``stop()``."""
+    """Return the error that ``start()`` raises when another thread has called ``stop()``."""
     return err.ConsumerStoppedException("the consumer was stopped while it was starting")
 
 
@@ -68,7 +68,7 @@ class StartPatience:
         return False
 
     def call(self, ask: Callable[[], T], stopped: Callable[[], bool]) -> T:
-        """What ``ask`` returns, as soon as it raises nothing that passes.
+        """Call ``ask`` until it raises no transient error, and return its result.
 
         Until a broker has been reached, an address that answers clearly (nothing listens there, the name does not
         exist) is probably a mistake: that is raised at once. Raises ConsumerStoppedException once ``stopped`` says so.

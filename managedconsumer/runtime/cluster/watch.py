@@ -19,7 +19,7 @@ from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 
-#: How long (ms) a request waits at the broker: whoever comes meanwhile fetches for itself until the next one.
+#: How long (ms) a request waits at the broker. A consumer that comes meanwhile fetches by itself until the next one.
 WAIT_MS = 500
 
 

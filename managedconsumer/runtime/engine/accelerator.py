@@ -1,4 +1,4 @@
-"""Says once in a process that the compiled decoder is missing: everything works without it, several times slower."""
+"""A warning, once in a process, that the compiled decoder is missing: all works without it, several times slower."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _said = False
 
 
 def warn_if_missing() -> None:
-    """One WARNING in a process where the Python twin runs and nobody asked for it. Thread-safe; cheap."""
+    """Log one WARNING in a process that runs the Python twin without being told to. Thread-safe; cheap."""
     global _said
     if _said or not records.is_fallback():
         return

@@ -16,7 +16,7 @@ from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# What the user can do about a position that ``auto_offset_reset="none"`` does not look up.
+# The remedy for a position that ``auto_offset_reset="none"`` does not look up.
 _SAY_WHERE = (
     "auto_offset_reset is 'none': seek() to an offset that exists, or call reset_offsets({partition: -2}) (-1 for the "
     "end), or choose 'earliest' or 'latest'"
@@ -28,7 +28,7 @@ class AssignmentPart(EngineState):
     """Base of :class:`managedconsumer.runtime.engine.engine.Engine`; every method takes the engine's lock."""
 
     def ask_user(self, tp: TopicPartition, error: err.KafkaException) -> None:
-        """Only the user can say where ``tp`` goes on: calls that consume raise ``error`` until it has been said.
+        """Make calls that consume raise ``error`` until the user says where ``tp`` goes on.
 
         A seek or a reset says it. While the partition is held (its assigned-callback may seek) or paused nothing is
         raised; the others go on then.
@@ -44,7 +44,7 @@ class AssignmentPart(EngineState):
             self.wake_consumers()
 
     def undecided(self) -> err.KafkaException | None:
-        """What the user has to decide now, None: nothing; the lock is held."""
+        """Return the error that needs the user's decision, or None; the lock is held."""
         for tp, queue in list(self._undecided.items()):
             if self.buffer.queues.get(tp) is not queue or queue.undecided is None:
                 del self._undecided[tp]
@@ -53,7 +53,7 @@ class AssignmentPart(EngineState):
         return None
 
     def _decided(self, tp: TopicPartition) -> None:
-        """The position of ``tp`` is set, or will be looked up; the lock is held."""
+        """Note that the position of ``tp`` is set, or will be looked up; the lock is held."""
         queue = self._undecided.pop(tp, None)
         if queue is not None:
             queue.undecided = None
@@ -67,7 +67,7 @@ class AssignmentPart(EngineState):
                 keeper.interrupt()
 
     def fence(self, tps: Collection[TopicPartition]) -> None:
-        """The membership is lost: nothing of these is handed out, and what is in hand is somebody else's by now."""
+        """The membership is lost: hand out no message of these, and count those in flight as another member's."""
         with self.lock:
             self.hold(tps)
             for tp in tps:
@@ -85,7 +85,7 @@ class AssignmentPart(EngineState):
             self.not_full.notify_all()
 
     def set_full(self, full: Mapping[TopicPartition, bool]) -> None:
-        """``run()`` has enough of these in hand for now (True), or not any more. What is buffered is kept."""
+        """Stop (True) or resume handing these out to ``run()``, which has enough in flight. The buffer is kept."""
         with self.lock:
             self.collector.shelve()
             for tp, enough in full.items():
@@ -95,7 +95,7 @@ class AssignmentPart(EngineState):
             self.wake_fetchers()
 
     def drain(self, tps: Collection[TopicPartition], seconds: float) -> bool:
-        """Wait until no other thread has a message of ``tps`` in hand; False when ``seconds`` were not enough."""
+        """Wait until no other thread has a message of ``tps`` in flight; False when ``seconds`` were not enough."""
         me = self.caller()
         deadline = Deadline(self.handler.now(), seconds)
         with self.lock:
@@ -130,7 +130,7 @@ class AssignmentPart(EngineState):
             return new
 
     def drop(self, tps: Collection[TopicPartition]) -> None:
-        """Give partitions up for good: nothing of them reaches the user any more."""
+        """Give partitions up for good: none of their messages reaches the user any more."""
         with self.lock:
             gone = set(tps) & self.subscription.assignment.keys()
             if not gone:
@@ -148,7 +148,7 @@ class AssignmentPart(EngineState):
             self.lock.notify_all()
 
     def seek(self, offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int] = _UNKNOWN) -> None:
-        """Set positions (*next* offsets); what was fetched of these partitions is dropped.
+        """Set positions (*next* offsets) and drop the fetched messages of these partitions.
 
         ``epochs``: leader epochs of the records before them, where they are known.
         """
@@ -166,7 +166,7 @@ class AssignmentPart(EngineState):
             self.not_full.notify_all()
 
     def reset(self, strategies: Mapping[TopicPartition, int]) -> None:
-        """Let positions be looked up by OffsetResetStrategy."""
+        """Have positions looked up by their OffsetResetStrategy."""
         with self.lock:
             self._part_with(set(strategies))
             for tp, strategy in strategies.items():
@@ -176,7 +176,7 @@ class AssignmentPart(EngineState):
         self.positions.wake()
 
     def _part_with(self, tps: set[TopicPartition]) -> None:
-        """These go on elsewhere: nothing of them that is in hand counts, and whoever has it can see that."""
+        """Another member reads these now: their messages in flight do not count, and ``Message.fenced`` says so."""
         self.collector.forget(tps)
         for tp in tps & self.buffer.queues.keys():
             self.buffer.queues[tp].part_with()
@@ -189,7 +189,7 @@ class AssignmentPart(EngineState):
             self.ask_user(tp, err.NoOffsetForPartitionError(text))
 
     def offset_out_of_range(self, queue: PartitionQueue) -> None:
-        """The broker does not have the offset that a fetch asked for; the lock is held."""
+        """Handle a fetch from an offset that the broker does not have; the lock is held."""
         self.collector.settle_lane()
         if queue.chunks or queue.state.position != queue.fetch_offset:
             return  # deliver first what was fetched before it
@@ -204,14 +204,14 @@ class AssignmentPart(EngineState):
             self.options.auto_offset_reset,
             extra=self.log_fields(queue.tp),
         )
-        # What was handed out or taken is of the log's past, and still counts.
+        # Messages that were handed out or taken are of the log's past, and still count.
         self.collector.shelve()
         self.subscription.need_offset_reset(queue.tp, in_hand=True)
         queue.restart()
         self.positions.wake()
 
     def topic_recreated(self, queue: PartitionQueue, topic_id: bytes | None) -> None:
-        """The topic was deleted and made again: old offsets mean nothing in it; the lock is held."""
+        """Handle a topic that was deleted and made anew: old offsets mean nothing in it. The lock is held."""
         old, position = queue.topic_id, queue.state.position
         queue.topic_id = topic_id
         what = f"topic {queue.tp.topic!r} was deleted and created again (its id changed)"
@@ -229,7 +229,7 @@ class AssignmentPart(EngineState):
             )
 
     def begin_anew(self, tp: TopicPartition, why: str) -> None:
-        """The position of ``tp`` is of another topic, as ``why`` says: begin where a new reader of it would."""
+        """Begin where a new reader would: the position of ``tp`` is of another topic, as ``why`` says."""
         with self.lock:
             queue = self.buffer.queues.get(tp)
             if queue is not None:
@@ -252,7 +252,7 @@ class AssignmentPart(EngineState):
         return True
 
     def topic_ids(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, bytes | None]:
-        """Of which topics the positions of ``tps`` are, as far as brokers tell it. A topic made anew is noticed."""
+        """Return the ids of the topics of which the positions of ``tps`` are, if known. Notices topics made anew."""
         found: dict[TopicPartition, bytes | None] = {}
         with self.lock:
             snapshot = self.cluster.snapshot
@@ -265,7 +265,7 @@ class AssignmentPart(EngineState):
         return found
 
     def log_truncated(self, queue: PartitionQueue, end_offset: int, epoch: int) -> None:
-        """The leader's log is another one from ``end_offset`` on than the one we have read; the lock is held.
+        """Handle a truncation: from ``end_offset`` on the leader's log is not the one that was read. The lock is held.
 
         What is queued beyond is dropped. What was handed out beyond cannot be taken back: that is said, and reading
         goes on at the first offset that differs (KIP-320). What is in hand below it still counts.

@@ -1,4 +1,4 @@
-"""Delivering rebalance callbacks: in which thread, with what patience, and where their exceptions go."""
+"""The delivery of rebalance callbacks: in which thread, with which time-out, and where their exceptions go."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GREEN_TURN = 0.002
 
 
 class CallbackNotDelivered(err.KafkaException):
-    """The consuming thread did not come for its callback in time: the member has to give its place up."""
+    """The consuming thread did not take its callback in time: the member has to give its place up."""
 
 
 class UserTask:
@@ -42,7 +42,7 @@ class UserTask:
         fields: Callable[[], Mapping[str, Any]] = dict,
         again: Callable[[UserTask], None] | None = None,
     ) -> None:
-        """``valid`` is asked when it begins: its moment may have passed while the thread was on its way.
+        """``valid`` is called when it begins: the callback may be out of date by then.
 
         ``where`` goes with an exception of the callback, and ``fields`` with the line about it in the log. ``again`` is
         called if a signal's exception comes up before ``call``: the task is to be run once more.
@@ -151,7 +151,7 @@ def _fill(outcome: Future[Any], result: Awaitable[Any]) -> None:
 
 
 def _run_in_greenlet(result: Awaitable[Any], handler: Handler) -> None:
-    """An event loop that never blocks the hub: it looks, and then lets the other greenlets run."""
+    """An event loop that never blocks the hub: it polls, and then lets the other greenlets run."""
     import asyncio
 
     loop = asyncio.new_event_loop()

@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from managedconsumer import errors as err
+from managedconsumer.coordinator.committing import INTERVAL
 from managedconsumer.runtime.engine.pending import Commit, Explicit, Finished, give_up, stopped
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class CommitWorker:
         self._due: float | None = None
 
     def append(self, commit: Commit) -> None:
-        """Commit this after all that was appended before. One that cannot be is finished at once. Does not block."""
+        """Queue a commit behind the earlier ones. One that is impossible is finished at once. Does not block."""
         engine = self._engine
         with engine.lock:
             if engine.closing:
@@ -52,7 +53,7 @@ class CommitWorker:
             engine.commits.notify_all()
 
     def under_way(self) -> list[Commit]:
-        """What is being committed, and what waits for its turn; the engine's lock is held."""
+        """Return the commit in flight and those that wait; the engine's lock is held."""
         return [*self._current, *self._waiting]
 
     def start(self, interval: float) -> None:
@@ -66,17 +67,17 @@ class CommitWorker:
             engine.commits.notify_all()
 
     def pending(self) -> list[Commit]:
-        """All that is not finished yet, in order."""
+        """Return the unfinished commits in order."""
         with self._engine.lock:
             return [commit for commit in (*self._current, *self._waiting) if not commit.done()]
 
     def busy_elsewhere(self) -> bool:
-        """True while the worker, and not the calling thread, carries something out."""
+        """True while the worker, and not the calling thread, carries out a commit."""
         with self._engine.lock:
             return bool(self._current) and self._engine.handler.ident() != self._thread
 
     def pause(self, batch: Sequence[Commit], seconds: float) -> bool:
-        """Wait between two attempts for ``batch``, or less; False when there is nobody left to try for."""
+        """Wait before the next attempt for ``batch``, at most so long; False when no caller waits for it any more."""
         engine = self._engine
         with engine.lock:
             if not all(commit.done() for commit in batch):
@@ -84,7 +85,7 @@ class CommitWorker:
             return not engine.closing and not all(commit.done() for commit in batch)
 
     def join(self, timeout: float) -> None:
-        """Fail what is pending and wait up to ``timeout`` seconds for the worker; the engine is closing."""
+        """Fail the pending commits and wait up to ``timeout`` seconds for the worker; the engine is closing."""
         engine = self._engine
         with engine.lock:
             self._life += 1
@@ -123,7 +124,7 @@ class CommitWorker:
             engine.fail(error)
 
     def _next(self, life: int) -> list[Commit]:
-        """Wait for something to do: one automatic commit, or all explicit ones that wait in a row.
+        """Wait for the next batch: one automatic commit, or all explicit ones that wait in a row.
 
         Empty: the worker is not wanted any more.
         """
@@ -135,7 +136,7 @@ class CommitWorker:
                 if not batch and self._due is not None and now >= self._due:
                     self._due = now + self._interval
                     seconds = min(max(self._interval, _INTERVAL_LEAST), _INTERVAL_PATIENCE)
-                    batch = [Finished(engine.commits, engine.handler.now, seconds, "interval")]
+                    batch = [Finished(engine.commits, engine.handler.now, seconds, INTERVAL)]
                 if batch:
                     self._current = batch
                     return batch

@@ -1,4 +1,4 @@
-"""Commits: what may be committed, and what a consumer's calls and its commit worker make of it."""
+"""The commits of a consumer: which offsets may be committed, by its calls and by its commit worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What an explicit commit is granted beyond its patience (seconds): for the look-up of a coordinator that is silent.
+# How long (seconds) an explicit commit may exceed its patience: a silent coordinator has to be looked up.
 _GRACE = 10.0
 # A missed wake-up can cost a waiting thread at most this much (seconds).
 _LONGEST_NAP = 1.0
@@ -39,7 +39,7 @@ def _same(now: Any, then: Any) -> bool:
 
 
 class MemberIdentity(NamedTuple):
-    """As which member of its group a consumer commits, and who hears what about it."""
+    """The membership in whose name a consumer commits, and which is informed of the results."""
 
     generation: Callable[[], Generation]
     #: False while a rebalance has a new generation for us and we do not know yet what is ours in it.
@@ -73,21 +73,22 @@ class Committer:
         self._member: MemberIdentity | None = None
         self._run: Followed | None = None
         self._texts = CommitMetadata(engine.log_fields)
+        self._interval_errors = committing.IntervalErrors()
         self._on_commit: Callable[[float, bool], None] = lambda _seconds, _well: None
 
     def join_group(self, member: MemberIdentity) -> None:
-        """From here on all commits are those of ``member``."""
+        """Commit in the name of ``member`` from now on."""
         self._member = member
 
     def follow(self, run: Followed | None, seconds: float) -> None:
-        """``run`` says what is finished from here on; commit that every ``seconds``. None: it has ended."""
+        """Take finished offsets from ``run`` from now on, and commit them every ``seconds``. None: it has ended."""
         self._run = run
         if run is not None:
             self._worker.start(seconds)
 
     @property
     def automatic(self) -> bool:
-        """True if what is finished is committed without the user's asking."""
+        """True if finished messages are committed automatically."""
         return self._engine.options.auto_commit_enable or self._run is not None
 
     def watch(self, on_commit: Callable[[float, bool], None]) -> None:
@@ -100,7 +101,7 @@ class Committer:
         return self._texts.text("" if self._member is None else self._member.generation().member_id)
 
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is finished and not committed yet."""
+        """Return the offsets that are finished and not committed yet."""
         engine, metadata = self._engine, self._metadata()
         with engine.lock:
             engine.leave_dead_hands()
@@ -109,7 +110,7 @@ class Committer:
             return engine.subscription.committable_offsets(metadata)
 
     def held(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """All positions, the calling thread's message in hand included, other threads' excluded."""
+        """Return all positions, with the calling thread's message in flight, without those of other threads."""
         engine, metadata = self._engine, self._metadata()
         me = engine.caller()
         result = {}
@@ -130,7 +131,7 @@ class Committer:
             return {tp: self._engine.subscription.assignment.get(tp) for tp in offsets}
 
     def _standing(self) -> tuple[Generation, err.KafkaException | None]:
-        """The generation to commit under, and why nothing must be committed at present; None: it may.
+        """Return the generation to commit under, and the reason why no commit may be sent now (None: it may).
 
         Asked before the offsets are looked up: what is held when a new generation is settled is the share in it.
         """
@@ -147,7 +148,7 @@ class Committer:
         return generation, None
 
     def _note(self, offsets: Offsets, states: Mapping[TopicPartition, Any], *, finish: bool = False) -> None:
-        """They are committed; ``finish``: by the user, for whom they are finished then, the one in hand included."""
+        """Note committed offsets. ``finish``: by the user, so their messages are finished, with the one in flight."""
         with self._engine.lock:
             for tp, entry in offsets.items():
                 state = states.get(tp)
@@ -159,14 +160,14 @@ class Committer:
     # -- explicit -------------------------------------------------------------------------------------
 
     def commit(self, offsets: Offsets | None, patience: Patience) -> None:
-        """:meth:`submit`, and wait for it. Raises what :func:`committing.failure` says when it did not happen."""
+        """Call :meth:`submit` and wait for it. Raises the error of :func:`committing.failure` when it failed."""
         patience = self.within_stop(patience)
         commit = self.submit(offsets, patience)
         self.wait_for(commit, patience)
         commit.result()
 
     def wait_for(self, commit: Commit, patience: Patience) -> None:
-        """Wait until ``commit`` is done, or its time is over: then it is given up.
+        """Wait until ``commit`` is done, or give it up when its time is over.
 
         Returns early, with the commit still under way, when a signal handler wants the consumer stopped.
         """
@@ -181,12 +182,12 @@ class Committer:
             self.end_wait(commit)
 
     def end_wait(self, commit: Commit) -> None:
-        """Nobody waits for ``commit`` any longer."""
+        """Give ``commit`` up: its caller does not wait any longer."""
         late = err.RequestTimedOut("there was no answer in time")
         give_up([commit], self._engine.group_id, late, "may not have been committed", again=True)
 
     def within_stop(self, patience: Patience) -> Patience:
-        """In a callback of ``stop()`` a commit has what is left of the stop's time."""
+        """In a callback of ``stop()``: limit a commit to the rest of the stop's time."""
         engine = self._engine
         if not engine.stopping:
             return patience
@@ -197,8 +198,8 @@ class Committer:
     def submit(self, offsets: Offsets | None, patience: Patience) -> Commit:
         """Let the worker commit ``offsets`` (None: :meth:`held`, as it is now). Does not block.
 
-        What was taken away while the calling thread had it in hand is not committed, and is told by the result. Raises
-        ConsumerStoppedException when a stop was faster.
+        Messages that were revoked while the calling thread had them in flight are not committed; the result names them.
+        Raises ConsumerStoppedException when a stop was faster.
         """
         engine = self._engine
         with engine.lock:
@@ -222,7 +223,7 @@ class Committer:
         return commit
 
     def _not_behind(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """``offsets``, but nothing behind what other threads' commits of what they have in hand are on the way to.
+        """Return ``offsets``, none of them behind a commit in flight of another thread's messages.
 
         What was taken away from one of them is not committed: the partition has perhaps come back, and is read again.
         """
@@ -240,7 +241,7 @@ class Committer:
         return PartitionNotAssignedError(f"a rebalance has taken {tp.topic}-{tp.partition} away")
 
     def _work(self, batch: list[Commit]) -> None:
-        """What the worker does: one automatic commit, or all explicit ones that waited in a row as one request."""
+        """Send one automatic commit, or all explicit ones in a row as one request. Runs in the worker."""
         explicit = [commit for commit in batch if isinstance(commit, Explicit)]
         if explicit:
             self._commit_explicit(explicit)
@@ -249,7 +250,7 @@ class Committer:
                 self._commit_finished(commit)
 
     def _look_explicit(self, batch: list[Explicit]) -> Wanted:
-        """What is still ours of all that was asked for; of one partition's offsets the newest.
+        """Select the offsets that are still ours, the newest of each partition.
 
         A commit under a new generation is taken for partitions of other members too: it would put them back.
         """
@@ -302,7 +303,7 @@ class Committer:
     # -- automatic ------------------------------------------------------------------------------------
 
     def commit_finished(self, seconds: float, why: str) -> bool:
-        """Commit what is finished, for at most ``seconds``; False (and a line in the log) if it did not happen.
+        """Commit the finished offsets, for at most ``seconds``; False (and a line in the log) if it did not happen.
 
         Never raises: a rebalance or a stop goes on without, and the next owner reads those messages again. What was
         asked for before is committed before.
@@ -321,8 +322,12 @@ class Committer:
         with self._engine.lock:
             news = not commit.done()
             commit.finish(error)
-        if news and error is not None:
-            log.warning(
+        if not news:
+            return
+        repeated = self._interval_errors.repeats(commit.why, error)
+        if error is not None:
+            log.log(
+                logging.DEBUG if repeated else logging.WARNING,
                 "group %s: auto-commit (%s) did not happen: %s",
                 self._engine.group_id,
                 commit.why,
@@ -367,7 +372,7 @@ class Committer:
     def drain(self, seconds: float, *, auto: bool) -> None:
         """Before a stop: commit what was asked for and, with ``auto``, what is finished, for at most ``seconds``.
 
-        What is not committed in time is told: by its ``Commit``, and by a line in the log.
+        A ``Commit`` that was not in time says so, and so does a line in the log.
         """
         engine = self._engine
         until = engine.handler.now() + seconds
@@ -391,7 +396,7 @@ class Committer:
         self._worker.join(timeout)
 
     def fenced(self, error: BaseException | None) -> None:
-        """The membership is lost: commits that wait for the coordinator have nothing to wait for. Must not block."""
+        """End commits that wait for the coordinator: the membership is lost. Must not block."""
         link = self._engine.link
         lost = [commit for commit in self._worker.pending() if isinstance(commit, Explicit)]
         cause = error if isinstance(error, err.KafkaException) else err.UnknownMemberId()

@@ -36,16 +36,16 @@ class ConsumingPart(AssignmentPart):
         return self._wait_for(self.collector.take, timeout)
 
     def next_batch(self, limit: int, timeout: float | None) -> list[Message]:
-        """What is there, up to ``limit`` messages, as soon as there is one; empty after ``timeout`` seconds."""
+        """Return up to ``limit`` messages as soon as there is one; an empty list after ``timeout`` seconds."""
         return self._wait_for(lambda who: self.collector.take_many(who, limit), timeout) or []
 
     def next_columns(self, columns: Sequence[str], timeout: float | None) -> Any:
-        """What is there of one partition as Arrow columns; None after ``timeout`` seconds."""
+        """Return messages of one partition as Arrow columns; None after ``timeout`` seconds."""
         found = self._wait_for(lambda who: self.collector.take_columns(who, columns), timeout)
         return None if found is None else found[0]
 
     def attempt(self, take: Callable[[int], T | None], who: int) -> tuple[T | None, Task | None]:
-        """One look without waiting: what ``take`` gives, or a callback to run first, outside the lock.
+        """Call ``take`` without waiting; return its result, or a callback to run first, outside the lock.
 
         Raises what ended the consumer. Neither: nothing is there, or a stop is wanted.
         """
@@ -77,7 +77,7 @@ class ConsumingPart(AssignmentPart):
             return self._take(take, who), None
 
     def hand_out_until(self) -> float:
-        """Until when (handler's clock) what was fetched may be handed out; what calls :meth:`attempt` sees to more."""
+        """Until when (handler's clock) fetched messages may be handed out; then :meth:`attempt` is to be called."""
         return _NEVER if self.lease is None else self.lease.until()
 
     def _interrupts(self) -> bool:
@@ -94,12 +94,12 @@ class ConsumingPart(AssignmentPart):
         return self._take(take, who)
 
     def give_turn(self) -> None:
-        """Among greenlets the others run now and then."""
+        """Let other greenlets run now and then."""
         if self._patience is not None:
             self._patience.give_turn()
 
     def wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
-        """What ``take`` gives when there is something; None after ``timeout`` seconds, or when an end is wanted."""
+        """Return the first result of ``take`` that is not None; None after ``timeout`` seconds, or at an end."""
         return self._wait_for(take, timeout)
 
     def has_news(self) -> bool:
@@ -107,13 +107,13 @@ class ConsumingPart(AssignmentPart):
         return self._interrupts() or bool(self._tasks) or self.buffer.ready() or self.undecided() is not None
 
     def come_back(self, who: int) -> None:
-        """``who`` does not want another message: what it has in hand is finished."""
+        """Finish the message in flight of ``who``, which does not want another one."""
         with self.lock:
             self.visits += 1
             self._on_return(who)
 
     def _wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
-        """Call ``take`` until it gives something; runs the consuming thread's callbacks first, outside the lock."""
+        """Call ``take`` until its result is not None; run the consuming thread's callbacks first, outside the lock."""
         who = self.handler.ident()
         taken: T | None = None
         try:
@@ -163,7 +163,7 @@ class ConsumingPart(AssignmentPart):
                 self.check_process()
 
     def _give_back(self, who: int, taken: Any, task: Task | None) -> None:
-        """A call was interrupted that had got a message, or a callback to run: both are for a later call."""
+        """Keep the message or the callback of a call that was interrupted: a later call gets it."""
         if taken or task is not None:
             with self.lock:
                 if taken:
@@ -172,9 +172,9 @@ class ConsumingPart(AssignmentPart):
                     self._tasks.appendleft(task)
 
     def _rest(self, who: int, seconds: float, now: float) -> Sequence[Loan]:
-        """Wait for news. Gives the connections on loan over which something has come. The lock is held, once."""
+        """Wait for a change. Returns the connections on loan over which bytes have come. The lock is held, once."""
         lending = self.fetchers.lending
-        self.sitting += 1  # before it is looked whether somebody serves
+        self.sitting += 1  # before the check whether a thread receives
         try:
             loans = [loan for loan in lending.loans if not loan.over and not loan.busy]
             if self.lookout is None or not loans or self.server not in (0, who):
@@ -190,7 +190,7 @@ class ConsumingPart(AssignmentPart):
         return [loans[place] for place in places]
 
     def _run_task(self, task: Task, who: int) -> None:
-        """A callback that calls ``stop()`` gets what a signal handler gets: the stop follows when it has come back."""
+        """Treat ``stop()`` in a callback as in a signal handler: the stop follows when the callback has returned."""
         self.inside.add(who)
         try:
             task.run()
@@ -218,7 +218,7 @@ class ConsumingPart(AssignmentPart):
             self.lock.notify_all()
 
     def _on_return(self, who: int) -> None:
-        """The thread came back without getting a message: what it had is finished."""
+        """Finish the message in flight of a thread that came back and got no other."""
         self.collector.finish(who)
         self.lock.notify_all()
 
@@ -229,13 +229,13 @@ class ConsumingPart(AssignmentPart):
             self.wake_consumers()
 
     def run_first_in_user_thread(self, task: Task) -> None:
-        """The same, before all others: it was interrupted before it could begin."""
+        """Queue ``task`` before all others: it was interrupted before it could begin."""
         with self.lock:
             self._tasks.appendleft(task)
             self.wake_consumers()
 
     def cancel_task(self, task: Task) -> bool:
-        """Forget ``task`` if no thread has come for it; False when one has."""
+        """Forget ``task`` if no thread has taken it; False when one has."""
         with self.lock:
             if task not in self._tasks:
                 return False
@@ -243,7 +243,7 @@ class ConsumingPart(AssignmentPart):
             return True
 
     def push_back(self, messages: Sequence[Message], who: int | None = None) -> None:
-        """``who`` (None: the calling thread) could not use ``messages``.
+        """Put back ``messages`` that ``who`` (None: the calling thread) could not use.
 
         They are handed out again, and the position stays before them.
         """
@@ -252,12 +252,12 @@ class ConsumingPart(AssignmentPart):
             self.lock.notify_all()
 
     def patient(self, fn: Callable[..., T] | None) -> Callable[..., T] | None:
-        """``fn``, which is called past the lock for each message: among greenlets the others run now and then."""
+        """Return ``fn``, which is called without the lock for each message, so that other greenlets run meanwhile."""
         if fn is None or self._patience is None:
             return fn
         return self._patience.between(self.collector.lane.leave, fn)
 
     def skip_corrupt(self, tp: TopicPartition, offset: int) -> None:
-        """Go on behind a batch that cannot be read, at which the error named ``offset``."""
+        """Skip the batch that cannot be read, whose error named ``offset``."""
         with self.lock:
             self.collector.skip_corrupt(tp, offset)

@@ -45,9 +45,9 @@ class Engine(ConsumingPart):
         group_id: str | None,
         partition_object: Callable[[TopicPartition], Any] = lambda tp: tp,
     ) -> None:
-        """``partition_object`` makes what messages and users get for a partition."""
+        """``partition_object`` makes the object that messages and users get for a partition."""
         super().__init__(cluster, options, group_id, _lane(cluster.handler), partition_object)
-        #: What happened to the membership, for the log, ``events()`` and the recorder.
+        #: The events of the membership, for the log, ``events()`` and the recorder.
         self.history = History(group_id or "", self.handler.now, self.handler.wall_time)
         self.survey = Survey(self)
         self._patience = None if self.handler.native or not self.handler.real else Patience(self.handler)
@@ -116,18 +116,18 @@ class Engine(ConsumingPart):
             self.collector.hands.forget_taken()
 
     def consume_on(self, loop: Any) -> None:
-        """``loop`` consumes: the last callback of a stop runs on it."""
+        """Note that ``loop`` consumes: the last callback of a stop runs on it."""
         self.loop = loop
 
     def begin_stop(self, timeout: float) -> None:
-        """A stop begins that may take ``timeout`` seconds: consuming calls raise, and no other life begins."""
+        """Begin a stop that may take ``timeout`` seconds: consuming calls raise, and no other life begins."""
         with self.lock:
             self.stop_by = self.handler.now() + timeout
             self.stopping = True
             self.wake_consumers()
 
     def abandon(self) -> None:
-        """The consumer was collected without ``stop()``: the workers end. No lock, no I/O: this runs inside the GC."""
+        """End the workers of a consumer that was collected without ``stop()``. No lock, no I/O: the GC calls it."""
         self.abandoned = self.closing = True
 
     @property
@@ -136,7 +136,7 @@ class Engine(ConsumingPart):
         return bool(self._tasks)
 
     def set_paused(self, tps: Iterable[TopicPartition], paused: bool) -> None:
-        """Pause or resume. What was fetched of a paused partition is dropped; what ``run()`` has taken of it waits."""
+        """Pause or resume. Fetched messages of a paused partition are dropped; those that ``run()`` has taken wait."""
         tps = list(tps)
         with self.lock:
             self.collector.shelve()

@@ -57,7 +57,7 @@ class FetchPool:
         self.lending = Loans(self, engine)
 
     def ensure_workers(self) -> None:
-        """Start what is missing for the current leaders, and let none wait for another answer; the lock is held."""
+        """Start the workers that current leaders lack, and break off requests that others replace; the lock is held."""
         engine = self._engine
         if engine.closing:
             return
@@ -72,12 +72,12 @@ class FetchPool:
                 engine.buffer.room.workers = len(self._workers)
 
     def look_again(self) -> None:
-        """Something else is to be fetched, perhaps: workers that have left their partitions come back for it."""
+        """Bring workers back that have parked their partitions: another request may be needed."""
         if self.parking:
             self.ensure_workers()
 
     def join(self, timeout: float) -> None:
-        """Wait for all workers to end; they have been told to."""
+        """Wait for all workers to end; the engine is closing."""
         with self._engine.lock:
             self.parking.clear()
         for worker in [*self._workers.values(), *self._retired]:
@@ -126,7 +126,7 @@ class FetchPool:
                 engine.not_full.notify_all()
 
     def _next_plan(self, fetcher: Fetcher) -> fp.FetchPlan | None:
-        """Wait until there is something to ask for; None: this worker is not needed any more."""
+        """Wait for the next request; None: this worker is not needed any more."""
         engine, leader = self._engine, fetcher.leader
         with engine.mutex:
             while not engine.closing:
@@ -152,7 +152,7 @@ class FetchPool:
         return None
 
     def _carry_out(self, events: Sequence[FetchEvent]) -> bool:
-        """Do what the events say; True when the metadata is out of date. The lock is held."""
+        """Carry out the events; True when the metadata is out of date. The lock is held."""
         engine, stale = self._engine, False
         for event in events:
             match event:
@@ -180,7 +180,7 @@ class FetchPool:
         return stale
 
     def _look_again(self) -> None:
-        """Give up requests that may wait long at the broker if others are needed by now; the lock is held."""
+        """Break off requests that may wait long at the broker if others are needed by now; the lock is held."""
         for fetcher in self._fetchers.values():
             before = fetcher.leader.state
             if not fetcher.leader.look_again():
@@ -189,7 +189,7 @@ class FetchPool:
                     fetcher.connection.close()
 
     def _wake_waiting(self) -> None:
-        """What a request had reserved is free again; the lock is held."""
+        """Wake the workers that wait for room: a request has given its reservation back. The lock is held."""
         if self._engine.buffer.room.waiting:
             self._engine.not_full.notify_all()
 
@@ -201,7 +201,7 @@ class FetchPool:
                 self._engine.lock.notify_all()
 
     def _ask(self, fetcher: Fetcher, plan: fp.FetchPlan) -> dict[str, Any] | None:
-        """The answer; None: a consuming thread has taken it over, and perhaps some that came after it."""
+        """Return the answer; None: a consuming thread has taken it over, and perhaps later ones."""
         leader, sent = fetcher.leader, self._send(fetcher, plan)
         loan = self.lending.lend(fetcher, plan, sent)
         if loan is None:
@@ -225,7 +225,7 @@ class FetchPool:
         return answer
 
     def _receive_late(self, sent: Sent) -> dict[str, Any]:
-        """The answer to a request that is under way for a while."""
+        """Return the answer to a request that has been in flight for a while."""
         return sent.connection.receive(sent.request, 1000 * (sent.until - self._engine.handler.now()))
 
     def _send(self, fetcher: Fetcher, plan: fp.FetchPlan) -> Sent:
@@ -274,7 +274,7 @@ class FetchPool:
             self._carry_out(leader.failed_over(plan, engine.cluster.snapshot))
 
     def _deliver(self, fetcher: Fetcher, plan: fp.FetchPlan, answer: dict[str, Any]) -> None:
-        """Walk the answer without the lock, then hand it over in one go."""
+        """Decode the answer without the lock, then take it over under the lock once."""
         engine, leader = self._engine, fetcher.leader
         results = fp.read_answer(plan, answer, self.limits)
         with engine.mutex:
@@ -293,7 +293,7 @@ class FetchPool:
             engine.refresh_metadata()
 
     def take_all(self, fetcher: Fetcher, results: Sequence[fp.PartitionResult], now: float) -> bool:
-        """All parts of an answer; True when the metadata is out of date. The lock is held."""
+        """Take over all parts of an answer; True when the metadata is out of date. The lock is held."""
         cluster = self._engine.cluster
         events = fetcher.leader.receive(results, cluster.snapshot, now, leaders_again=now + cluster.metadata_max_age)
         return bool(events) and self._carry_out(events)

@@ -19,7 +19,7 @@ from managedconsumer.values import NamedTuple
 
 
 class Fetcher:
-    """One fetch worker's belongings."""
+    """The connection and the decisions of one fetch worker."""
 
     __slots__ = ("connection", "leader", "loan", "offered", "parked")
 
@@ -28,7 +28,7 @@ class Fetcher:
         self.connection: Connection | None = None
         #: The connection is on loan.
         self.loan: Loan | None = None
-        #: What the client's watch is to ask for in our place, and what it has been told of.
+        #: The partitions that the client's watch asks for in our place, and those that were offered to it.
         self.parked: Parked | None = None
         self.offered: Parked | None = None
 
@@ -40,10 +40,10 @@ class Fetcher:
 
 
 class Sent(NamedTuple):
-    """A Fetch that is under way."""
+    """A Fetch in flight."""
 
     connection: Connection
-    #: What :meth:`Connection.receive` asks for.
+    #: The argument of :meth:`Connection.receive`.
     request: int
     version: int
     #: How long (ms) its answer may take.
@@ -55,12 +55,12 @@ class Sent(NamedTuple):
 
 
 class Loan:
-    """What a fetch worker has lent. ``engine.lock`` guards it where no comment says otherwise."""
+    """A connection on loan, with its request. ``engine.lock`` guards it where no comment says otherwise."""
 
     __slots__ = ("answer", "busy", "delivered", "error", "fetcher", "over", "plan", "rounds", "sent")
 
     def __init__(self, fetcher: Fetcher, plan: FetchPlan, sent: Sent) -> None:
-        """``plan`` is what ``sent`` has asked for."""
+        """``plan`` is the plan of the request ``sent``."""
         self.fetcher, self.plan, self.sent = fetcher, plan, sent
         #: True: the worker has it back, or wants it back.
         self.over = False
@@ -69,7 +69,7 @@ class Loan:
         #: The number of the thread that changes what belongs to the worker, 0: none does. A thread can be interrupted
         #: at any line: when it has left and this is still its number, nothing of it can be trusted. Without the lock.
         self.busy = 0
-        #: What the worker has to go on with: an answer, an error, or a plan that is done. Otherwise it waits itself.
+        #: The worker goes on with an answer, an error, or a plan that is done. Without these it waits by itself.
         self.answer: dict[str, Any] | None = None
         self.error: err.KafkaException | None = None
         self.delivered = False

@@ -1,4 +1,4 @@
-"""What happens to one membership, for the log: each change of state once, each trouble when it is new."""
+"""The log of one membership: each change of state once, each trouble when it is new."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GroupLog:
         self.fields = troubles.fields
 
     def observe(self, event: ev.Event, generation: Generation) -> None:
-        """``event`` of a membership that is in ``generation``: one INFO line for each change of state."""
+        """Log ``event`` of a membership in ``generation``: one INFO line for each change of state."""
         self.fields.standing(generation)
         if isinstance(event, ev.Transition):
             old, new = event.old.value, event.new.value
@@ -50,10 +50,10 @@ class GroupLog:
             self.troubles.note(GROUP, f"membership lost: {event.error}")
 
     def note(self, kind: str, generation: Generation, tps: Collection[TopicPartition], reason: str = "") -> None:
-        """Something has happened to partitions. ``kind``: one that ``coordinator.history.GroupEvent`` describes."""
+        """Log an event of partitions. ``kind``: one that ``coordinator.history.GroupEvent`` describes."""
         told = self.history.add(kind, generation, tps, reason=reason)
         log.debug("%s", told, extra=self.fields.of(generation, *tps) if len(tps) == 1 else self.fields.of(generation))
 
     def taken_over(self) -> None:
-        """A share was taken over: whatever went wrong with the group before is over."""
+        """An assignment was taken over: earlier troubles of the group are over."""
         self.troubles.over(GROUP)

@@ -1,4 +1,4 @@
-"""Who waits for an answer: the fetch worker, or a consuming thread that has nothing else to do (:class:`Loan`)."""
+"""Answers are received by the fetch worker, or by a consuming thread that has nothing else to do (:class:`Loan`)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from managedconsumer.fetch import plan as fp
 from managedconsumer.runtime.engine.fetcher import Fetcher, Loan, Sent
 from managedconsumer.runtime.engine.state import EngineState
 
-# A worker takes its connection back when no thread has looked after it for so long (seconds), or a little longer: until
-# then one answer waits in the kernel.
+# A worker reclaims its connection when no consuming thread has polled it for so long (seconds), or a little longer.
+# Until then one answer may wait in the kernel.
 _MISSED = 1.0
-# And at least so often it looks whether there is still a consumer.
+# How often (seconds), at least, the worker checks whether there is still a consumer.
 _LONGEST_NAP = 5.0
 
 
 class _Pool(Protocol):
-    """What a loan needs of the workers."""
+    """The methods of the fetch pool that a loan uses."""
 
     limits: fp.FetchLimits
 
@@ -75,7 +75,7 @@ class Loans:
         return loan
 
     def _is_over(self, loan: Loan) -> bool:
-        """Wait a while. True when the worker has to go on."""
+        """Wait a while. True when the worker has to take its connection back."""
         engine, rounds = self._engine, loan.rounds
         if loan.over:
             return True
@@ -89,7 +89,7 @@ class Loans:
         return loan.over
 
     def _mend(self, loan: Loan) -> None:
-        """A thread was interrupted in the middle: what was fetched and has not been handed out is fetched again."""
+        """Recover from a thread that was interrupted in the middle: fetch again what has not been handed out."""
         engine = self._engine
         loan.sent.connection.close()
         with engine.mutex:
@@ -102,7 +102,7 @@ class Loans:
         loan.answer, loan.error, loan.delivered = None, None, True
 
     def call_back(self, fetcher: Fetcher) -> None:
-        """The worker has something else to do with its connection. The lock is held."""
+        """Call the connection back: the worker needs it for another request. The lock is held."""
         if fetcher.loan is not None:
             fetcher.loan.over = True
             self._engine.loans.notify_all()
@@ -110,13 +110,13 @@ class Loans:
     # -- the consuming thread -------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Workers get back what has waited too long for its answer. The lock is held."""
+        """Give connections back to their workers whose answer is overdue. The lock is held."""
         for loan in self.loans:
             if now >= loan.sent.overdue_at:
                 self.call_back(loan.fetcher)
 
     def nobody_serves(self, who: int) -> None:
-        """The thread ``who``, which looked after the loans, has left. Without the lock."""
+        """Note that the thread ``who``, which received for the workers, has left. Without the lock."""
         engine = self._engine
         engine.server = 0  # before the others are looked at: they look at this after they have changed
         wanted = self._asleep or engine.sitting > 0
@@ -130,7 +130,7 @@ class Loans:
                 engine.lock.notify_all()
 
     def serve(self, loan: Loan, who: int) -> None:
-        """Take what has come over the connection, and ask for more. Without the lock; ``who`` is the server.
+        """Receive from the connection, and ask for more. Without the lock; ``who`` is the receiving thread.
 
         What is not as nearly always goes back to the worker. Raises nothing but what interrupts the calling thread.
         """

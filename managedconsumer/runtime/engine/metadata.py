@@ -1,4 +1,4 @@
-"""The metadata of commits: pykafka's own, which monitoring scripts read, maps, and how much of it the brokers take."""
+"""The metadata of commits: pykafka's own, which monitoring scripts read, maps, and the brokers' limit."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ log = logging.getLogger(__name__)
 
 
 class Followed(Protocol):
-    """A ``run()``: it says what is finished (:class:`managedconsumer.runtime.running.run.Run`)."""
+    """A ``run()``, which knows the finished messages (:class:`managedconsumer.runtime.running.run.Run`)."""
 
     def finished(self, metadata: str, limit: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is to be committed, with ``metadata`` and maps, in at most ``limit`` characters. The lock is held."""
+        """Return the offsets to commit, with ``metadata`` and maps, in up to ``limit`` characters. The lock is held."""
 
 
 class CommitMetadata:
-    """What one consumer commits beside its offsets. Used by one commit at a time."""
+    """The metadata of one consumer's commits. Used by one commit at a time."""
 
     def __init__(self, fields: Callable[[], Any]) -> None:
-        """``fields``: those of a line in the log."""
+        """``fields``: the fields of a log line."""
         self._fields = fields
         #: How many characters the brokers take, as far as it is known.
         self.limit = offset_map.LIMIT
 
     def text(self, member_id: str) -> str:
-        """That of the member with this id (empty: of none), without a map."""
+        """Return the metadata of the member with this id (empty: none), without a map."""
         import json  # its patterns cost an import 3 ms, and not every consumer commits
 
         metadata = json.dumps({"consumer_id": member_id, "hostname": socket.gethostname()})

@@ -16,8 +16,8 @@ from managedconsumer.structs import ClusterSnapshot, TopicPartition
 
 Key = tuple[int, int]
 
-# Where messages come now and then, a worker is worth keeping: who is woken before so many times the silence that it
-# waited for is over waits twice as long the next time, up to so many times the usual silence.
+# A worker that is woken within ``_WORTH`` times its quiet period waits twice as long before it parks again, up to
+# ``_MOST`` times the usual period: where messages come now and then, a worker is worth keeping.
 _WORTH = 4
 _MOST = 16.0
 
@@ -36,7 +36,7 @@ class _Spell:
 
 
 class Parking:
-    """Of one consumer. The engine's lock is held around every call, but for :meth:`offer`."""
+    """The parked partitions of one consumer. The engine's lock is held around every call, but for :meth:`offer`."""
 
     def __init__(self, engine: AssignmentPart, limits: FetchLimits, ready: Callable[[], None]) -> None:
         """``ready``: starts the workers that are missing; the lock is held."""
@@ -50,7 +50,7 @@ class Parking:
         self._caution: dict[Key, float] = {}
 
     def keeps(self, key: Key, tp: TopicPartition) -> bool:
-        """True while this partition of this worker is watched. If only others of it are, none is from here on."""
+        """True while this partition of this worker is watched. If only others of the worker are, end their watch."""
         spell = self._spells.get(key)
         if spell is not None and tp not in spell.tps:  # this broker leads it by now
             self._end(key)
@@ -63,7 +63,7 @@ class Parking:
     # -- a worker goes --------------------------------------------------------------------------------
 
     def takes(self, fetcher: Fetcher, plan: FetchPlan, now: float) -> bool:
-        """A worker is about to ask ``plan`` again. True: the watch asks, the worker ends."""
+        """Decide before a worker repeats ``plan``. True: the watch asks for it, and the worker ends."""
         key = fetcher.leader.key
         if not fetcher.leader.quiet(now):
             self.take_back(fetcher)
@@ -85,14 +85,14 @@ class Parking:
         return True
 
     def wants(self, leader: LeaderFetch, now: float) -> bool:
-        """True if the worker that has lent its connection should look whether the watch takes its partitions."""
+        """True if a worker that has lent its connection should offer its partitions to the watch."""
         shared = self._engine.cluster.shared
         if not self._allowed or not leader.quiet(now) or shared is None or not shared.active:
             return False
         return now - leader.quiet_since >= shared.quiet_after
 
     def offer(self, node: int, fetcher: Fetcher) -> None:
-        """Tell the watch what the worker would leave to it, once. The engine's lock is not held."""
+        """Offer the worker's partitions to the watch, once. The engine's lock is not held."""
         away, shared = fetcher.parked, self._engine.cluster.shared
         if away is None or fetcher.offered is away:
             return
@@ -105,7 +105,7 @@ class Parking:
 
     @staticmethod
     def take_back(fetcher: Fetcher) -> None:
-        """The worker fetches something else now."""
+        """Withdraw the offer: the worker has another request."""
         if fetcher.parked is not None:
             fetcher.parked.end()
             fetcher.parked = None
@@ -113,7 +113,7 @@ class Parking:
     # -- a worker is needed again -----------------------------------------------------------------------
 
     def _wake(self, key: Key) -> None:
-        """The watch has found something, or has failed; in its thread."""
+        """Start a worker again: the watch has found a change, or has failed. Runs in the watch's thread."""
         engine = self._engine
         try:
             with engine.lock:
@@ -125,7 +125,7 @@ class Parking:
             engine.fail(error)
 
     def _look(self, now: float) -> None:
-        """In the watch's thread, now and then: the position worker may rest while everything is quiet."""
+        """Wake the position worker when it is due: it rests while all is quiet. Runs in the watch's thread."""
         engine = self._engine
         try:
             if engine.positions.is_due(now):
@@ -143,13 +143,13 @@ class Parking:
         self._caution[key] = min(_MOST, 2.0 * caution) if short else 1.0
 
     def look_again(self) -> None:
-        """End the parking of what another request is needed for by now."""
+        """End the parking of partitions for which another request is needed by now."""
         for key, spell in list(self._spells.items()):
             if spell.parked.over or not spell.leader.look_again() or self._moved(key[0], spell):
                 self._end(key)
 
     def _moved(self, node: int, spell: _Spell) -> bool:
-        """True if the metadata says something else of the partitions than when they were parked."""
+        """True if the metadata of the partitions has changed since they were parked."""
         snapshot = self._engine.cluster.snapshot
         if spell.snapshot is snapshot:
             return False
@@ -165,7 +165,7 @@ class Parking:
         return not same
 
     def clear(self) -> None:
-        """The consumer closes: nothing is watched any more."""
+        """End all parking: the consumer closes."""
         for spell in self._spells.values():
             spell.parked.end()
         self._spells.clear()

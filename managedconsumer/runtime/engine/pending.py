@@ -1,4 +1,4 @@
-"""Commits on their way: what ``commit_offsets(wait=False)`` gives back, and how the commit worker keeps them."""
+"""Commits in flight: the result of ``commit_offsets(wait=False)``, and the entries of the commit worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_NAP = 1.0
 
 
 class Commit:
-    """A commit on its way; made by ``commit_offsets(wait=False)``. Thread-safe, done once.
+    """A commit in flight; made by ``commit_offsets(wait=False)``. Thread-safe, done once.
 
     In a coroutine: ``await asyncio.to_thread(commit.result, 5000)``, or ask :meth:`done` from time to time.
     """
@@ -33,7 +33,7 @@ class Commit:
 
     @property
     def offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is to be committed: the *next* offset by partition."""
+        """Return the *next* offset to commit by partition."""
         return dict(self._offsets)
 
     def done(self) -> bool:
@@ -42,7 +42,7 @@ class Commit:
 
     @property
     def error(self) -> BaseException | None:
-        """Why it failed: what :meth:`result` raises. None while it is under way and after a success. Never blocks."""
+        """The error that :meth:`result` raises; None while it is in flight and after a success. Never blocks."""
         return self._error
 
     def result(self, timeout_ms: int | None = None) -> None:
@@ -70,7 +70,7 @@ class Commit:
         return True
 
     def finish(self, error: BaseException | None) -> None:
-        """It is done; a second time nothing changes. For the worker."""
+        """End it, with or without an error; a second call changes nothing. For the worker."""
         with self._changed:
             if not self._done:
                 self._error, self._done = error, True

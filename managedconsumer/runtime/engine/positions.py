@@ -64,7 +64,7 @@ class PositionWorker:
     def is_due(self, now: float) -> bool:
         """True when a worker that rests has something to do; no lock."""
         news = self._engine.closing or self._engine.cluster.snapshot is not self._seen
-        # What somebody works on is looked at now and then: it may be stuck.
+        # Partitions with messages in flight are checked now and then: they may be stuck.
         return self._resting and (news or bool(self._engine.collector.hands) or now >= self._rest_until)
 
     def _rests(self, seconds: float) -> bool:
@@ -150,7 +150,7 @@ class PositionWorker:
         try:
             while not engine.closing:
                 self._wake.clear()
-                # What is asked for meanwhile does not wait for a slow leader: the next round is for both.
+                # Requests that come meanwhile do not wait for a slow leader: the next round is for both.
                 self.resolve(_ROUND, self._wake.is_set)
                 age = now() - engine.cluster.refreshed_at
                 # The age is infinite until start() has its first metadata. start() must see that error itself, so

@@ -1,4 +1,4 @@
-"""What the workers and calls of one consumer share: one lock, what it guards, and how it ends.
+"""The state that the workers and calls of one consumer share: one lock, the data it guards, and how it ends.
 
 :class:`~managedconsumer.runtime.engine.engine.Engine` is this with the workers, which see only what they need of it.
 """
@@ -43,7 +43,7 @@ class Lease(Task, Protocol):
 
 
 class Loans(Protocol):
-    """What fetch workers have lent (:class:`managedconsumer.runtime.engine.loans.Loans`)."""
+    """The connections on loan (:class:`managedconsumer.runtime.engine.loans.Loans`)."""
 
     loans: tuple[Loan, ...]
 
@@ -60,12 +60,12 @@ class Loans(Protocol):
 class Fetchers(Protocol):
     """The workers that fetch (:class:`managedconsumer.runtime.engine.fetch_pool.FetchPool`)."""
 
-    #: Who waits for the answers.
+    #: The connections on loan.
     lending: Loans
 
     @property
     def parking(self) -> Sized:
-        """What was left to the client's watch."""
+        """The partitions that were left to the client's watch."""
 
     def ensure_workers(self) -> None:
         """Start what is missing for the current leaders, and let none wait for another answer; the lock is held."""
@@ -170,7 +170,7 @@ class EngineState(forks.OwnProcess):
                 return
             self.error, self._cause = error, error.__traceback__
             self.wake_consumers()
-        # What a broker refuses, or a network, is said in one line; a traceback is for what should not have happened.
+        # Refusals by a broker or a network are logged in one line; tracebacks are for errors that should not happen.
         expected = isinstance(error, err.KafkaException) and not isinstance(error, err.IllegalStateError)
         trace = None if expected else error
         log.error(
@@ -257,7 +257,7 @@ class EngineState(forks.OwnProcess):
 
     @property
     def trouble(self) -> str | None:
-        """What does not work at the moment and heals by itself; None when all is well."""
+        """Return the transient trouble of this moment, or None."""
         return self.troubles.text
 
     def refresh_metadata(self) -> None:

@@ -1,6 +1,6 @@
-"""Where the partitions of one consumer stand, told to whoever asks, and noted now and then by the position worker.
+"""The progress of one consumer's partitions: read on request, and noted now and then by the position worker.
 
-No broker is asked. What it takes from the consumer's lock is short; bytes are read without it.
+No broker is asked. The consumer's lock is held for a short time only; bytes are read without it.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Survey:
         end = state.highwater
         if self._engine.options.isolation == 1 and state.last_stable is not None and state.last_stable >= 0:
             end = state.last_stable if end is None else min(end, state.last_stable)
-        # What was fetched may be ahead of the end that came with it.
+        # The fetched messages may be ahead of the log's end that came with them.
         position = state.position
         if end is not None and end >= 0 and position is not None:
             end = max(end, position)

@@ -1,4 +1,4 @@
-"""What does not work at the moment and heals by itself: for ``health()`` and, once each, for the log."""
+"""Transient troubles: for ``health()`` and, once each, for the log."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ __all__ = ["Connection", "ConnectionSettings"]
 
 log = logging.getLogger(__name__)
 
-# How long (seconds) an answer that is overdue is looked for: it may have come while this process stood still.
+# An overdue answer may have come while this process stood still: wait this long (seconds) for it once more.
 _LAST_LOOK: Final = 0.1
 _REAUTHENTICATE_AT: Final = (0.85, 0.95)  # of the session's life; a fleet that started together spreads out
 
@@ -97,7 +97,7 @@ class Connection(Stream):
 
     @property
     def connected(self) -> bool:
-        """Whether requests can be sent: connected, not closed here, and as far as this machine knows, not there."""
+        """True if requests can be sent: connected, not closed here, and not closed by the broker as far as is known."""
         return (
             self._ready and not self._hold.closed and os.getpid() == self._pid and net.is_established(self._hold.sock)
         )

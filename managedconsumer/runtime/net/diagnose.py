@@ -20,7 +20,7 @@ _NOT_YET_VALID: Final = 9
 _SELF_SIGNED: Final = (18, 19)
 _UNKNOWN_ISSUER: Final = (2, 20, 21)
 _WRONG_NAME: Final = (62, 63, 64)
-# What OpenSSL calls it when the first bytes of the answer are not TLS; the names changed over its releases.
+# OpenSSL's names for an answer that is not TLS; they changed over its releases.
 _NOT_TLS: Final = (
     "WRONG_VERSION_NUMBER",
     "HTTP_REQUEST",

@@ -24,7 +24,7 @@ MAX_EARLY_FRAME_BYTES: Final = 1 << 20
 # each (42 bytes in version 12), several times what a cluster can have.
 MAX_ORDINARY_FRAME_BYTES: Final = 16 << 20
 _PROBE_S: Final = 0.5
-# What a broker accepts as a client's version (KIP-511).
+# The client versions that a broker accepts (KIP-511).
 _SOFTWARE_VERSION: Final = re.sub(r"[^A-Za-z0-9.-]", "-", __version__).strip(".-")
 
 
@@ -117,7 +117,7 @@ def _failure(
     if isinstance(error, TimeoutError):
         return diagnose.connecting_timed_out(address, "the TLS handshake", limit)
     if diagnose.is_end_of_stream(error):
-        # What a broker's listener without TLS does, but also one that shuts down: only the first is worth an error
+        # A broker's listener without TLS does this, and one that shuts down, too: only the first is worth an error
         # that ends the consumer.
         if _speaks_kafka_in_clear(handler, host, port, settings, hold):
             return diagnose.plaintext_listener(address, settings.security)

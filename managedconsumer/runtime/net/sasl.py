@@ -71,7 +71,7 @@ class Scram:
         self._server_signature: bytes | None = None
 
     def first(self) -> bytes:
-        """Who we are, and our nonce."""
+        """Return the first message: the user's name and our nonce."""
         return b"n,," + self._bare.encode()
 
     def step(self, challenge: bytes) -> bytes | None:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 Token = str | tuple[str, float]
-"""What a token callable returns: the token, or the token and the Unix time in seconds at which it expires."""
+"""The result of a token callable: the token, or the token and the Unix time in seconds at which it expires."""
 
 _TLS_FIELDS: Final = ("ssl_context", "ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password")
 _SASL_FIELDS: Final = ("sasl_mechanism", "sasl_username", "sasl_password", "sasl_oauth_token", "sasl_oauth_extensions")

@@ -1,4 +1,4 @@
-"""What all connections of a client have in common."""
+"""The settings that all connections of a client share."""
 
 from __future__ import annotations
 

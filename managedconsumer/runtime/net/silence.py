@@ -1,4 +1,4 @@
-"""What a request without an answer says about the other connections to the same broker."""
+"""After a request without an answer: decide about the other connections to the same broker."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class Stream:
             raise
 
     def _body(self, pending: Pending, frame: memoryview) -> memoryview:
-        """What is in the frame that answers the oldest request."""
+        """Return the body of the frame that answers the oldest request."""
         found, body = framing.parse_response_header(pending.api, pending.version, frame)
         if found != pending.correlation_id:
             raise errors.ProtocolError(

@@ -226,7 +226,7 @@ class _BlockingTransport(Transport):
         seconds = deadline - self._now()
         if seconds <= 0:
             raise TimeoutError
-        # What is set already is good enough if it is nearly that: it saves a system call for each operation.
+        # A time-out that is nearly the wanted one stays: this saves a system call for each operation.
         if abs(seconds - self._limits[option]) < _NEARLY * seconds:
             return
         self._limits[option] = seconds

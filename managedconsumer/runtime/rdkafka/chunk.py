@@ -1,4 +1,4 @@
-"""What librdkafka has fetched of one partition, with the interface of ``wire.records.RecordChunk``.
+"""Messages of one partition that librdkafka has fetched, with the interface of ``wire.records.RecordChunk``.
 
 The messages are the package confluent-kafka's. They become ours at once, so that theirs are given back while they are
 still in the processor's cache. They are decoded and their checksums are right, so a chunk of these is never damaged.
@@ -10,7 +10,7 @@ from typing import Any
 
 from managedconsumer.wire.records import Message, PartitionContext, messages_of
 
-# What a record takes besides its value: key, headers, numbers; roughly.
+# The rough size of a record besides its value: key, headers, numbers.
 _RECORD_BYTES = 64
 
 

@@ -43,7 +43,7 @@ _TROUBLE_AGE = 15.0
 
 @dataclass
 class _Step:
-    """What the worker does next, in this order."""
+    """The worker's next actions, in this order."""
 
     stop: list[TopicPartition]
     start: dict[TopicPartition, Reading]
@@ -124,7 +124,7 @@ class RdkafkaPool(FetchPool):
         return None
 
     def _plan(self, readings: dict[TopicPartition, Reading], now: float) -> _Step:
-        """What to change, and whether there is room for more; the engine's lock is held."""
+        """Decide what to change, and whether there is room for more; the engine's lock is held."""
         buffer = self._engine.buffer
         wanted = {queue.tp: queue for queue in buffer if self._is_wanted(queue, now)}
         stop = [tp for tp, reading in readings.items() if not reading.fits(wanted.get(tp))]
@@ -273,7 +273,7 @@ class RdkafkaPool(FetchPool):
 
 
 def _chunk_of(reading: Reading, part: Part) -> RdkafkaChunk:
-    """What came of one partition, from the offset on that is next there; ``part`` lets go of its messages."""
+    """Make a chunk of one partition's messages, from its next offset on; ``part`` lets go of its messages."""
     messages, part.messages = part.messages, []
     if messages and messages[0].offset() < reading.next_offset:
         messages = [message for message in messages if message.offset() >= reading.next_offset]

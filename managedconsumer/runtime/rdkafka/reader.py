@@ -28,7 +28,7 @@ _LOT_BYTES = 4 * 1024 * 1024
 
 @dataclass
 class Reading:
-    """What librdkafka reads of one partition: for which ticket, and the offset that comes next."""
+    """One partition that librdkafka reads: for which ticket, and the offset that comes next."""
 
     queue: PartitionQueue
     version: int
@@ -47,7 +47,7 @@ class Reading:
 
 @dataclass
 class Part:
-    """What came of one partition in one lot: messages, then perhaps the log's end, then perhaps an error."""
+    """One partition's part of a poll: messages, then perhaps the log's end, then perhaps an error."""
 
     messages: list[Any] = field(default_factory=list)
     end_offset: int = -1
@@ -115,7 +115,7 @@ class Reader:
             self.readings.update(start)
 
     def collect(self, room: Any, wait: bool) -> list[Any]:
-        """What is there; with ``wait`` waiting a little for the first message. ``room``: what a greenlet waits on."""
+        """Return the messages that are there; ``wait``: a little, for the first. A greenlet waits on ``room``."""
         if self._handler.native:
             first = self._consumer.poll(_WAIT if wait else 0)
             return [] if first is None else [first, *self._consumer.consume(_MOST_MESSAGES - 1, 0)]
@@ -154,7 +154,7 @@ class Reader:
         return cast("dict[TopicPartition, Part]", parts)
 
     def watermarks(self, tp: TopicPartition) -> tuple[int, int]:
-        """What librdkafka knows of the log's ends, without asking; negative: nothing."""
+        """Return the log's ends as librdkafka knows them, without a request; negative: unknown."""
         try:
             low, high = self._consumer.get_watermark_offsets(self._package.TopicPartition(*tp), cached=True)
         except (self._package.KafkaException, TypeError):
@@ -163,7 +163,7 @@ class Reader:
 
 
 def text_of(error: BaseException) -> str:
-    """What a KafkaException of theirs (or another) says."""
+    """Return the text of a KafkaException of confluent-kafka's, or of another error."""
     reason = error.args[0] if error.args else error
     describe = getattr(reason, "str", None)
     return str(describe() if describe is not None else reason)

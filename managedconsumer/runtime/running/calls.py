@@ -1,4 +1,4 @@
-"""The user's code that a run calls, and what it means that it has returned or raised something."""
+"""The user's code that a run calls, and the meaning of its results and errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Calls(NamedTuple):
     fields: Callable[[Any], Any]
 
     def check(self, what: str, result: Any, message: Any) -> None:
-        """Raise TypeError if the user's ``what`` has returned for ``message`` what nobody awaits or iterates over."""
+        """Raise TypeError if the user's ``what`` has returned an awaitable or a generator for ``message``."""
         try:
             check_result(what, result)
         except UnusedResultError as error:

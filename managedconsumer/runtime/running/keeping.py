@@ -9,7 +9,7 @@ from managedconsumer.runtime.waiting import forks
 
 
 def keep(run: Run) -> None:
-    """From here on the consumer's messages are those of ``run``. Raises ConcurrentUseError if another one goes on."""
+    """Give the consumer's messages to ``run`` from now on. Raises ConcurrentUseError if another run is in progress."""
     hands = run.engine.collector.hands
     with run.engine.lock:
         if hands.keeper is not None:
@@ -17,11 +17,11 @@ def keep(run: Run) -> None:
         hands.keeper = run
         forks.watch(run)
         run.engine.inside.add(RUN)
-        run.engine.wake_consumers()  # whoever waits for a message is told
+        run.engine.wake_consumers()  # threads that wait for a message must see it
 
 
 def let_go(run: Run) -> None:
-    """The run has ended. What it has not finished stays so, should its stop have been interrupted."""
+    """End the run. Unfinished messages stay unfinished if its stop was interrupted."""
     hands = run.engine.collector.hands
     with run.engine.lock:
         hands.keeper = None

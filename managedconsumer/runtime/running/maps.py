@@ -1,4 +1,4 @@
-"""Which finished messages ``run()`` passes over, and where it says which ones these are: the maps in commits."""
+"""The maps in commits: which finished messages behind the committed offset ``run()`` skips."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def finished_before(engine: Engine, tp: TopicPartition, state: Any) -> OffsetMap | None:
-    """What the commit at which the assignment began says to be finished behind it, if that was this log.
+    """Read from the commit at which the assignment began which messages behind it are finished, if the log is the same.
 
     The lock is held. ``state``: the partition's ``TopicPartitionState``.
     """

@@ -1,11 +1,11 @@
-"""What the drivers of ``run()`` share: the way from the consumer to the workers and back, under the consumer's lock.
+"""The common part of the drivers of ``run()``: from the consumer to the workers and back, under the consumer's lock.
 
 Messages come in lots and go to workers in blocks: a worker takes the lock once for a block, to get the next. Blocks are
 as large as makes about a millisecond's work, so slow handlers get one message at a time, and quick ones do not wait for
 the lock. A worker without work takes over what a slow one has not begun.
 
-What is finished is known at any moment, not at the end of a block: a worker notes each message, without a lock, in the
-strand that it has. Whoever needs to know (a commit, a hand-over, an end) looks there (:meth:`Run.collect`).
+A worker notes each finished message at once, without a lock, in the strand that it works on. So a commit, a hand-over
+or an end knows at any moment which messages are finished (:meth:`Run.collect`), not only at the end of a block.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 _BLOCK_S, _LARGEST_BLOCK = 0.001, 128
 # At most so many messages are taken from the consumer at once.
 _LARGEST_LOT = 256
-# What a worker has had for this long (seconds) without beginning it is another one's.
+# After this time (seconds) idle workers may take over messages that a worker has not begun.
 _STUCK_S = 0.005
-# What a worker has finished of a block at which it has been for this long (seconds) is noted by another one.
+# When a worker has been at one block for this long (seconds), another one notes the messages that it has finished.
 _SLOW_S = 0.05
 # A missed wake-up can cost a worker at most this much (seconds).
 _LONGEST_WAIT = 1.0
-# How often (seconds) it is looked whether messages came that nobody told of, while there is work to do.
+# While there is work to do: how often (seconds) workers check for new messages, as nothing wakes them for these.
 _LOOK_S = 0.002
-# How often (seconds) the hand is brought up to date at least, while messages come.
+# While messages come: how often (seconds), at least, the messages in flight are brought up to date.
 _SETTLE_S = 0.1
-# Workers take from the consumer when there is room for such a part of all that may be in hand.
+# Workers take from the consumer when this part of ``max_in_flight`` (one in so many) is free.
 _LOT_PART = 16
 # How a new measurement of the handler's time changes the mean.
 _WEIGHT = 0.2
@@ -81,7 +81,7 @@ class Run:
     # -- from the consumer ------------------------------------------------------------------------------
 
     def take_in(self, who: int) -> bool | None:
-        """Take what is there for the workers; true when there is something for the caller to look at."""
+        """Take buffered messages for the workers; true when the caller has an event to handle."""
         work = self.work
         if work.ending:
             return True
@@ -135,7 +135,7 @@ class Run:
         return True
 
     def _turn(self) -> None:
-        """Fetching of some partitions waits, or goes on."""
+        """Suspend or resume fetching of some partitions."""
         work = self.work
         if work.turned:
             parts = {tp: work.parts.get(tp) for tp in work.turned}
@@ -146,7 +146,7 @@ class Run:
     # -- to the workers -----------------------------------------------------------------------------------
 
     def _measure(self, seconds: float, finished: int) -> None:
-        """Handlers took so long for so many messages: how many a worker gets at a time follows from that."""
+        """Note how long handlers took for so many messages: the size of the next blocks follows from it."""
         self.handler_seconds += seconds
         if not finished:
             return
@@ -192,11 +192,11 @@ class Run:
         return True
 
     def _has_room(self) -> bool:
-        """True if it is worth its time to take from the consumer."""
+        """True if it is worth the time to take messages from the consumer."""
         return not self._dry and self.work.room() >= self._lot
 
     def _take_over(self, seat: Seat, now: float) -> bool:
-        """What a worker that is slow has not begun."""
+        """Take messages over that a slow worker has not begun."""
         for other in self.seats:
             if other.todo and other.era == self.work.era and now - other.since > _STUCK_S:
                 try:
@@ -208,7 +208,7 @@ class Run:
         return False
 
     def _collect_slow(self, seat: Seat, now: float) -> bool:
-        """What slow workers have finished of their blocks is finished: other messages of the same keys may start."""
+        """Note which messages slow workers have finished of their blocks: others of the same keys may start."""
         slow = [other for other in self.seats if other.through and other is not seat and now - other.since > _SLOW_S]
         self.collect(slow)
         return bool(slow)
@@ -236,7 +236,7 @@ class Run:
     # -- back from the workers ----------------------------------------------------------------------------
 
     def take_reports(self, seat: Seat) -> None:
-        """A worker is through with its block; the lock is held."""
+        """Note that a worker has finished its block; the lock is held."""
         work, engine = self.work, self.engine
         if seat.through or seat.count:
             self.collect((seat,))
@@ -281,7 +281,7 @@ class Run:
         self.fail(None if isinstance(problem, UnusedResultError) else message, problem)
 
     def end(self) -> None:
-        """Nothing new starts; what runs may finish."""
+        """Start no message any more; running ones may finish."""
         with self.engine.lock:
             if not self.work.ending:
                 self.work.end()
@@ -289,7 +289,7 @@ class Run:
             self.engine.lock.notify_all()
 
     def abandon(self) -> None:
-        """What still runs is given up, and its results do not count."""
+        """Give up the messages that still run; their results do not count."""
         with self.engine.lock:
             self.settle()
             self._abandoned = True
@@ -305,7 +305,7 @@ class Run:
             queue.context.fenced = True
 
     def finish(self) -> None:
-        """All is over: the workers end as soon as they are here."""
+        """End the workers as soon as they come back."""
         with self.engine.lock:
             self.over = True
             self.notify(len(self.seats))
@@ -332,19 +332,19 @@ class Run:
         return any(seat.current is not None and seat.current.touches(tps) for seat in self.seats)
 
     def interrupt(self) -> None:
-        """Partitions are held or paused, and nothing of them starts; or they go on."""
+        """Note suspended, paused or resumed partitions: messages of the first two do not start."""
         self.work.interrupt()
         self.work.wake(self.engine.handler.now())
         self._call_back()
 
     def forget(self, tps: Container[TopicPartition], beyond: int = 0) -> None:
-        """Partitions are gone, or go on elsewhere; or their logs are other ones from ``beyond`` on."""
+        """Note partitions that are gone or were moved, or whose logs are other ones from ``beyond`` on."""
         self.collect()
         self.work.forget(tps, beyond)
         self._call_back()
 
     def _call_back(self) -> None:
-        """What the workers have not begun comes back."""
+        """Take back the messages that the workers have not begun."""
         now = self.engine.handler.now()
         for seat in self.seats:
             while seat.todo:
@@ -356,7 +356,7 @@ class Run:
         self.wake_workers()
 
     def finished(self, metadata: str, limit: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is finished and not committed like that yet, with its maps; the lock is held.
+        """Return the finished offsets that are not committed yet, with their maps; the lock is held.
 
         A map and ``metadata`` have ``limit`` characters together.
         """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # A missed wake-up can cost the dispatching task at most this much (seconds).
 _NAP = 0.5
-# How often (seconds) it is looked whether what runs has finished.
+# How often (seconds) the end checks whether all handlers have finished.
 _SLICE = 0.01
 # How long (seconds) handlers that are cancelled may take to end.
 _JOIN = 5.0

@@ -74,7 +74,7 @@ class ThreadRun:
                         strand = todo.popleft()
                     except IndexError:
                         break
-                    # In this order: whoever holds partitions back looks at what is begun afterwards.
+                    # In this order: a worker that suspends partitions afterwards sees that this message has begun.
                     seat.current = strand
                     one(strand, seat)
                     through.append(strand)

@@ -10,7 +10,7 @@ from managedconsumer.errors import ForkedProcessError
 
 
 class Disowned(Protocol):
-    """What a fork leaves unusable in the child."""
+    """An object that a fork makes unusable in the child."""
 
     def disown(self) -> None:
         """Called in the child, before anything else runs there."""

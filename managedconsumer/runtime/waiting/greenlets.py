@@ -41,7 +41,7 @@ class GreenWorker:
 
     @property
     def exception(self) -> BaseException | None:
-        """What ended the worker, or None."""
+        """The exception that ended the worker, or None."""
         return self._run.exception
 
     def join(self, timeout: float | None = None) -> None:
@@ -135,11 +135,11 @@ class Turn:
         self.begin()
 
     def begin(self) -> None:
-        """The others have just had theirs."""
+        """The other greenlets have just had a turn: count the time from now."""
         self._began = self._now()
 
     def over(self) -> bool:
-        """Whether it is time for the others."""
+        """True when the other greenlets should have a turn."""
         return self._now() - self._began > _TURN
 
     def give(self) -> None:

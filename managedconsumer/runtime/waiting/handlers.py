@@ -157,7 +157,7 @@ class Handler(abc.ABC):
 
 
 class _Run:
-    """What a worker runs: the function, with its exception kept."""
+    """A worker's function; it keeps the exception."""
 
     __slots__ = ("_args", "_fn", "_name", "exception")
 
@@ -195,7 +195,7 @@ class _ThreadWorker:
 
     @property
     def exception(self) -> BaseException | None:
-        """What ended the worker, or None."""
+        """The exception that ended the worker, or None."""
         return self._run.exception
 
     def join(self, timeout: float | None = None) -> None:

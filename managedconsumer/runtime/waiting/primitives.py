@@ -1,4 +1,4 @@
-"""What the core may expect of a handler's locks, events, queues, workers and sockets (typing only)."""
+"""The interfaces of a handler's locks, events, queues, workers and sockets (typing only)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import sys
 from types import FrameType
 
 _PACKAGE = __name__.split(".")[0]
-# What these rooms call is called as by a user; they hold no lock of a consumer.
+# These packages call as a user would; they hold no lock of a consumer.
 _USERS = {"cli", "observe", "spark", "testing", "signals"}
 # A worker's function begins in the first two. The third is the fast path: it has no lock, and may be interrupted.
 _NO_LOCK = {

@@ -207,7 +207,7 @@ class GroupClaims:
     def _since(
         self, before: Mapping[TopicPartition, Place], now: Mapping[TopicPartition, Place]
     ) -> Iterator[tuple[TopicPartition, str, OffsetRange]]:
-        """What was claimed between the two, newest first. Commits that name a batch are ours, so they are believed."""
+        """Return the commits between the two, newest first. Commits that name a batch are ours and are trusted."""
         for tp, place in now.items():
             until = before[tp].data if tp in before else ""
             data = place.data

@@ -1,4 +1,4 @@
-"""What a claim log is: the one place that says which batches count, and where a partition goes on.
+"""A claim log: the one place that says which batches count, and where a partition goes on.
 
 Each run of a micro-batch has a name that no other run has. Its rows are written first, with the name. When the batch is
 done, its ranges are *claimed* for the name of the run that has ended. Of several runs and batches with the same offsets

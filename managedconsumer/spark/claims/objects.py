@@ -184,7 +184,7 @@ class FsspecObjects:
             return
 
     def settle(self, name: str) -> None:
-        """What an object store has answered for is durable."""
+        """Do nothing: an object store has answered, so the object is durable."""
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

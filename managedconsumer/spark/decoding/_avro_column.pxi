@@ -1,7 +1,7 @@
-# What all columns have in common. Included by _avro.pyx.
+# The common part of all columns. Included by _avro.pyx.
 
 cdef class Column:
-    """What all columns have in common: the union with null around them, and which rows are null.
+    """The common part of all columns: the union with null around them, and which rows are null.
 
     ``branches``: how many a union has, 0 without a union; ``null_at``: which of them is null, -1 if none is.
     """

@@ -1,6 +1,6 @@
 # Columns of values that hold no others. Included by _avro.pyx.
 
-# What Python's datetime can hold, and with it Spark's Python API: the years 1 to 9999.
+# The range of Python's datetime, and with it of Spark's Python API: the years 1 to 9999.
 cdef int64_t FIRST_DAY = -719162, LAST_DAY = 2932896
 cdef int64_t DAY_MICROSECONDS = 86400000000
 

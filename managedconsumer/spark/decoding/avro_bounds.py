@@ -1,8 +1,8 @@
 """How large an Avro value may become. Pure; the bounds are those of the compiled decoder, too.
 
 The wire has counts that nothing stands behind: items that take no bytes, records of other records of nothing, a null in
-place of a thousand columns, records in records without an end. Whoever may register a schema can write such values, and
-fastavro believes them: it goes on for hours, takes all memory, or ends the process as its C stack is full.
+place of a thousand columns, records in records without an end. A client that may register a schema can write such
+values, and fastavro believes them: it goes on for hours, takes all memory, or ends the process as its C stack is full.
 """
 
 from __future__ import annotations

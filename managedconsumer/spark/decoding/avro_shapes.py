@@ -1,4 +1,4 @@
-"""What an Avro schema becomes: Arrow's type, and how ``_avro.pyx`` builds a column of it. Pure."""
+"""Translate an Avro schema into Arrow's type and into the columns that ``_avro.pyx`` builds. Pure."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class _Shapes:
             return self._union(schema, inside)
         if isinstance(schema, str):
             if schema in inside:
-                raise ConfigurationError(f"the Avro schema: {schema} holds itself, which no column can")
+                raise ConfigurationError(f"the Avro schema: {schema} is recursive, which no column can be")
             if schema in self._simple:
                 return replace(self._simple[schema], schema=schema)
             return self.of(self._named[schema], inside)

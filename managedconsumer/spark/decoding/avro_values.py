@@ -205,7 +205,7 @@ def compiled() -> Any:
 
 
 def _understood(schema: Any) -> Any:
-    """What Spark has no type for stays what it is on the wire (a UUID a string, a time of day a number).
+    """Keep the wire's type where Spark has none (a UUID is a string, a time of day a number).
 
     So does a logical type that is wrong, such as a decimal without a precision: the specification says so.
     """

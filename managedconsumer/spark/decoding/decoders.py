@@ -13,7 +13,7 @@ from managedconsumer.spark.decoding.json_values import JsonDecoder
 from managedconsumer.spark.decoding.protobuf_values import ProtobufDecoder, descriptor_set
 from managedconsumer.spark.decoding.registry import check_url, newest_schema
 
-#: What the option ``value.format`` may be. (Their packages are imported when the first decoder is made.)
+#: The values of the option ``value.format``. (Their packages are imported when the first decoder is made.)
 FORMATS: Mapping[str, Callable[[ValueFormat], Decoder]] = {
     "avro": AvroDecoder,
     "json": JsonDecoder,

@@ -1,4 +1,4 @@
-"""What a format of values is, and what a decoder does."""
+"""The formats of values, and the interface of their decoders."""
 
 from __future__ import annotations
 

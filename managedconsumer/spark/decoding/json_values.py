@@ -10,7 +10,7 @@ from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.decoding.formats import Decoded, ValueFormat, by_halves
 from managedconsumer.spark.decoding.registry import take_id
 
-# What JSON takes for white space; Python takes more.
+# JSON's white space; Python's is more.
 _SPACE = b" \t\n\r"
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)\Z")
 
@@ -99,7 +99,7 @@ def _of_spark(pa: Any, given: Any) -> Any:
 
 def _of_json_schema(pa: Any, given: Mapping[str, Any], where: str) -> Any:
     if isinstance(given, dict) and len(choices := given.get("oneOf") or given.get("anyOf") or ()) == 2:
-        # What generators of JSON Schemas write for a field that may be null.
+        # Generators of JSON Schemas write this for a field that may be null.
         others = [each for each in choices if each != {"type": "null"}]
         if len(others) == 1:
             return _of_json_schema(pa, others[0], where)

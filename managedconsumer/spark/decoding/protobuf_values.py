@@ -143,7 +143,7 @@ def _modules() -> tuple[Any, Any, Any, Any]:
 
 
 def _protobufs_own() -> dict[str, bytes]:
-    """What a schema may import without saying where it is: serialized, by name."""
+    """Return the schemas that a schema may import without their files: serialized, by name."""
     modules: list[Any] = [
         import_module("google.protobuf.any_pb2"),
         import_module("google.protobuf.duration_pb2"),
@@ -164,7 +164,7 @@ def _message(pa: Any, descriptor: Any, inside: tuple[str, ...]) -> tuple[Any, Co
     if descriptor.full_name == _TIMESTAMP:
         return pa.timestamp("us", tz="UTC"), _microseconds
     if descriptor.full_name in inside:
-        raise ConfigurationError(f"the message {descriptor.full_name} holds itself, which no column can")
+        raise ConfigurationError(f"the message {descriptor.full_name} is recursive, which no column can be")
     fields, parts = [], []
     for field in descriptor.fields:
         kind, convert = _field(pa, field, (*inside, descriptor.full_name))

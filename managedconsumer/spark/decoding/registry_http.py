@@ -90,7 +90,7 @@ def _timed(kind: Any, until: float, *args: Any, **options: Any) -> Any:
 
 
 class _Incoming(io.RawIOBase):
-    """What comes in by a socket; for http.client, which makes a file of it, it is the socket."""
+    """The bytes that a socket receives; http.client makes a file of it, so it stands for the socket."""
 
     def __init__(self, sock: socket.socket, until: float) -> None:
         self._sock, self._until, self._room = sock, until, MOST_BYTES

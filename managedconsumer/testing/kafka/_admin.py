@@ -56,7 +56,7 @@ def speaks_kafka(port: int, timeout: float = 1.0) -> bool:
 
 
 def view(port: int, timeout: float = 2.0, topics: bool = False) -> View | None:
-    """What the broker on the port knows, or None when it does not answer (yet).  ``topics``: look at all partitions."""
+    """Return the broker's view of the cluster; None when it does not answer (yet). ``topics``: with all partitions."""
     try:
         body = _ask(port, _METADATA, 1, struct.pack(">i", -1 if topics else 0), timeout)
         return _parse_metadata(_Reader(body))

@@ -30,7 +30,7 @@ _STAMP = "devbroker.json"
 
 @dataclass(frozen=True)
 class Settings:
-    """What was asked for; :class:`DevBroker` explains each."""
+    """The user's settings; :class:`DevBroker` explains each."""
 
     version: KafkaVersion
     brokers: int
@@ -171,9 +171,11 @@ class NodeCluster:
                 if not node.is_alive():
                     raise node.why_it_died()
                 if time.monotonic() > limit:
+                    ports = node.config.ports
+                    silent = [f"{port} ({name})" for name, port in ports.items() if not _admin.listens(port)]
                     raise BrokerStartError(
-                        f"Kafka node {node.config.node_id} did not answer on port {node.port} within {timeout:.0f} s. "
-                        f"Log: {node.config.log}"
+                        f"Kafka node {node.config.node_id} did not answer on port {', '.join(silent) or node.port} "
+                        f"within {timeout:.0f} s. Log: {node.config.log}"
                     )
                 time.sleep(0.03)
 

@@ -87,7 +87,7 @@ class DataLock:
 
 
 def _holder(path: Path) -> str:
-    """Who has the lock, in words, as far as it can be found out."""
+    """Name the holder of the lock, as far as it can be found out."""
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         owner, program = int(found["owner"]), str(found["program"])

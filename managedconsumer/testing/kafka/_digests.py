@@ -1,4 +1,4 @@
-"""What Kafka's jars have to be: SHA-256 digests of the tested releases, in files beside this one.
+"""The SHA-256 digests of the jars of the tested Kafka releases, in files beside this one.
 
 A repository's own checksums come from the same place as the jars: they find damage, not a jar that somebody replaced.
 
@@ -35,7 +35,7 @@ def digest_of(path: Path) -> str:
 
 
 def first_difference(files: Iterable[Path], trusted: Mapping[str, str]) -> str | None:
-    """What is wrong with the jars, in words; None when they are exactly the trusted ones."""
+    """Describe the first jar that is wrong; None when they are exactly the trusted ones."""
     there = {file.name: file for file in files}
     for name in sorted(there):
         if name not in trusted:

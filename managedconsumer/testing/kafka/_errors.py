@@ -1,4 +1,4 @@
-"""What can go wrong when a real Kafka is started for development; every text names the cause and what to do."""
+"""The errors of a real Kafka that is started for development; every text names the cause and the remedy."""
 
 from __future__ import annotations
 

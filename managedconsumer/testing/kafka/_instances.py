@@ -44,7 +44,7 @@ class InstanceNode:
 
 @dataclass(frozen=True)
 class Instance:
-    """What the status file says about a broker that was started."""
+    """The status file of a broker that was started."""
 
     kafka_version: str
     brokers: int

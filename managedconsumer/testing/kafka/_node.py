@@ -85,7 +85,7 @@ class Node:
         return clean
 
     def log_since_start(self) -> str:
-        """What the present (or last) process wrote."""
+        """Return the log of the present (or last) process."""
         try:
             with open(self.config.log, "rb") as handle:
                 handle.seek(self._log_start)

@@ -166,7 +166,7 @@ class MemoryBroker(Serving):
         return found
 
     def messages(self, topic: str, partition: int | None = None, *, committed: bool = False) -> list[Message]:
-        """What a topic (or one partition of it) holds, by partition and offset, written by any client.
+        """Return the messages of a topic (or of one partition), by partition and offset, written by any client.
 
         The messages are those that a consumer gets: ``value``, ``partition_key``, ``headers``, ``timestamp`` and so
         on; with ``committed`` without those of transactions that are open or were aborted. Raises ConfigurationError

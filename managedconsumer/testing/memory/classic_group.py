@@ -378,7 +378,7 @@ class ClassicGroup:
     # -- another broker takes over --------------------------------------------------------------------
 
     def _save(self) -> None:
-        """What the offsets topic keeps: the members as of the last completed rebalance."""
+        """Save what the offsets topic would keep: the members as of the last completed rebalance."""
         members = {member_id: copy(member) for member_id, member in self.members.items()}
         self._saved = (self.generation, self.protocol, self.leader, members)
 

@@ -35,7 +35,7 @@ class ModernMember:
         self.topics: tuple[str, ...] = ()
         self.pattern: re.Pattern[str] | None = None
         self.assignor: str | None = None
-        #: What it should have, what it may have, and what it has still to give up.
+        #: The target, the partitions that it may have, and those that it has still to give up.
         self.target: frozenset[TopicPartition] = frozenset()
         self.assigned: frozenset[TopicPartition] = frozenset()
         self.revoking: frozenset[TopicPartition] = frozenset()

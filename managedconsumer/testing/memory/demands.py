@@ -1,4 +1,4 @@
-"""What a coordinator asks of a request before it looks at the group. Pure.
+"""The rules by which a coordinator checks a request before it looks at the group. Pure.
 
 Sources: Kafka's ``GroupCoordinatorService`` and ``GroupMetadataManager`` (what they refuse, in which order and words).
 """
@@ -28,7 +28,7 @@ def of_join(body: Body) -> int:
 
 
 def of_heartbeat(version: int, body: Body) -> str | None:
-    """What is wrong with a ConsumerGroupHeartbeat, in Kafka's words; None: nothing."""
+    """Return the error of a ConsumerGroupHeartbeat, in Kafka's words; None: it is right."""
     epoch = body["member_epoch"]
     needs_id = version >= _OWN_ID_SINCE or epoch > _JOIN or epoch == _LEAVE
     wrong = {

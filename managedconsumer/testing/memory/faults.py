@@ -1,4 +1,4 @@
-"""What goes wrong on purpose: the next requests of a kind are refused, kept waiting, or hung up on. Pure."""
+"""Planned faults: the next requests of a kind are refused, kept waiting, or lose their connection. Pure."""
 
 from __future__ import annotations
 

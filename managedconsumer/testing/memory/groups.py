@@ -73,12 +73,12 @@ class Groups:
         return found if isinstance(found, ModernGroup) else None
 
     def committed(self, name: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is committed; nothing for a group that does not exist."""
+        """Return the committed offsets; none for a group that does not exist."""
         found = self.known.get(name)
         return {} if found is None else found.committed
 
     def forget_topics(self) -> None:
-        """What was committed for topics that are gone goes, too."""
+        """Forget the committed offsets of topics that were deleted."""
         there = self._topics.everything()
         for group in self.known.values():
             group.committed = {tp: offset for tp, offset in group.committed.items() if tp in there}

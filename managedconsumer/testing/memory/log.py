@@ -157,7 +157,7 @@ class Log:
 
 
 def _stamp_of(data: bytes) -> Stamp | None:
-    """What an idempotent producer says of its batch; None: it is no such producer."""
+    """Return the idempotent producer's stamp of a batch; None: the producer is not idempotent."""
     if len(data) < _SMALLEST:
         return None
     producer, epoch, first, count = _STAMP.unpack_from(data, _STAMP_AT)

@@ -1,4 +1,4 @@
-"""What tools ask the in-memory broker about its groups: lists, descriptions, and what they delete."""
+"""The in-memory broker's answers to tools about its groups: lists, descriptions, deletions."""
 
 from __future__ import annotations
 

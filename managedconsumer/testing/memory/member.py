@@ -46,7 +46,7 @@ def protocols_of(body: Body) -> list[tuple[str, bytes]]:
 
 
 def offsets_in(body: Body) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What an OffsetCommit commits."""
+    """Return the offsets of an OffsetCommit."""
     return {
         TopicPartition(topic["name"], part["partition_index"]): OffsetAndMetadata(
             part["committed_offset"], part["committed_metadata"] or "", part.get("committed_leader_epoch", -1)

@@ -1,4 +1,4 @@
-"""What the in-memory broker offers: topics by name in Fetch and commits (ids came later), groups of both kinds."""
+"""The in-memory broker's API versions: topics by name in Fetch and commits (ids came later), groups of both kinds."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _MOST = 0x7FFFFFFF
 
 
 class Stamp(NamedTuple):
-    """Who wrote a batch, and the sequence numbers of its first and last record."""
+    """The producer of a batch, and the sequence numbers of its first and last record."""
 
     producer: int
     epoch: int

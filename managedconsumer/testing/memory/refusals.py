@@ -44,7 +44,7 @@ _OF_A_PARTITION = frozenset(
         err.InconsistentTopicId.ERROR_CODE,
     }
 )
-#: What stands for nothing, where it is not zero.
+#: The value for "none", where it is not zero.
 _NOTHING = {"committed_offset": -1, "high_watermark": -1, "base_offset": -1, "port": -1, "node_id": -1}
 
 

@@ -19,7 +19,7 @@ _BEFORE_LOGIN = (API_VERSIONS_KEY, HANDSHAKE_KEY, AUTHENTICATE_KEY)
 
 
 class Serving:
-    """What :class:`~managedconsumer.testing.MemoryBroker` is built upon."""
+    """The base of :class:`~managedconsumer.testing.MemoryBroker`."""
 
     def __init__(
         self,

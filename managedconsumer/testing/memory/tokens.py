@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-#: What a client that was refused is told; it then says :data:`GIVE_UP`.
+#: The answer to a client that was refused; it then sends :data:`GIVE_UP`.
 REFUSED = '{"status":"invalid_token"}'
 GIVE_UP = "\x01"
 MISSING = "Authentication failed during authentication due to invalid credentials with SASL mechanism OAUTHBEARER"

@@ -1,4 +1,4 @@
-"""What must hold in every simulation, checked at every step.
+"""The rules that must hold in every simulation, checked at every step.
 
 * nothing lost: a commit never covers a record that nobody has finished; at the end every record was finished;
 * order: within one ownership offsets follow one another; an ownership starts at what is committed; what a call did not
@@ -65,7 +65,7 @@ class Witness:
         #: Everything below this offset was finished by somebody, or is for nobody.
         self.prefix: dict[TopicPartition, int] = {}
         self._beyond: dict[TopicPartition, set[int]] = {}
-        #: What the users have given up because it cannot be read.
+        #: The offsets that the users have given up because they cannot be read.
         self._given_up: dict[TopicPartition, set[int]] = {}
         #: Under LATEST: what somebody was told last who reads a partition from now on.
         self._floor: dict[TopicPartition, Promise] = {}
@@ -277,7 +277,7 @@ class Witness:
     # -- the end --------------------------------------------------------------------------------------
 
     def unsettled(self) -> str:
-        """What is not yet as it should be when no more faults happen; empty: the group has settled."""
+        """Describe why the group has not settled although no more faults happen; empty: it has."""
         live = [program for program in self.programs if program.running]
         for program in live:
             if not program.stable():

@@ -1,4 +1,4 @@
-"""What happens in a simulation from outside: to members, brokers, connections, topics and their logs."""
+"""The incidents of a simulation: to members, brokers, connections, topics and their logs."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Log:
         return min(offsets[0] for offsets in self.ongoing.values())
 
     def never_seen(self, offset: int, committed_only: bool) -> bool:
-        """True for what no reader gets though the log is sound."""
+        """True for records that readers skip (control records and aborted ones)."""
         return offset in self.markers or (committed_only and offset in self.reverted)
 
     def read(self, offset: int, committed_only: bool) -> tuple[bytes, list[dict[str, Any]] | None]:

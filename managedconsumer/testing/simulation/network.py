@@ -17,7 +17,7 @@ _DEFAULT_TIMEOUT = 30.0
 
 
 class Fault:
-    """What happens to one request: see :class:`Network`."""
+    """The fault of one request: see :class:`Network`."""
 
     __slots__ = ("code", "ending", "kind", "seconds")
 
@@ -121,7 +121,7 @@ class Call:
         self.number = number
         self.sent_at = task.process.kernel.now
         self.overdue_at = NEVER
-        #: Who waits for the answer.
+        #: The task that waits for the answer.
         self.waiting: Task | None = None
         self.answer: dict[str, Any] | None = None
         self.broken = False
@@ -133,7 +133,7 @@ _RANGES = {
 
 
 class SimulatedConnection:
-    """What :class:`~managedconsumer.runtime.net.connection.Connection` is to the core, over the simulated network."""
+    """A :class:`~managedconsumer.runtime.net.connection.Connection` over the simulated network."""
 
     broker_ranges = _RANGES
     settings = ConnectionSettings()

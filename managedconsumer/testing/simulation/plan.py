@@ -1,4 +1,4 @@
-"""What a seed stands for: the group, its members' settings, and what goes wrong when."""
+"""The plan of a seed: the group, its members' settings, and its faults and incidents."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Plan:
         )
 
     def fault(self, random: Random, api: schemas.Api) -> Fault:
-        """What goes wrong with one request."""
+        """Choose the fault of one request."""
         if random.random() >= self.fault_rate:
             return NO_FAULT
         kind = random.choice(_KINDS)
@@ -122,7 +122,7 @@ class Plan:
         return Fault(kind, 0, random.uniform(0.1, 1.5 * self.session) if kind == "late" else 0.0)
 
 
-#: What may happen to the group, and how often in comparison.
+#: The incidents of a group, and their weights.
 INCIDENTS = {
     "stop": 3,
     "stop elsewhere": 2,
@@ -154,7 +154,7 @@ def make_plan(seed: int, without: Collection[str] = ()) -> Plan:
 
 
 def _make_group(seed: int, random: Random) -> Plan:
-    """Who is in it, what is produced, and what goes wrong with members, brokers and the network."""
+    """Choose the members, the messages, and the faults of members, brokers and the network."""
     plan = Plan(seed, members=random.choice((1, 2, 2, 2, 2, 3, 3, 4)))
     plan.topics = {f"t{n}": random.randint(1, 4) for n in range(random.choice((1, 1, 2)))}
     plan.nodes = random.choice((1, 2, 2, 3))
@@ -277,7 +277,7 @@ def _shared(plan: Plan, random: Random) -> None:
     plan.shared = random.random() < 0.4
 
 
-#: What a schedule may have besides its group; each can be switched off.
+#: The further kinds of a schedule; each can be switched off.
 KINDS: dict[str, Callable[[Plan, Random], None]] = {
     "reading": _reading,
     "readers": _readers,

@@ -78,7 +78,7 @@ class Program(Watched):
         return consumer
 
     def _client(self) -> SimulatedCluster:
-        """What the consumer is made from; with a second consumer of it that does nothing, if the plan says so."""
+        """Return the client of the consumer; with a second consumer of it that does nothing, if the plan says so."""
         client = SimulatedCluster(self.world.network, self.process)
         self._beside = client.clone()
         if self.world.plan.shared and self._beside.shared is not None:
@@ -221,7 +221,7 @@ class Program(Watched):
             self.world.report(f"{self.name}: an exception of a callback surfaced twice")
 
     def in_callback(self) -> None:
-        """What the user's callbacks do besides."""
+        """Do the other things of a user's callback: take long, or raise."""
         plan, random = self.world.plan, self.world.kernel.random
         task = self.world.kernel.current
         if task is not None:

@@ -47,9 +47,9 @@ class Reader:
         self.program = program
         self.world = program.world
         self._plan = program.world.plan
-        #: What the consumer has handed out in the present call.
+        #: The messages that the consumer has handed out in the present call.
         self.pending: list[Item] = []
-        #: What the user has got and not come back from, and how many of it are done.
+        #: The messages that the user works on, and how many of them are done.
         self.hand: list[Item] = []
 
     @property
@@ -154,7 +154,7 @@ class Reader:
         self.hand = []
 
     def _disturbed(self) -> AbstractContextManager[Any]:
-        """What a call may run into besides the network: a signal, or an exception from nowhere."""
+        """Return the disturbance of a call besides the network: a signal, or an exception at any line."""
         plan, random = self._plan, self._random
         task = self.world.kernel.current
         if task is None or self.world.calm:
@@ -262,7 +262,7 @@ class Reader:
             witness.commit_returned(program, still, "the position")
 
     def _covered(self) -> dict[TopicPartition, int]:
-        """What a commit of this thread has to cover: what it has in hand, up to what others have."""
+        """Return the offsets that a commit of this thread must cover: its messages in flight, up to those of others."""
         mine: dict[TopicPartition, int] = {}
         for tp, offset in self.hand:
             mine[tp] = max(mine.get(tp, 0), offset + 1)

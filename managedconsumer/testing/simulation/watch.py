@@ -1,4 +1,4 @@
-"""What is seen of a simulated program: what it hands out, what it knows of its membership, what a listener hears."""
+"""The observation of a simulated program: its messages, its membership, and the calls of its listener."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SimulatedConsumer(ManagedBalancedConsumer):
 
     @property
     def committer(self) -> Committer:
-        """What commits for it."""
+        """Return its committer."""
         return self._session.committer
 
     @property
@@ -119,7 +119,7 @@ class Watched:
         raise NotImplementedError
 
     def in_callback(self) -> None:
-        """What the user's callbacks do besides."""
+        """Do the other things of a user's callback."""
         raise NotImplementedError
 
     # -- what others ask -------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Watched:
         return state is not None and state.is_fetchable()
 
     def assigned(self) -> list[TopicPartition]:
-        """What the consumer holds."""
+        """Return the assignment of the consumer."""
         engine = self._engine
         return [] if engine is None else sorted(engine.subscription.assignment)
 

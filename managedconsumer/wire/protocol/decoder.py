@@ -59,7 +59,7 @@ def struct_reader(fields: tuple[Field, ...], version: int, flexible: bool) -> Re
 
 
 def _steps(inline: list[Field], version: int, flexible: bool) -> list[Reader]:
-    """What a struct's reader does, in order; each step adds one value per field it covers."""
+    """Return the steps of a struct's reader in order; each adds one value per field that it covers."""
     steps: list[Reader] = []
     run: list[Field] = []  # numbers (and uuids) not yet read
     for field in inline:

@@ -57,7 +57,7 @@ def struct_writer(fields: tuple[Field, ...], version: int, flexible: bool) -> Wr
 
 
 def _steps(inline: list[Field], tagged: list[Field], version: int, flexible: bool) -> list[Writer]:
-    """What a struct's writer does, in order; each step takes the whole mapping."""
+    """Return the steps of a struct's writer in order; each takes the whole mapping."""
     steps: list[Writer] = []
     run: list[Field] = []  # numbers not yet written
     end = _NO_TAGS if flexible and not tagged else b""

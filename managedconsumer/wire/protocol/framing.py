@@ -34,7 +34,7 @@ _TEXT_PROTOCOLS: Final = {
 
 
 class RequestHeader(NamedTuple):
-    """What a broker reads in front of a request's body."""
+    """The header that a broker reads in front of a request's body."""
 
     api: Api
     version: int
@@ -52,7 +52,7 @@ def encode_frame(api: Api, version: int, correlation_id: int, client_id: str | N
 
 @lru_cache(maxsize=64)
 def _rest_of_header(client_id: str | None, flexible: bool) -> bytes:
-    """What is the same in all requests of a client."""
+    """Return the part of the header that is the same in all requests of a client."""
     name = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(name)
     return _INT16.pack(length) + name + (b"\0" if flexible else b"")

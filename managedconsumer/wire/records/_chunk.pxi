@@ -1,6 +1,6 @@
 @cython.final
 cdef class RecordChunk:
-    """What one fetch response held for one partition, see ``managedconsumer.wire.records``."""
+    """The records of one fetch response for one partition, see ``managedconsumer.wire.records``."""
 
     cdef readonly PartitionContext context
     cdef public bint active

@@ -30,7 +30,7 @@ cdef class _BinaryRoom:
 
 
 cdef int64_t room(int64_t needed, double ahead):
-    """What to ask for at once when ``needed`` is the first of ``ahead`` equal parts."""
+    """Return how much memory to allocate at once when ``needed`` is the first of ``ahead`` equal parts."""
     return <int64_t>(needed * ahead) if ahead > 1 else needed
 
 

@@ -41,7 +41,7 @@ cdef int epoch_of(theirs) except? -1:
 
 
 def runs_of(list lot):
-    """What came of one partition without a break, see ``_message_py``."""
+    """Return the messages of one partition without a break, see ``_message_py``."""
     cdef list runs = [], run = None
     cdef long partition, last = -1
     place = None

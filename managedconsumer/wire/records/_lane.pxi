@@ -115,7 +115,7 @@ cdef class Lane:
         return True
 
     def seated(self):
-        """Who has a seat, and the offset of the message that each has in hand; the lane is detached."""
+        """Return the seated threads, each with the offset of its message in flight; the lane is detached."""
         cdef _Seat seat
         return [(seat.who, seat.offset) for seat in self._seats.values()]
 

@@ -24,7 +24,7 @@ from weakref import ref
 from managedconsumer.clock import monotonic
 from managedconsumer.wire.records._message_py import Message
 
-#: What a deserializer makes of value and key.
+#: A deserializer's results for value and key.
 Deserializer = Callable[[Any, Any], "tuple[Any, Any]"]
 #: Decides about a message at which the deserializer raised this: returns where it is skipped, otherwise raises.
 Refused = Callable[[Message, BaseException], object]
@@ -35,7 +35,7 @@ def _nothing() -> Message:
 
 
 _EVER = float("inf")
-#: What a thread that has the lane for itself keeps there.
+#: The data of a thread that has the lane for itself.
 _NOTHING: deque[Message] = deque(maxlen=0)
 
 
@@ -84,7 +84,7 @@ class Lane:
         self._pop: Callable[[], Message] = _nothing
         self._several: dict[int, _Seat] = {}
         self._rest: list[Message] = []  # gets what nobody has taken
-        # What was ready when somebody last looked: how many, the offset of the next, and all of them if there are gaps.
+        # The messages ready at the last look: how many, the offset of the next, and all of them if there are gaps.
         self._left = 0
         self._next = 0
         self._offsets: list[int] | None = None
@@ -185,7 +185,7 @@ class Lane:
         self._owner, self._pop, self._several = None, _nothing, {}
 
     def seated(self) -> list[tuple[int, int]]:
-        """Who has a seat, and the offset of the message that each has in hand; the lane is detached."""
+        """Return the seated threads, each with the offset of its message in flight; the lane is detached."""
         return [(seat.who, seat.offset) for seat in self._seats.values()]
 
     def leave(self) -> None:
@@ -264,7 +264,7 @@ class Lane:
             yield message
             if not self._open:
                 continue
-            # What somebody detaches in between is emptied, so this pop finds nothing.
+            # A lane that is detached in between is emptied, so this pop finds nothing.
             pop = self._pop
             while (here.number if current is None else current()) == self._owner and not self._late():
                 try:

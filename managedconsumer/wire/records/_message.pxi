@@ -1,6 +1,6 @@
 @cython.final
 cdef class PartitionContext:
-    """What all messages of one partition share: the topic's name, the partition's number, the user's object."""
+    """The values that all messages of a partition share: the topic's name, its number, the user's object."""
 
     cdef public object topic
     cdef public int partition_id

@@ -18,7 +18,7 @@ _SHOWN = 60
 
 
 class PartitionContext:
-    """What all messages of one partition share: the topic's name, the partition's number, the user's object.
+    """The values that all messages of a partition share: the topic's name, the partition's number, the user's object.
 
     ``fenced``: the consumer has given the partition up, or lost it. ``topic_id``: see :class:`Message`.
     """
@@ -37,7 +37,7 @@ class PartitionContext:
 
 
 class Origin:
-    """What all messages of one batch share."""
+    """The values that all messages of one batch share."""
 
     __slots__ = ("context", "leader_epoch", "protocol_version", "timestamp_type")
 
@@ -243,7 +243,7 @@ def epoch_of(theirs: Any) -> int:
 
 
 def runs_of(lot: list[Any]) -> list[tuple[str | None, int, Any, list[Any]]]:
-    """What librdkafka gave of one partition without a break: topic, partition, error, messages.
+    """Split librdkafka's messages by partition without a break: topic, partition, error, messages.
 
     Each that is an error is there by itself. Errors of no partition have no topic.
     """

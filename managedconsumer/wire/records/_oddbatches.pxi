@@ -1,4 +1,4 @@
-# What a RecordChunk does with batches out of the ordinary: damaged ones, transactions that were given up, old formats.
+# A RecordChunk's way through unusual batches: damaged ones, aborted transactions, old formats.
 
 
 cdef int64_t after_corrupt(RecordChunk chunk, Batch *batch):

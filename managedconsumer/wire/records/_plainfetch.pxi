@@ -1,4 +1,4 @@
-# What the twin, ``managedconsumer.wire.protocol.plainfetch``, does for the commonest Fetch request and response, in one
+# The twin, ``managedconsumer.wire.protocol.plainfetch``, for the commonest Fetch request and response, in one
 # step. What is not quite plain gives None: the twin looks at it then, and the table's reader and writer after that.
 
 cdef enum:

@@ -34,7 +34,7 @@ def load_tables() -> None:
 
 
 def mend_timestamps(messages: list[Message], base: int, appended: int | None) -> None:
-    """What the hot loop leaves out, as it is rare: the broker's stamp, and sums beyond 64 bits."""
+    """Set the timestamps that the hot loop leaves out because they are rare: the broker's, and sums beyond 64 bits."""
     if appended is not None:
         for message in messages:
             message.timestamp = appended
@@ -50,7 +50,7 @@ def timestamp_delta(data: bytes, place: int, base: int) -> tuple[int, int]:
 
 
 def misplaced(count: int, left: int, offset: int, overrun: bool) -> Exception:
-    """What is wrong with a record whose offset is out of order, or whose first fields reach beyond its end."""
+    """Return the error of a record whose offset is out of order, or whose first fields reach beyond its end."""
     return IndexError() if overrun else BadRecordError(bad_offset(count - left + 1, count, signed(offset)))
 
 

@@ -1,7 +1,7 @@
 # One record of format 2 after the other: no Python object, no GIL.  The twin of _recordparse_py.
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 
-# What became of a record.
+# The results of reading a record.
 cdef enum Outcome:
     GOOD = 0
     BELOW                     # its offset is below the one asked for; it was passed

@@ -40,7 +40,7 @@ _LOT = 256  # messages made ahead of the hand-out: enough to pay for the loop's 
 
 
 class RecordChunk(Reread):
-    """What one fetch response held for one partition, see ``managedconsumer.wire.records``."""
+    """The records of one fetch response for one partition, see ``managedconsumer.wire.records``."""
 
     __slots__ = (
         *("_aborts", "_batch", "_batches", "_beside", "_data", "_failure", "_index", "_left", "_max_batch_bytes"),

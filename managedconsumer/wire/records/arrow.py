@@ -190,7 +190,7 @@ def _from_messages(pa: Any, wanted: Any, context: PartitionContext, messages: li
 
 
 def rest_of(chunk: RecordChunk, columns: Sequence[str]) -> tuple[Any] | None:
-    """What is left of ``chunk`` as columns (in a tuple, as an Arrow batch has no truth); None: no row is left."""
+    """Return the rest of ``chunk`` as columns (in a tuple: an Arrow batch has no truth); None: no row is left."""
     if chunk.exhausted:  # a batch without rows would say the same, but has to be built
         return None
     batch = chunk_to_columns(chunk, columns=columns)

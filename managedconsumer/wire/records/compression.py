@@ -62,7 +62,7 @@ def decompress(
     scratch: Scratch | None = None,
     beside: Beside | None = None,
 ) -> Buffer:
-    """What ``data`` decompresses to, at most ``max_bytes`` of it.
+    """Return the decompressed ``data``, at most ``max_bytes`` of it.
 
     With a ``scratch`` the answer may be a view into its memory, valid until the scratch is used again.
     ``beside`` runs what takes long: given where greenlets share a thread.

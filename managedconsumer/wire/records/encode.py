@@ -25,7 +25,7 @@ _2_63, _2_64 = 1 << 63, 1 << 64
 
 
 class Record(NamedTuple):
-    """What a producer says about one record; ``offset_delta`` None means the one after the record before."""
+    """A record to encode; ``offset_delta`` None means the one after the record before."""
 
     value: bytes | None
     key: bytes | None = None
