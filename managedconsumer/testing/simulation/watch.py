@@ -178,9 +178,8 @@ class Watched:
         member_id = self.generation().member_id
         ended = inf if member_id in group.members else group.ended_sessions.get(member_id, inf)
         heartbeat = member.machine.heartbeat
-        if heartbeat.away_at > ended - heartbeat.timeout:
-            return False
-        return bool(heartbeat.last_reset < ended < self.world.kernel.now)
+        failed_over = heartbeat.away_at > ended - heartbeat.timeout
+        return bool(heartbeat.last_reset < ended < self.world.kernel.now) and not failed_over
 
     def may_hand_out(self, tp: TopicPartition) -> bool:
         """True if messages of ``tp`` could reach the user now."""
