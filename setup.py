@@ -14,8 +14,12 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).parent
-# The decoder of records, and that of Avro values in Spark's tasks.
-ACCELERATORS = ("managedconsumer/wire/records/_records.pyx", "managedconsumer/spark/decoding/_avro.pyx")
+# The decoder of records, what receives them in the consuming thread, and the decoder of Avro values in Spark's tasks.
+ACCELERATORS = (
+    "managedconsumer/wire/records/_records.pyx",
+    "managedconsumer/runtime/engine/_inline.pyx",
+    "managedconsumer/spark/decoding/_avro.pyx",
+)
 
 
 def version() -> str:

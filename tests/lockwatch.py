@@ -10,7 +10,7 @@ import linecache
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,13 @@ import pytest
 from managedconsumer.runtime.net import sockets as net
 from managedconsumer.runtime.net import transport
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
-from managedconsumer.runtime.waiting.lookout import LookoutCondition
+from managedconsumer.runtime.waiting.lookout import WakingCondition
 from managedconsumer.testing.simulation import handler as simulate_handler
 from managedconsumer.testing.simulation.kernel import Task
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "managedconsumer"
 MADE_HERE = {"runtime/waiting/handlers.py", "runtime/waiting/greenlets.py"}  # the constructors themselves
-_ALSO = {"lookout": "lock"}  # the same condition, by its other name
 OTHER_ROOMS = {"testing", "cli"}  # their locks never meet a consumer's
 
 
@@ -55,7 +54,9 @@ def constructed() -> Iterator[tuple[str, str]]:
 
 def _makers(node: ast.Assign | ast.AnnAssign) -> list[ast.Call]:
     calls = [each for each in ast.walk(node) if isinstance(each, ast.Call) and not each.args and not each.keywords]
-    return [each for each in calls if getattr(each.func, "attr", "") in ("Lock", "RLock", "Condition")]
+    return [
+        each for each in calls if getattr(each.func, "attr", "") in ("Lock", "RLock", "Condition", "WakingCondition")
+    ]
 
 
 def _target(room: ast.AST, node: ast.Assign | ast.AnnAssign) -> str:
@@ -71,7 +72,9 @@ def _target(room: ast.AST, node: ast.Assign | ast.AnnAssign) -> str:
 
 
 def _wraps(node: ast.AST, name: str) -> bool:
-    made = isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "Condition" and node.args
+    made = (
+        isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("Condition", "WakingCondition") and node.args
+    )
     return bool(made) and getattr(node.args[0], "id", "") == name  # type: ignore[attr-defined]
 
 
@@ -87,7 +90,7 @@ def _name_of_the_maker() -> str:
     me = frame.f_locals.get("self")
     for cls in type(me).__mro__:
         if getattr(vars(cls).get(frame.f_code.co_name), "__code__", None) is frame.f_code and attribute:
-            return f"{cls.__name__}.{_ALSO.get(attribute[1], attribute[1])}"
+            return f"{cls.__name__}.{attribute[1]}"
     return ""
 
 
@@ -196,20 +199,15 @@ class WatchedCondition(threading.Condition):
         return super().wait(timeout)
 
 
-class WatchedLookout(LookoutCondition):
-    def __init__(self, watch: Watch, lock: WatchedLock) -> None:
-        super().__init__(lock)
+class WatchedWakingCondition(WakingCondition):
+    def __init__(self, watch: Watch, lock: WatchedLock, wake: Callable[[], object]) -> None:
+        super().__init__(lock, wake)
         self._told, self._of = watch, lock
 
     def wait(self, timeout: float | None = None) -> bool:
         self._told.waits += 1
         self._told.free_of_locks("while another condition is waited for", self._of)
         return super().wait(timeout)
-
-    def watch(self, connections: Sequence[Any], timeout: float) -> list[int]:
-        self._told.waits += 1
-        self._told.free_of_locks("while connections are waited for", self._of)
-        return super().watch(connections, timeout)
 
 
 class WatchedEvent(threading.Event):
@@ -238,9 +236,9 @@ class WatchedHandler(ThreadingHandler):
         lock.label = lock.label or label
         return WatchedCondition(self.watch, lock)
 
-    def Lookout(self, lock: Any) -> Any:
+    def WakingCondition(self, lock: Any, wake: Callable[[], object]) -> Any:
         lock.label = lock.label or _name_of_the_maker()
-        return WatchedLookout(self.watch, lock)
+        return WatchedWakingCondition(self.watch, lock, wake)
 
     def Event(self) -> Any:
         event = WatchedEvent()
@@ -283,8 +281,6 @@ def watch_network(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
 
     for kind in transport.Transport.__subclasses__():
         watched(kind, "send", "sends")
-        if kind.watchable:
-            watched(kind, "glance", "receives")
         watched(kind, "_receive_some", "receives")
     watched(net, "dial", "connects")
 

@@ -108,6 +108,10 @@ class PartitionQueue:
         self._count(chunk, 1)
         self.chunks.append(chunk)
 
+    def note_received(self, offset: int, last_epoch: int, batch_bytes: int) -> None:
+        """Set what :meth:`push` sets, for chunks that a consuming thread has received."""
+        self.fetch_offset, self.last_epoch, self.batch_bytes = offset, last_epoch, batch_bytes
+
     @property
     def frontier(self) -> int | None:
         """Where the chunks that wait here begin, or the next fetch; None when neither is known."""
@@ -270,6 +274,10 @@ class FetchBuffer:
         if found is not None:
             self.shift(found[0])
         return found
+
+    def holds_chunks(self) -> bool:
+        """True if anything waits to be handed out, now or later."""
+        return any(queue.chunks for queue in self._turn)
 
     def ready(self) -> bool:
         """True when :meth:`pop` would give a chunk."""

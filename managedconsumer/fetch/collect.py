@@ -12,7 +12,7 @@ Pure and not thread-safe: the consumer's lock is held around every call.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Container, Sequence, TypeVar
+from typing import Any, Callable, Container, Protocol, Sequence, TypeVar
 
 from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
@@ -28,6 +28,31 @@ T = TypeVar("T")
 _OF_A_CHUNK = (CorruptRecordError, MissingPackageError, MemoryError)
 
 
+class Source(Protocol):
+    """Chunks that a consuming thread receives by itself (``runtime.engine._inline.InlineFetch``)."""
+
+    #: Something has come, and the lane has used its chunk up, of which the collector does not know.
+    touched: bool
+    moved_on: bool
+
+    @property
+    def current(self) -> tuple[PartitionQueue, RecordChunk] | None:
+        """The chunk that the lane reads now; None: the one that it was attached to, or none."""
+
+    def report(self) -> Sequence[tuple[PartitionQueue, int, int, int, int, int, int, int, int]]:
+        """For each partition its queue, version, fetch offset, last epoch, largest batch, high watermark, last stable
+        offset, log start, and the position behind what was handed out (-1: nothing was)."""
+
+    def pop(self) -> tuple[PartitionQueue, int, RecordChunk] | None:
+        """Take out the next chunk for the buffer, with its queue and version."""
+
+    def settled(self) -> None:
+        """The collector knows everything."""
+
+    def clear(self) -> None:
+        """Forget everything: it is fetched again."""
+
+
 class FetchCollector:
     """Delivers the buffered messages of all partitions, chunk by chunk in turn."""
 
@@ -38,6 +63,9 @@ class FetchCollector:
         self.lane = lane or Lane()
         self._short = lane is not None
         self._lane_seen = 0
+        #: What the lane goes on with when its chunk is used up; None: nothing.
+        self._source: Source | None = None
+        self._settling = False
         self._queue: PartitionQueue | None = None
         self._chunk: RecordChunk | None = None
         #: Where the open chunk goes back to when the call that reads it is interrupted.
@@ -46,6 +74,11 @@ class FetchCollector:
         self.hands = Hands()
         self._pushed = PushedBack()
         self.handed_out = 0
+
+    def draw_from(self, source: Source, patience: float) -> None:
+        """The lane goes on with the chunks of ``source``, for which a thread waits up to ``patience`` seconds."""
+        self._source = source
+        self.lane.draw_from(source, patience)
 
     def take(self, who: int) -> Message | None:
         """The next message for the thread ``who``, whose last one is thereby finished; None: nothing is buffered.
@@ -73,7 +106,7 @@ class FetchCollector:
         if len(hands) > 1:  # the rest comes to the lock first: somebody may wait for what it has in hand
             seated = ((other, had) for other, had in self.lane.seated() if hands.get(other) == ((queue, had),))
             others = [other for other, _ in seated if other != who and not hands.lost_something(other)]
-        self.lane.attach(chunk, who, offset, others)
+        self.lane.attach(chunk, who, offset, others, self._source is not None and not self._buffer.holds_chunks())
 
     def take_for_task(self, who: int) -> Message | None:
         """:meth:`take` without the lane, which tells threads apart, not the tasks that share one."""
@@ -224,8 +257,41 @@ class FetchCollector:
         """Detach the lane and take note of what went through it: before anything looks at positions or hands."""
         self.lane.detach()
         count = self.lane.count
+        source = self._source
+        if source is not None and (source.touched or self._settling):
+            self._note_received(source)
         if count != self._lane_seen:
             self._note_lane(count)
+
+    def _note_received(self, source: Source) -> None:
+        """Take note of what has come over the source, and of the chunks that the lane has used up."""
+        if self._settling:  # a signal's handler has raised in the middle: what is not handed out is fetched again
+            self._put_away()
+            source.clear()
+            for queue in list(self._buffer):
+                self._buffer.fetch_again(queue)
+            self._settling = False
+            return
+        self._settling = True
+        if source.moved_on:
+            for who, _ in self.lane.seated():  # what it has in hand now is of another chunk, see _note_lane
+                self.hands.come_back(who)
+            self._close_chunk()
+        if source.current is not None:
+            self._queue, self._chunk = source.current
+            self._queue.topic_handed_out = self._queue.context.topic_id
+        while (found := source.pop()) is not None:
+            self._buffer.accept(*found)
+        for queue, version, offset, epoch, batch_bytes, high, stable, start, position in source.report():
+            if queue.version == version and queue.state.active:
+                queue.note_received(offset, epoch, batch_bytes)
+                queue.state.highwater, queue.state.last_stable, queue.state.log_start = high, stable, start
+                if position >= 0 and queue.state.has_valid_position:
+                    self._reach(queue, position)
+                    queue.topic_handed_out = queue.context.topic_id
+                    self.hands.settle(queue)
+        source.settled()
+        self._settling = False
 
     def _note_lane(self, count: int) -> None:
         queue, chunk = self._queue, self._chunk
@@ -233,7 +299,8 @@ class FetchCollector:
             # The position first: a hand that is still the old one is too low, which says less than is true.
             queue.state.position = chunk.position
             for who, offset in self.lane.seated():
-                self.hands[who] = ((queue, offset),)
+                if offset >= 0:
+                    self.hands[who] = ((queue, offset),)
             self.hands.settle(queue)
         # A signal's handler may have come here in the meantime: it has counted them then.
         taken, self._lane_seen = count - self._lane_seen, count

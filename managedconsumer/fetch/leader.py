@@ -16,7 +16,7 @@ from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch import request
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.refused import refused_batch
-from managedconsumer.fetch.repeats import Moved, Repeat
+from managedconsumer.fetch.repeats import Line, Moved, Repeat
 from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.wire.records import RecordChunk
@@ -38,6 +38,7 @@ class FetchState(Enum):
     RESTING = "resting"  # nothing is on its way: there is nothing to ask for, no room, or a pause after an error
     ASKING = "asking"  # a request is on its way
     PATIENT = "patient"  # a request is on its way that may wait long at the broker, as nothing came for a while
+    LENT = "lent"  # a consuming thread repeats the request and receives its answers
     BROKEN_OFF = "broken off"  # such a request, which is given up as another one is needed now
     PARKED = "parked"  # the client's watch asks in its place
     ENDED = "ended"  # no partition is left for it
@@ -46,8 +47,9 @@ class FetchState(Enum):
 #: From which state to which others.
 MOVES: Mapping[FetchState, frozenset[FetchState]] = {
     FetchState.RESTING: frozenset({FetchState.ASKING, FetchState.PATIENT, FetchState.ENDED}),
-    FetchState.ASKING: frozenset({FetchState.RESTING, FetchState.PARKED}),
-    FetchState.PATIENT: frozenset({FetchState.RESTING, FetchState.BROKEN_OFF, FetchState.PARKED}),
+    FetchState.ASKING: frozenset({FetchState.RESTING, FetchState.LENT, FetchState.PARKED}),
+    FetchState.PATIENT: frozenset({FetchState.RESTING, FetchState.LENT, FetchState.BROKEN_OFF, FetchState.PARKED}),
+    FetchState.LENT: frozenset({FetchState.ASKING, FetchState.PATIENT}),
     FetchState.BROKEN_OFF: frozenset({FetchState.RESTING, FetchState.ASKING}),
     FetchState.PARKED: frozenset(),
     FetchState.ENDED: frozenset(),
@@ -122,7 +124,8 @@ class LeaderFetch:
         self._repeat = Repeat()
         # The partitions that the next request has to name, if it repeats the last one; None: it is another one.
         self._moved: Moved | None = None
-        self._may_be_patient = limits.min_bytes <= 1 and limits.max_wait_ms < QUIET_WAIT_MS
+        #: True if a request may wait for long at the broker after a silence.
+        self.may_be_patient = limits.min_bytes <= 1 and limits.max_wait_ms < QUIET_WAIT_MS
         # Offsets of answers that went past the high watermark which came with them, see :meth:`_past_watermark`.
         self._refetched: dict[TopicPartition, int] = {}
 
@@ -181,14 +184,6 @@ class LeaderFetch:
         """How long (seconds) to wait for the next request at most, while nothing is to be asked for."""
         return min([_LONGEST_NAP, *(q.retry_at - now for q in self._mine(snapshot) if q.retry_at > now)])
 
-    def go_on(self, snapshot: ClusterSnapshot, now: float) -> bool:
-        """The same request may follow at once: its answer was taken over, and nothing but positions has moved."""
-        self._moved = self._repeat.go_on(self._buffer, snapshot, now)
-        if self._moved is None:
-            return False
-        self._move(FetchState.ASKING if self._moved else self._how_patient(now))
-        return True
-
     def _ask_leaders_again(self, now: float, events: list[FetchEvent]) -> None:
         """Another replica may be the closest by now; only leaders know (KIP-392)."""
         for queue in self._buffer if self._limits.rack else ():
@@ -228,17 +223,41 @@ class LeaderFetch:
         return not self._moved and now - self.quiet_since >= _QUIET_AFTER
 
     def _how_patient(self, now: float) -> FetchState:
-        return FetchState.PATIENT if self._may_be_patient and self.quiet(now) else FetchState.ASKING
+        return FetchState.PATIENT if self.may_be_patient and self.quiet(now) else FetchState.ASKING
 
     @property
     def repeats(self) -> bool:
         """True if the request is the last one again, with the positions of now."""
         return self._moved is not None
 
+    # -- lending: a consuming thread repeats the request (:mod:`managedconsumer.runtime.engine._inline`) ----------
+
     @property
     def lends(self) -> bool:
         """True if the answer may be received by a consuming thread: the last request again, and the thread waits."""
         return self.starved and self._moved is not None
+
+    def lend(self, plan: fp.FetchPlan) -> tuple[bool, int, int, list[Line]]:
+        """Lend the request in flight: whether it is patient, its session's epoch and id, and its partitions."""
+        patient = self.state is FetchState.PATIENT
+        self._move(FetchState.LENT)
+        return patient, self._session.epoch, self._session.id, self._repeat.lines(plan)
+
+    def may_go_on(self, snapshot: ClusterSnapshot, now: float) -> bool:
+        """True while a request that was lent is the one that is needed."""
+        return self._repeat.may_go_on(self._buffer, snapshot, now)
+
+    def returned(
+        self, plan: fp.FetchPlan, places: Sequence[tuple[int, int]], *, epoch: int, patient: bool, quiet_since: float
+    ) -> None:
+        """The request is back: ``places`` has for each partition the offset and the epoch that the broker knows of.
+
+        ``epoch`` is the session's in the request in flight, ``patient`` whether that may wait for long.
+        """
+        self._moved = self._repeat.moved_to(plan, places)
+        self._session.moved_to(epoch, self._moved)
+        self.quiet_since = max(self.quiet_since, quiet_since)
+        self._move(FetchState.PATIENT if patient else FetchState.ASKING)
 
     def look_again(self) -> bool:
         """Something has changed outside. False: another request is needed than the one that is on its way, if any.

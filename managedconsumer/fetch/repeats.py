@@ -6,7 +6,7 @@ knows. Between two answers of a quiet topic one position moves, or none.
 
 from __future__ import annotations
 
-from typing import Any, Hashable, Mapping
+from typing import Any, Hashable, Mapping, Sequence
 
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.plan import FetchPlan
@@ -14,6 +14,8 @@ from managedconsumer.fetch.sessions import Key
 from managedconsumer.structs import ClusterSnapshot
 
 Moved = list[tuple[Key, Mapping[str, Any]]]
+#: A partition: its queue and version, topic id, number, leader epoch, fetch offset, last epoch, most bytes.
+Line = tuple[PartitionQueue, int, bytes, int, int, int, int, int]
 
 
 class _Line:
@@ -83,15 +85,29 @@ class Repeat:
         plan.granted = granted
         for line in self._lines:
             line.queue.in_flight = True
-        return plan, [_move(plan, line) for line in moved]
+        return plan, [_move(plan, line, line.queue.fetch_offset, line.queue.last_epoch) for line in moved]
 
-    def go_on(self, buffer: FetchBuffer, snapshot: ClusterSnapshot, now: float) -> Moved | None:
-        """Like :meth:`again` when the answer has been taken over and nothing was released: its room is used again."""
-        plan = self._plan
+    def may_go_on(self, buffer: FetchBuffer, snapshot: ClusterSnapshot, now: float) -> bool:
+        """True if the request in flight may be repeated when its answer is there: its room is used again."""
         moved = self._look(buffer, snapshot, now, True)
-        if plan is None or moved is None or not buffer.room.holds(buffer):
-            return None
-        return [_move(plan, line) for line in moved]
+        return self._plan is not None and moved is not None and buffer.room.holds(buffer)
+
+    def lines(self, plan: FetchPlan) -> list[Line]:
+        """The partitions of ``plan``, which is the last request, as they were asked for."""
+        rows: list[Line] = []
+        for line in self._lines:
+            entry = line.list[line.place]
+            place = (entry["current_leader_epoch"], line.offset, line.last_epoch, entry["partition_max_bytes"])
+            rows.append((line.queue, line.version, line.key[1], line.key[2], *place))
+        return rows if plan is self._plan else []
+
+    def moved_to(self, plan: FetchPlan, places: Sequence[tuple[int, int]]) -> Moved:
+        """Note what the last requests have named: for each of :meth:`lines` its offset and last epoch."""
+        return [
+            _move(plan, line, *place)
+            for line, place in zip(self._lines, places, strict=True)
+            if place != (line.offset, line.last_epoch)
+        ]
 
     def _look(self, buffer: FetchBuffer, snapshot: ClusterSnapshot, now: float, in_flight: bool) -> list[_Line] | None:
         """Return the lines whose position has moved; None: another request is needed."""
@@ -124,14 +140,13 @@ class Repeat:
         return moved
 
 
-def _move(plan: FetchPlan, line: _Line) -> tuple[Key, Mapping[str, Any]]:
-    queue = line.queue
-    line.offset, line.last_epoch = queue.fetch_offset, queue.last_epoch
+def _move(plan: FetchPlan, line: _Line, offset: int, last_epoch: int) -> tuple[Key, Mapping[str, Any]]:
+    line.offset, line.last_epoch = offset, last_epoch
     # A new dict: the broker's session remembers the last one.
     entry = {**line.list[line.place], "fetch_offset": line.offset, "last_fetched_epoch": line.last_epoch}
     line.list[line.place] = entry
     name, topic_id, number = line.key
-    plan.tickets[name, number] = ticket = (queue, queue.version, line.offset)
+    plan.tickets[name, number] = ticket = (line.queue, line.version, line.offset)
     if plan.by_id:
         plan.tickets[topic_id, number] = ticket
     return line.key, entry

@@ -6,6 +6,8 @@ from typing import Any, Iterable, Mapping
 
 #: Fetch names topics by id from this version on (KIP-516); below it by name.
 TOPIC_ID_VERSION = 13
+#: In these versions request and answer have one layout, but for tagged fields.
+PLAIN_VERSIONS = range(TOPIC_ID_VERSION, 19)
 #: From this version on the leader compares our last epoch with its log.
 EPOCH_VERSION = 12
 

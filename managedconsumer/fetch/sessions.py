@@ -72,6 +72,22 @@ class FetchSession:
             "forgotten_topics_data": (),
         }
 
+    @property
+    def id(self) -> int:
+        """The session's id; 0: there is none."""
+        return self._id
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next request, or of the one in flight."""
+        return self._epoch
+
+    def moved_to(self, epoch: int, moved: Sequence[tuple[Key, Mapping[str, Any]]]) -> None:
+        """Others have sent requests: the last one had ``epoch``, and the broker knows of ``moved`` by now."""
+        if self._id:
+            self._epoch = epoch
+            self._known.update(moved)
+
     def accept(self, answer: Mapping[str, Any]) -> bool:
         """Take note of the answer; False: the session is gone, and the fetch has to be asked again."""
         if answer.get("error_code") in SESSION_ERRORS:

@@ -195,6 +195,6 @@ def test_a_request_goes_on_within_the_bound_on_memory(asked: Asked) -> None:
     """Its answer has been taken over, and what it had reserved was not given back."""
     buffer = asked.kit.buffer
     assert asked.again() is not None
-    assert asked.repeat.go_on(buffer, asked.snapshot, 5.0) == []
+    assert asked.repeat.may_go_on(buffer, asked.snapshot, 5.0)
     buffer.room.bound = buffer.room.reserved
-    assert asked.repeat.go_on(buffer, asked.snapshot, 5.0) is None
+    assert not asked.repeat.may_go_on(buffer, asked.snapshot, 5.0)

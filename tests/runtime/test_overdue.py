@@ -17,8 +17,8 @@ from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.net.overdue import NEVER, SOON_S, overdue_after
 from managedconsumer.runtime.waiting.handlers import Handler
-from managedconsumer.runtime.waiting.lookout import AVAILABLE
 from managedconsumer.testing import MemoryBroker
+from managedconsumer.wire import records
 from managedconsumer.wire.protocol import schemas
 from tests.runtime.silent_proxy import SilentProxyBroker
 from tests.waiting import until
@@ -169,7 +169,7 @@ def test_the_docs_name_the_times() -> None:
     assert f"about {SOON_S + connecting:g} s at most" in text
 
 
-@pytest.mark.skipif(not AVAILABLE, reason="threads of this system do not receive for themselves")
+@pytest.mark.skipif(records.__impl__ != "cython", reason="threads receive for themselves in compiled code")
 def test_a_thread_that_receives_for_itself_gives_up_a_silent_connection(broker: SilentProxyBroker) -> None:
     with KafkaClient(broker.bootstrap) as client:
         consumer = SimpleConsumer(TOPIC, client.cluster, **_options(consumer_timeout_ms=30_000))
@@ -178,10 +178,10 @@ def test_a_thread_that_receives_for_itself_gives_up_a_silent_connection(broker: 
         thread = threading.Thread(target=lambda: seen.extend(consumer.consume().value for _ in range(5)), daemon=True)
         thread.start()
         for number in range(4):  # small answers that find a thread that waits: it receives the next ones itself
-            until(lambda: engine.sitting or engine.lookout._watching)
+            until(lambda: engine.sitting or engine.inline.inside)
             broker.produce(TOPIC, [b"%d" % number], partition=0)
             until(lambda number=number: len(seen) > number)  # type: ignore[misc]
-        until(lambda: engine.fetchers.lending.loans and engine.lookout._watching)
+        until(lambda: engine.inline.wires and engine.inline.inside)
         broker.silence_all()
         broker.produce(TOPIC, [b"after"], partition=0)
         until(lambda: seen[-1] == b"after", SOON + 5.0)

@@ -1,14 +1,32 @@
-"""A warning, once in a process, that the compiled decoder is missing: all works without it, several times slower."""
+"""The compiled part of the engine, and a warning, once in a process, that the compiled decoder is missing."""
 
 from __future__ import annotations
 
+import importlib
 import logging
+from typing import Any
 
+from managedconsumer.runtime.waiting import lookout
+from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.wire import records
 
 log = logging.getLogger(__name__)
 
 _said = False
+
+
+def inline_fetch(handler: Handler) -> Any:
+    """A new ``_inline.InlineFetch``; None where a consuming thread does not receive by itself.
+
+    That is so without the accelerator, under gevent, in a simulation, and on a system without ``poll()``.
+    """
+    if records.__impl__ != "cython" or not lookout.AVAILABLE or not handler.real or not handler.native:
+        return None
+    try:
+        module: Any = importlib.import_module("managedconsumer.runtime.engine._inline")
+    except ImportError:  # it was not built: not for this system
+        return None
+    return module.InlineFetch(lookout.Bell())
 
 
 def warn_if_missing() -> None:

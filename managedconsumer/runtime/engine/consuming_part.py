@@ -6,7 +6,6 @@ from typing import Any, Callable, Sequence, TypeVar
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
-from managedconsumer.runtime.engine.fetcher import Loan
 from managedconsumer.runtime.engine.state import Task
 from managedconsumer.runtime.waiting.patience import Patience
 from managedconsumer.structs import TopicPartition
@@ -51,6 +50,8 @@ class ConsumingPart(AssignmentPart):
         """
         with self.mutex:
             self.visits += 1
+            if self.inline is not None:
+                self.inline.heard()
             hands = self.collector.hands
             if hands and who not in hands:
                 self.leave_dead_hands()
@@ -120,9 +121,8 @@ class ConsumingPart(AssignmentPart):
             try:
                 taken = self._wait_as(who, take, timeout)
             finally:
-                if self.server == who:
-                    self.server = 0  # before anything can interrupt this
-                    self.fetchers.lending.nobody_serves(who)
+                if self.inline is not None and (self.sitting or self.inline.recalled):
+                    self._leave_inline()
         except BaseException:
             self._give_back(who, taken, None)
             raise
@@ -134,7 +134,6 @@ class ConsumingPart(AssignmentPart):
             if self._patience is not None:
                 self._patience.give_turn()
             taken = task = None
-            ready: Sequence[Loan] = ()
             self.inside.add(who)
             try:
                 with self.mutex:
@@ -144,14 +143,11 @@ class ConsumingPart(AssignmentPart):
                     if task is None:
                         now = self.handler.now()
                         if end is None:
-                            end = _NEVER if timeout is None or timeout < 0 else now + timeout
+                            began = self.collector.lane.since() or now
+                            end = _NEVER if timeout is None or timeout < 0 else began + timeout
                         if now >= end:
                             return None
-                        ready = self._rest(who, min(end - now, _LONGEST_NAP), now)
-                for loan in ready:
-                    self.fetchers.lending.serve(loan, who)
-                if task is not None and self.server == who:  # the user's code may take long
-                    self.fetchers.lending.nobody_serves(who)
+                        self._rest(min(end - now, _LONGEST_NAP))
             except BaseException:
                 self._give_back(who, taken, task)
                 raise
@@ -171,23 +167,28 @@ class ConsumingPart(AssignmentPart):
                 if task is not None:
                     self._tasks.appendleft(task)
 
-    def _rest(self, who: int, seconds: float, now: float) -> Sequence[Loan]:
-        """Wait for a change. Returns the connections on loan over which bytes have come. The lock is held, once."""
-        lending = self.fetchers.lending
-        self.sitting += 1  # before the check whether a thread receives
-        try:
-            loans = [loan for loan in lending.loans if not loan.over and not loan.busy]
-            if self.lookout is None or not loans or self.server not in (0, who):
+    def _rest(self, seconds: float) -> None:
+        """Wait for a change, or receive what comes. The lock is held, once."""
+        inline = self.inline
+        if inline is None or not self.fetchers.lending.ready():
+            self.sitting += 1
+            try:
                 self.lock.wait(seconds)
-                return ()
+            finally:
+                self.sitting -= 1
+            return
+        inline.begin()
+        self.mutex.release()
+        try:
+            inline.wait(seconds)
         finally:
-            self.sitting -= 1
-        self.server = who
-        until = loans[0].sent.overdue_at if len(loans) == 1 else min(loan.sent.overdue_at for loan in loans)
-        places = self.lookout.watch([loan.sent.connection for loan in loans], min(seconds, until - now))
-        if not places:
-            lending.expire(self.handler.now())
-        return [loans[place] for place in places]
+            self.mutex.acquire()
+
+    def _leave_inline(self) -> None:
+        """Another thread may receive now, and workers that wait for their connection look again. Without the lock."""
+        with self.mutex:
+            self.lock.notify_all()
+            self.loans.notify_all()
 
     def _run_task(self, task: Task, who: int) -> None:
         """Treat ``stop()`` in a callback as in a signal handler: the stop follows when the callback has returned."""

@@ -26,7 +26,7 @@ from managedconsumer.fetch.leader import (
 from managedconsumer.fetch.request import version_of
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
 from managedconsumer.runtime.engine.fetcher import Fetcher, Sent
-from managedconsumer.runtime.engine.loans import Loans
+from managedconsumer.runtime.engine.inline import InlineReceive
 from managedconsumer.runtime.engine.parking import Parking
 from managedconsumer.runtime.engine.troubles import FETCH
 from managedconsumer.runtime.net.buffers import BufferPool
@@ -54,7 +54,7 @@ class FetchPool:
         engine.buffer.room.memory = self._buffers
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self.parking = Parking(engine, limits, self.ensure_workers)
-        self.lending = Loans(self, engine)
+        self.lending = InlineReceive(engine, limits, self.parking)
 
     def ensure_workers(self) -> None:
         """Start the workers that current leaders lack, and break off requests that others replace; the lock is held."""
@@ -110,8 +110,7 @@ class FetchPool:
                     self._not_answered(fetcher, plan, error)
                     continue
                 fetcher.leader.succeeded()
-                if answer is not None:
-                    self._deliver(fetcher, plan, answer)
+                self._deliver(fetcher, plan, answer)
                 del answer  # or its memory would be held until the next one comes
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             engine.fail(error)
@@ -200,22 +199,21 @@ class FetchPool:
             with self._engine.mutex:
                 self._engine.lock.notify_all()
 
-    def _ask(self, fetcher: Fetcher, plan: fp.FetchPlan) -> dict[str, Any] | None:
-        """Return the answer; None: a consuming thread has taken it over, and perhaps later ones."""
+    def _ask(self, fetcher: Fetcher, plan: fp.FetchPlan) -> dict[str, Any]:
+        """Return the answer, or that to a later request if consuming threads have received it."""
         leader, sent = fetcher.leader, self._send(fetcher, plan)
-        loan = self.lending.lend(fetcher, plan, sent)
-        if loan is None:
+        lent = self.lending.lend(fetcher, plan, sent)
+        if lent is None:
             # Consuming threads are woken when the request is on its way: this thread waits then, and they need not wait
             # for the interpreter's lock.
             self._tell(fetcher)
             answer = sent.connection.receive(sent.request, sent.wait_ms)
-        elif loan.delivered:
-            with self._engine.mutex:
-                leader.answered(plan)
-                self._wake_waiting()
-            return None
         else:
-            sent, answer = loan.sent, loan.answer or self._receive_late(loan.sent)
+            sent = lent
+            with self._engine.mutex:
+                if not leader.look_again() and leader.state is FetchState.BROKEN_OFF:
+                    sent.connection.close()
+            answer = self._receive_late(sent)
         if not leader.accept(answer):
             body = leader.whole_body(plan, sent.version)
             answer = sent.connection.request(schemas.FETCH, body, sent.wait_ms, sent.version)
@@ -240,15 +238,7 @@ class FetchPool:
         body, wait_ms = leader.body(plan, version), answer_timeout_ms(connection, leader.wait_ms, now)
         until = now + wait_ms / 1000
         sent = connection.send(schemas.FETCH, body, version)
-        return Sent(connection, sent, version, wait_ms, until, min(until, connection.overdue_at))
-
-    def repeats(self, fetcher: Fetcher, now: float) -> bool:
-        """True if the same request follows at once: nothing but positions has moved. The lock is held."""
-        leader = fetcher.leader
-        if not leader.go_on(self._engine.cluster.snapshot, now):
-            return False
-        # Only the worker can leave its partitions to the watch.
-        return not self.parking.wants(leader, now)
+        return Sent(connection, sent, version, wait_ms, until)
 
     def _not_answered(self, fetcher: Fetcher, plan: fp.FetchPlan, error: err.KafkaException) -> None:
         self._tell(fetcher)
@@ -281,7 +271,8 @@ class FetchPool:
             leader.answered(plan)
             self._wake_waiting()
             stale = self.take_all(fetcher, results, engine.handler.now())
-            leader.note_size(results, waiting=engine.sitting > 0)
+            waiting = engine.sitting > 0 or (engine.inline is not None and engine.inline.inside)
+            leader.note_size(results, waiting=waiting)
         retried = [result for result in results if result.outcome is fp.Outcome.RETRY]
         if retried:
             tp = retried[0].queue.tp

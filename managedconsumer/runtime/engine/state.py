@@ -16,7 +16,7 @@ from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.collect import FetchCollector
 from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.cluster import Cluster
-from managedconsumer.runtime.engine.fetcher import Loan
+from managedconsumer.runtime.engine.accelerator import inline_fetch
 from managedconsumer.runtime.engine.troubles import METADATA, Troubles
 from managedconsumer.runtime.waiting import forks, owners
 from managedconsumer.structs import TopicPartition
@@ -42,26 +42,18 @@ class Lease(Task, Protocol):
         """Until when (handler's clock); after that its task runs first. No lock."""
 
 
-class Loans(Protocol):
-    """The connections on loan (:class:`managedconsumer.runtime.engine.loans.Loans`)."""
+class Inline(Protocol):
+    """The connections that workers have lent (:class:`managedconsumer.runtime.engine.inline.InlineReceive`)."""
 
-    loans: tuple[Loan, ...]
-
-    def expire(self, now: float) -> None:
-        """Workers get back what has waited too long for its answer. The lock is held."""
-
-    def nobody_serves(self, who: int) -> None:
-        """The thread ``who``, which looked after the loans, has left. Without the lock."""
-
-    def serve(self, loan: Loan, who: int) -> None:
-        """Take what has come over the connection, and ask for more. Without the lock; ``who`` is the server."""
+    def ready(self) -> bool:
+        """True if the calling thread may receive from them. The lock is held."""
 
 
 class Fetchers(Protocol):
     """The workers that fetch (:class:`managedconsumer.runtime.engine.fetch_pool.FetchPool`)."""
 
-    #: The connections on loan.
-    lending: Loans
+    #: The connections that workers have lent.
+    lending: Inline
 
     @property
     def parking(self) -> Sized:
@@ -108,6 +100,9 @@ class EngineState(forks.OwnProcess):
         self.subscription = SubscriptionState(options.auto_offset_reset)
         self.buffer = FetchBuffer(options.queued_max_messages, options.queued_max_bytes)
         self.collector = FetchCollector(self.buffer, lane)
+        if self.inline is not None:
+            timeout_ms = options.consumer_timeout_ms
+            self.collector.draw_from(self.inline, float("inf") if timeout_ms < 0 else timeout_ms / 1000.0)
         self.partition_object = partition_object
         self.closing = True
         self.stopping = self.stop_wanted = False
@@ -122,8 +117,8 @@ class EngineState(forks.OwnProcess):
         #: Ids of the threads that are inside ``consume()`` or a callback; a ``stop()`` called on one of them is put off
         #: until it has returned.
         self.inside: set[int] = set()
-        #: How many consuming threads wait, and which one (0: none) looks after the connections that are on loan.
-        self.sitting = self.server = 0
+        #: How many consuming threads wait for the lock's notifications.
+        self.sitting = 0
         self._draining = 0
         #: How long messages may be handed out; None: as long as they are ours.
         self.lease: Lease | None = None
@@ -145,9 +140,11 @@ class EngineState(forks.OwnProcess):
 
     def _make_locks(self) -> None:
         shared = self.handler.RLock()
-        #: Where a consuming thread may wait for connections, too; None: not here. Otherwise it is :attr:`lock`.
-        self.lookout = self.handler.Lookout(shared)
-        self.lock = self.lookout or self.handler.Condition(shared)  # the user waits here for messages
+        #: The connections from which a consuming thread receives by itself; None: it does not, here.
+        self.inline = inline_fetch(self.handler)
+        wake = None if self.inline is None else self.inline.wake
+        # The user waits here for messages.
+        self.lock = self.handler.Condition(shared) if wake is None else self.handler.WakingCondition(shared, wake)
         self.not_full = self.handler.Condition(shared)  # the fetchers wait here for room in the buffer
         self.commits = self.handler.Condition(shared)  # the commit worker and threads that commit wait here
         self.loans = self.handler.Condition(shared)  # fetch workers wait here that have lent their connection

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, Final, Mapping
+from typing import Any, Final, Mapping, Protocol
 
 from managedconsumer import errors
 from managedconsumer.runtime.net import diagnose, opening
@@ -19,7 +19,8 @@ from managedconsumer.runtime.net.settings import ConnectionSettings
 from managedconsumer.runtime.net.stream import Pending, Stream
 from managedconsumer.runtime.net.transport import make_transport
 from managedconsumer.runtime.waiting.handlers import Handler
-from managedconsumer.wire.protocol import plainfetch, schemas, versions
+from managedconsumer.values import NamedTuple
+from managedconsumer.wire.protocol import framing, schemas, versions
 
 __all__ = ["Connection", "ConnectionSettings"]
 
@@ -28,6 +29,33 @@ log = logging.getLogger(__name__)
 # An overdue answer may have come while this process stood still: wait this long (seconds) for it once more.
 _LAST_LOOK: Final = 0.1
 _REAUTHENTICATE_AT: Final = (0.85, 0.95)  # of the session's life; a fleet that started together spreads out
+
+
+class Lent(NamedTuple):
+    """A connection that was lent (:meth:`Connection.lend`); moments of the handler's clock, and seconds."""
+
+    descriptor: int
+    #: Holds ``held`` bytes of what has come.
+    inbox: memoryview
+    held: int
+    #: The part of a request's header behind the correlation id.
+    head: bytes
+    sent_at: float
+    overdue_at: float
+    heard_at: float
+    slowest: float
+
+
+class Used(Protocol):
+    """A connection that comes back (:meth:`Connection.take_back`): a ``runtime.engine._inline.Wire``."""
+
+    held: int
+    rounds: int
+    correlation_id: int
+    sent_at: float
+    overdue_at: float
+    heard_at: float
+    slowest: float
 
 
 class Connection(Stream):
@@ -196,77 +224,54 @@ class Connection(Stream):
             self.note_throttle(answer["throttle_time_ms"])
         return answer
 
-    def receive_at_once(self, correlation_id: int) -> dict[str, Any] | bool:
-        """The decoded answer, if all of it has come; otherwise whether to look again when more has come.
+    # -- lending ------------------------------------------------------------------------------------------------
 
-        False: it is too long for this, and :meth:`receive` gives it. Only while the connection is on loan.
+    def lend(self) -> Lent | None:
+        """Let compiled code receive the answer to the request in flight, repeat it, and so on.
 
-        :raises SocketDisconnectedError: the broker, or close(), ended the connection
-        :raises ProtocolError: what came is not the answer; the connection is closed
+        None: not over this connection (TLS, gevent), or not now. :meth:`take_back` ends it; until then the descriptor
+        stays, also after :meth:`close`.
         """
-        assert self._transport is not None  # noqa: S101 (it is on loan)
-        pending = self._pending[0] if self._pending else self._expected(correlation_id)
-        if pending.correlation_id != correlation_id:
-            self._expected(correlation_id)
-        try:
-            found = self._transport.glance(self._frame_size)
-            if found is True or found is False:
-                return found
-            if pending.version in plainfetch.VERSIONS and pending.api is schemas.FETCH:
-                answer = plainfetch.read_frame(found, correlation_id)
-                if answer is not None:
-                    self._pending.popleft()
-                    self._heard(pending)
-                    self._answers += 1
-                    if answer["throttle_time_ms"]:
-                        self.note_throttle(answer["throttle_time_ms"])
-                    return answer
-            body = self._body(pending, found)
-        except errors.FrameTooLargeError:
-            return False  # the bytes are still there, and the usual way says what they are
-        except BaseException as error:
-            self._fail(error, f"while {pending.api.name} was waiting for its answer", pending)
-            raise
-        self._answers += 1
-        return self._decoded(pending, body)
-
-    def send_again(self, body: Mapping[str, Any], version: int, now: float) -> int:
-        """:meth:`send` of a Fetch directly after :meth:`receive_at_once` has given an answer, so the connection stands.
-
-        ``now``: the handler's clock. Only while the connection is on loan.
-        """
-        if os.getpid() != self._pid or self._hold.closed:
-            self._check_process()
-        encoded = plainfetch.write(version, body) if version in plainfetch.VERSIONS else None
-        encoded = encoded or schemas.FETCH.encode(version, body)
-        begins = max(now, self.throttled_until)
-        overdue_at = begins + overdue_after(schemas.FETCH, body, self._slowest)
-        deadline = begins + self.settings.request_timeout_ms / 1000
-        return self._transmit_at_once(schemas.FETCH, version, encoded, now, deadline, overdue_at)
-
-    # -- loans --------------------------------------------------------------------------------------------------
-
-    def lend(self) -> bool:
-        """From now on another thread may wait on :meth:`fileno` and call :meth:`receive_at_once` and :meth:`send`.
-
-        In turns with this one. False: not over this connection (TLS, gevent), or not now. :meth:`take_back` ends it;
-        until then the descriptor stays, also after :meth:`close`.
-        """
-        if self._transport is None or not self._transport.watchable or self.login_due_at is not None:
-            return False
+        if self._transport is None or not self._transport.plain or self.login_due_at is not None:
+            return None
+        if len(self._pending) != 1:
+            return None
         try:
             self._hold.enter()
         except OSError:
-            return False
-        return True
+            return None
+        pending = self._pending[0]
+        inbox, held = self._transport.lend_inbox()
+        return Lent(
+            descriptor=int(self._hold.sock.fileno()),
+            inbox=inbox,
+            held=held,
+            head=framing.rest_of_header(self.settings.client_id, flexible=True),
+            sent_at=pending.sent_at,
+            overdue_at=pending.overdue_at,
+            heard_at=self.heard_at,
+            slowest=self._slowest or 0.0,
+        )
 
-    def take_back(self) -> None:
-        """Only the thread that has called :meth:`lend` uses the connection again."""
+    def take_back(self, used: Used | None, version: int) -> None:
+        """The calling thread has the connection again. ``used``: the request in flight by now; None: it is the same."""
+        if used is not None and self._transport is not None:
+            self._transport.take_back_inbox(used.held)
+            deadline = used.sent_at + self.settings.request_timeout_ms / 1000
+            self._pending.clear()
+            self._pending.append(
+                Pending(used.correlation_id, schemas.FETCH, version, used.sent_at, deadline, used.overdue_at)
+            )
+            self._last_id, self.heard_at = used.correlation_id, used.heard_at
+            if used.rounds:
+                self._answers += used.rounds
+                self._slowest = used.slowest
         self._hold.leave()
 
-    def fileno(self) -> int:
-        """The descriptor, for waiting. Only while the connection is on loan."""
-        return int(self._hold.sock.fileno())
+    def send_rest(self, data: bytes) -> None:
+        """Send the rest of the request in flight, for which there was no room at once."""
+        pending = self._pending[-1]
+        self._write(pending, data)
 
     def receive_frame(self, correlation_id: int, timeout_ms: float | None = None) -> memoryview:
         """The answer's body, not decoded and not copied: a view of a buffer that belongs to the caller from now on.

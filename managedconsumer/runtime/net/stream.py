@@ -77,34 +77,21 @@ class Stream:
         self._last_id = 1 if self._last_id >= _MAX_CORRELATION_ID else self._last_id + 1
         frame = framing.encode_frame(api, version, self._last_id, self.settings.client_id, encoded)
         pending = Pending(self._last_id, api, version, self._handler.now(), deadline, overdue_at)
+        self._write(pending, frame)
+        self._pending.append(pending)
+        return pending
+
+    def _write(self, pending: Pending, data: bytes) -> None:
         assert self._transport is not None  # noqa: S101 (callers have checked)
         try:
             self._hold.enter()
             try:
-                self._transport.send(frame, deadline)
+                self._transport.send(data, pending.deadline)
             finally:
                 self._hold.leave()
         except BaseException as error:
-            self._fail(self._last_words(error), f"while {api.name} was being sent", pending)
+            self._fail(self._last_words(error), f"while {pending.api.name} was being sent", pending)
             raise
-        self._pending.append(pending)
-        return pending
-
-    def _transmit_at_once(
-        self, api: schemas.Api, version: int, encoded: bytes, now: float, deadline: float, overdue_at: float
-    ) -> int:
-        """:meth:`_transmit` over a connection on loan, whose hold is entered as long as that lasts."""
-        number = self._last_id = 1 if self._last_id >= _MAX_CORRELATION_ID else self._last_id + 1
-        frame = framing.encode_frame(api, version, number, self.settings.client_id, encoded)
-        pending = Pending(number, api, version, now, deadline, overdue_at)
-        assert self._transport is not None  # noqa: S101 (it is on loan)
-        try:
-            self._transport.send_at_once(frame, deadline)
-        except BaseException as error:
-            self._fail(error, f"while {api.name} was being sent", pending)
-            raise
-        self._pending.append(pending)
-        return number
 
     def _read(self, pending: Pending, deadline: float, begins_by: float = NEVER) -> memoryview:
         """The body of the answer to the oldest request; it has to begin to come by ``begins_by``."""

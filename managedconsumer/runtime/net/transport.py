@@ -24,10 +24,7 @@ _INBOX_BYTES: Final = 16 << 10
 _MIN_TIMEOUT_S: Final = 0.001
 #: By what part of it a kernel's time-out may be longer or shorter than what is left.
 _NEARLY: Final = 0.01
-# A frame that claims to be no larger needs no further look at its size.
-_PLAIN_BYTES: Final = 4096
 _timeval = struct.Struct("@ll").pack
-_size_of = struct.Struct(">i").unpack_from
 
 FrameSize = Callable[[bytes], int]
 """The size that four bytes announce; raises when it cannot be one."""
@@ -58,26 +55,21 @@ class Transport:
         self._start = 0
         self._end = 0
 
-    #: Whether :meth:`glance` can be called, and ``poll()`` on the socket says when something has come.
-    watchable = False
+    #: True for a plain socket, from which compiled code may receive as well.
+    plain = False
 
     def send(self, data: bytes, deadline: float) -> None:
         """Send everything; raises TimeoutError and OSError."""
         raise NotImplementedError
 
-    def send_at_once(self, data: bytes, deadline: float) -> None:
-        """:meth:`send` where nearly always there is room for all of it. Only if :attr:`watchable`."""
-        raise NotImplementedError
+    def lend_inbox(self) -> tuple[memoryview, int]:
+        """The buffer of what came early, and how many bytes it holds from its beginning on."""
+        self._move_up()
+        return self._inbox, self._end
 
-    def glance(self, frame_size: FrameSize) -> memoryview | bool:
-        """The next frame, if all of it has come; never waits.
-
-        Otherwise whether there is any use in looking again: False for a frame that is too long for this, and which
-        :meth:`receive_frame` gives.
-
-        :raises PeerClosedError: the stream ended
-        """
-        raise NotImplementedError
+    def take_back_inbox(self, held: int) -> None:
+        """The buffer holds so many bytes now, from its beginning on."""
+        self._start, self._end = 0, held
 
     def _receive_some(self, view: memoryview, deadline: float) -> int:
         """Wait for at least one byte; 0 at the end of the stream."""
@@ -145,7 +137,7 @@ class Transport:
 class _BlockingTransport(Transport):
     """A plain socket that blocks in the kernel; only its own thread waits."""
 
-    watchable = True
+    plain = True
 
     def __init__(self, handler: Handler, sock: Any, buffer_factory: BufferFactory = bytearray) -> None:
         super().__init__(handler, sock, buffer_factory)
@@ -172,41 +164,6 @@ class _BlockingTransport(Transport):
                 return int(self._sock.recv_into(view, 0, flags))
             except BlockingIOError:
                 self._out_of_time(deadline)
-
-    def glance(self, frame_size: FrameSize) -> memoryview | bool:
-        inbox = self._inbox
-        if self._start:
-            self._move_up()
-        while True:
-            held = self._end
-            if held >= 4:
-                (size,) = _size_of(inbox)
-                if not 4 <= size <= _PLAIN_BYTES:  # what is no frame is as large or larger
-                    size = frame_size(bytes(inbox[:4]))
-                if held == 4 + size:
-                    frame = memoryview(self._buffer_factory(size))[:size]
-                    frame[:] = inbox[4:held]
-                    self._end = 0
-                    return frame
-                if held > 4 + size:
-                    return self._begin(size)[0]
-                if 4 + size > _INBOX_BYTES:
-                    return False
-            try:
-                count = self._sock.recv_into(inbox[held:] if held else inbox, 0, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return True
-            if not count:
-                raise PeerClosedError(partial=held > 0)
-            self._end = held + count
-
-    def send_at_once(self, data: bytes, deadline: float) -> None:
-        try:
-            sent = self._sock.send(data, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            sent = 0
-        if sent < len(data):
-            self.send(data[sent:], deadline)
 
     def _receive_all(self, view: memoryview, deadline: float) -> None:
         # The kernel counts the time-out over the whole of a MSG_WAITALL read, so dripping bytes do not extend it;

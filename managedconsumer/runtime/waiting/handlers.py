@@ -57,10 +57,9 @@ class Handler(abc.ABC):
     def Condition(self, lock: Any = None) -> primitives.Condition:
         """A new condition, around ``lock`` (made by this handler) or around a new RLock."""
 
-    def Lookout(self, lock: Any) -> primitives.Lookout | None:
-        """A new condition around ``lock`` at which a thread may wait for connections, too; None: there is none here."""
-        del lock
-        return None
+    def WakingCondition(self, lock: Any, wake: Callable[[], object]) -> primitives.Condition:
+        """A new condition around ``lock`` whose notifications call ``wake``, too: for a thread that waits elsewhere."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def Semaphore(self, n: int = 1) -> primitives.Semaphore:
@@ -236,8 +235,8 @@ class ThreadingHandler(Handler):
     def Condition(self, lock: Any = None) -> primitives.Condition:
         return lookout.CheapCondition(lock)
 
-    def Lookout(self, lock: Any) -> primitives.Lookout | None:
-        return lookout.LookoutCondition(lock) if self.native and lookout.AVAILABLE else None
+    def WakingCondition(self, lock: Any, wake: Callable[[], object]) -> primitives.Condition:
+        return lookout.WakingCondition(lock, wake)
 
     def Semaphore(self, n: int = 1) -> primitives.Semaphore:
         return threading.Semaphore(n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Protocol, Sequence
+from typing import Any, Protocol
 
 
 class Lock(Protocol):
@@ -40,18 +40,6 @@ class Condition(Lock, Protocol):
     def notify(self, n: int = 1) -> None: ...
 
     def notify_all(self) -> None: ...
-
-
-class Watched(Protocol):
-    """Something that becomes readable: a connection."""
-
-    def fileno(self) -> int: ...
-
-
-class Lookout(Condition, Protocol):
-    """A condition at which one thread may wait for a notification and for connections at the same time."""
-
-    def watch(self, connections: Sequence[Watched], timeout: float) -> list[int]: ...
 
 
 class Semaphore(Protocol):

@@ -201,6 +201,12 @@ class Topics:
             topics.append({"topic": topic["topic"], "partitions": parts})
         return {"topics": topics}
 
+    def name_topics(self, body: Body) -> None:
+        """Put the topics' names beside the ids by which a Fetch has named them (KIP-516)."""
+        for topic in (*body["topics"], *body["forgotten_topics_data"]):
+            if not topic.get("topic"):
+                topic["topic"] = self.name_of(bytes(topic["topic_id"])) or ""
+
     def fetch(self, body: Body, node: int) -> tuple[dict[str, Any], int]:
         """Fetch's answer, and how many bytes of records (or, as one byte each, errors) are in it."""
         committed = body["isolation_level"] == _READ_COMMITTED
@@ -213,7 +219,10 @@ class Topics:
                 answer = _read(log, code, part, body["max_bytes"] - size, first=not size, committed=committed)
                 size += len(answer["records"]) + bool(answer["error_code"])
                 parts.append(answer)
-            responses.append({"topic": topic["topic"], "partitions": parts})
+                if not topic["topic"]:
+                    answer["error_code"] = codes.UNKNOWN_TOPIC_ID
+            named = {"topic": topic["topic"], "topic_id": topic.get("topic_id", bytes(16))}
+            responses.append({**named, "partitions": parts})
         return {"responses": responses}, size
 
 

@@ -1,4 +1,4 @@
-"""The in-memory broker's API versions: topics by name in Fetch and commits (ids came later), groups of both kinds."""
+"""The in-memory broker's API versions: topics by name in commits (ids came later), groups of both kinds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ API_VERSIONS_KEY, HANDSHAKE_KEY, AUTHENTICATE_KEY, MODERN_HEARTBEAT_KEY = 18, 17
 #: First and last version, by the request's key.
 VERSIONS: dict[int, tuple[int, int]] = {
     0: (3, 9),  # Produce
-    1: (4, 12),  # Fetch
+    1: (4, 17),  # Fetch
     2: (1, 7),  # ListOffsets
     3: (1, 12),  # Metadata
     8: (2, 9),  # OffsetCommit

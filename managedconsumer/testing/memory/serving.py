@@ -141,6 +141,8 @@ class Serving:
             self._hang_up(peer)  # as Kafka does
         else:
             self._at = peer.node
+            if header.api is _S.FETCH:
+                self._topics.name_topics(body)
             refused = self._desk.refuse(peer.node, header, body)
             if refused is None:
                 self._handle(header, body, answer)

@@ -9,7 +9,7 @@ virtual time of a :class:`~managedconsumer.testing.simulation.kernel.Kernel`.
 from __future__ import annotations
 
 import queue
-from typing import Any, Callable, Sequence, TypeVar
+from typing import Any, Callable, TypeVar
 
 from managedconsumer.runtime.waiting import owners, primitives
 from managedconsumer.runtime.waiting.handlers import Handler
@@ -136,13 +136,6 @@ class VirtualCondition:
             me.missed_wake_up = None
             if timeout is not None and not woken:
                 me.missed_wake_up = timeout, lambda: self._notified == notified
-
-    def watch(self, connections: Sequence[Any], timeout: float) -> list[int]:
-        """Wait for a notification or for the connections; gives the places of those with something to receive."""
-        me = self._process.kernel.current
-        ready = [each.watch(me, True) for each in connections]
-        self.wait(0.0 if any(ready) else max(0.0, timeout))
-        return [place for place, each in enumerate(connections) if each.watch(me, False)]
 
     def notify(self, n: int = 1) -> None:
         """Wake ``n`` waiters."""
@@ -293,10 +286,6 @@ class VirtualHandler(Handler):
 
     def Condition(self, lock: Any = None) -> primitives.Condition:
         return VirtualCondition(self.process, lock or VirtualLock(self.process, reentrant=True))
-
-    def Lookout(self, lock: Any) -> primitives.Lookout | None:
-        # Not every consumer: those of gevent and of TLS have none.
-        return VirtualCondition(self.process, lock) if self.kernel.jitter() < 0.7 else None
 
     def Semaphore(self, n: int = 1) -> primitives.Semaphore:
         return VirtualSemaphore(self.process, n)

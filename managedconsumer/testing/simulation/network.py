@@ -189,13 +189,6 @@ class SimulatedConnection:
             raise err.RequestTimedOut(f"{self.address} did not answer {call.api.name}")
         return self._answer_to(call)
 
-    def receive_at_once(self, request: int) -> dict[str, Any] | bool:
-        """Its answer, if that is here. A large one is for :meth:`receive`."""
-        call = self._under_way(request)
-        if call.answer is None and not call.broken:
-            return True
-        return False if len((call.answer or {}).get("responses", ())) > 1 else self._answer_to(call)
-
     def _under_way(self, request: int) -> Call:
         call = self._call
         if call is None or call.number != request:
@@ -218,25 +211,6 @@ class SimulatedConnection:
     def overdue_at(self) -> float:
         """When the answer is overdue."""
         return NEVER if self._call is None else self._call.overdue_at
-
-    def send_again(self, body: Mapping[str, Any], version: int, now: float) -> int:
-        """A Fetch directly after an answer."""
-        del now
-        return self.send(schemas.FETCH, body, version)
-
-    def lend(self) -> bool:
-        """Another worker may look after the answer."""
-        return self.connected
-
-    def take_back(self) -> None:
-        """It does not any more."""
-
-    def watch(self, task: Task, begin: bool) -> bool:
-        """``task`` is woken (not any more) when there is something to receive; True: there is."""
-        call = self._call
-        if call is not None and (begin or call.waiting is task):
-            call.waiting = task if begin else None
-        return call is None or call.answer is not None or call.broken
 
     def deliver(self, call: Call, answer: dict[str, Any]) -> None:
         """An answer arrives."""

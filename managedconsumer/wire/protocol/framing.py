@@ -45,13 +45,13 @@ class RequestHeader(NamedTuple):
 def encode_frame(api: Api, version: int, correlation_id: int, client_id: str | None, body: bytes) -> bytes:
     """A whole request, size included.  ``body`` comes from ``api.encode(version, ...)``."""
     flexible_from = api.flexible_from
-    rest = _rest_of_header(client_id, flexible_from is not None and version >= flexible_from)
+    rest = rest_of_header(client_id, flexible_from is not None and version >= flexible_from)
     size = _REQUEST_HEADER.size - SIZE_BYTES + len(rest) + len(body)
     return _REQUEST_HEADER.pack(size, api.key, version, correlation_id) + rest + body
 
 
 @lru_cache(maxsize=64)
-def _rest_of_header(client_id: str | None, flexible: bool) -> bytes:
+def rest_of_header(client_id: str | None, flexible: bool) -> bytes:
     """Return the part of the header that is the same in all requests of a client."""
     name = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(name)

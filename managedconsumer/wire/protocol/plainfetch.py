@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as struct_error
-from typing import Any, Callable, Final, Mapping, Sized
+from typing import Any, Final, Mapping, Sized
 
 from managedconsumer.wire.protocol.primitives import Malformed, read_compact_length, write_compact_length
 
@@ -22,7 +22,6 @@ _OLD_REPLICA: Final = b"\xff\xff\xff\xff"
 _LENGTHS: Final = tuple(write_compact_length(length) for length in range(127))
 _PART: Final = Struct(">iiqiqix").pack  # "x": no tagged fields
 _NUMBER: Final = Struct(">i").pack
-_NUMBERS: Final = Struct(">i").unpack_from
 _ANSWER: Final = Struct(">ihi").unpack_from
 _PART_HEAD: Final = Struct(">ihqqq").unpack_from
 _PREFERRED: Final = Struct(">i").unpack_from
@@ -30,36 +29,8 @@ _PART_HEAD_BYTES: Final = 30
 _KNOWN_TAGGED: Final = frozenset({"cluster_id", "replica_state"})
 
 
-#: The accelerator's, which give None for more than these, or nothing; set once, when it is loaded.
-_quick_read: Callable[[memoryview], dict[str, Any] | None] | None = None
-_quick_write: Callable[[int, Any], bytes | None] | None = None
-
-
-def accelerate(
-    quick_read: Callable[[memoryview], dict[str, Any] | None], quick_write: Callable[[int, Any], bytes | None]
-) -> None:
-    """From now on the accelerator is asked first: ``quick_read(data)`` and ``quick_write(version, body)``.
-
-    They give what :func:`read` and :func:`write` give, or None.
-    """
-    global _quick_read, _quick_write
-    _quick_read, _quick_write = quick_read, quick_write
-
-
 def write(version: int, body: Mapping[str, Any]) -> bytes | None:
     """The bytes of a request; None: not a plain one."""
-    quick = None if _quick_write is None else _quick_write(version, body)
-    return write_slowly(version, body) if quick is None else quick
-
-
-def read(data: memoryview) -> dict[str, Any] | None:
-    """The answer in ``data``, as the table's reader gives it; None: not a plain one, or damaged."""
-    quick = None if _quick_read is None else _quick_read(data)
-    return read_slowly(data) if quick is None else quick
-
-
-def write_slowly(version: int, body: Mapping[str, Any]) -> bytes | None:
-    """:func:`write` without the accelerator."""
     try:
         if not _KNOWN_TAGGED.isdisjoint(body) or body.get("replica_id", -1) != -1:
             return None
@@ -118,17 +89,8 @@ def _id(topic: Mapping[str, Any]) -> bytes:
     return found
 
 
-def read_frame(frame: memoryview, correlation_id: int) -> dict[str, Any] | None:
-    """The answer in a whole response frame (without its size); None: not a plain one, or not this answer."""
-    if len(frame) < 5 or frame[4] or _NUMBERS(frame, 0)[0] != correlation_id:  # tagged fields in its header
-        return None
-    data = frame[5:]
-    quick = None if _quick_read is None else _quick_read(data)
-    return read_slowly(data) if quick is None else quick
-
-
-def read_slowly(data: memoryview) -> dict[str, Any] | None:
-    """:func:`read` without the accelerator."""
+def read(data: memoryview) -> dict[str, Any] | None:
+    """The answer in ``data``, as the table's reader gives it; None: not a plain one, or damaged."""
     try:
         throttle, code, session = _ANSWER(data, 0)
         count, pos = read_compact_length(data, 10)

@@ -43,11 +43,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from managedconsumer.wire.protocol import plainfetch
-
 IMPLEMENTATIONS = ("cython", "python")
 ENVIRONMENT_VARIABLE = "MANAGEDCONSUMER_IMPL"
-_INTERFACE = 12  # raised with every change of the interface, so that a stale build is not mistaken for a new one
+_INTERFACE = 13  # raised with every change of the interface, so that a stale build is not mistaken for a new one
 
 
 def load(name: str) -> Any:
@@ -101,8 +99,6 @@ else:
     messages_of = _module.messages_of
     runs_of = _module.runs_of
     topic_ids_of = _module.topic_ids_of
-    if __impl__ == "cython":
-        plainfetch.accelerate(_module.read_plain_fetch, _module.write_plain_fetch)
 
 
 def is_fallback() -> bool:

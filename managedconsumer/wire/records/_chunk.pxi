@@ -325,6 +325,41 @@ cdef class RecordChunk:
         self._open(batch)
         return self._cursor.left > 0
 
+    cdef bint _used_up(self):
+        """True at the end of the last batch, where nothing but the end of the chunk follows and no Python code runs."""
+        return (
+            self._has_data
+            and self._index + 1 == self._walk.used
+            and self._cursor.left == 0
+            and self._batch != NULL
+            and self._failure is None
+            and self._cursor.place == self._cursor.end
+            and self._scratch is None
+            and not self._has_payload
+            and not self._ready
+            and not self._torn
+        )
+
+    cdef void _end(self):
+        """``_step`` where the chunk is ``_used_up``."""
+        self.position = max(self.position, self._batch.last_offset + 1)
+        self._batch = NULL
+        self._finish()
+
+    cdef bint _begin(self):
+        """Open the first batch, if that needs no work and runs no Python code."""
+        cdef Batch *batch
+        if not self.active or self.corrupt or self._read_committed or self._index >= 0 or not self._walk.used:
+            return False
+        batch = &self._walk.batches[0]
+        if batch.magic < 2 or batch.attributes & (CODEC_MASK | CONTROL) or not batch.count:
+            return False
+        if batch.last_offset < self.position:
+            return False
+        self._index = 0
+        self._open(batch)
+        return True
+
     cdef void _finish(self):
         scratch, self._scratch = self._scratch, None
         if scratch is not None:

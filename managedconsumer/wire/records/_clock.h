@@ -6,6 +6,7 @@
 #include <windows.h>
 
 static double clock_seconds(void) { return (double)GetTickCount64() / 1000.0; }
+static double precise_seconds(void) { return clock_seconds(); }
 #else
 #include <time.h>
 
@@ -18,6 +19,15 @@ static double clock_seconds(void) { return (double)GetTickCount64() / 1000.0; }
 static double clock_seconds(void) {
     struct timespec now;
     if (clock_gettime(MANAGEDCONSUMER_CLOCK, &now)) {
+        return 0.0;
+    }
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* The clock of Python's time.monotonic(). */
+static double precise_seconds(void) {
+    struct timespec now;
+    if (clock_gettime(CLOCK_MONOTONIC, &now)) {
         return 0.0;
     }
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;

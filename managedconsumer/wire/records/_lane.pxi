@@ -7,9 +7,12 @@ cdef extern from "Python.h":
 
 cdef extern from "_clock.h" nogil:
     double clock_seconds()
+    double precise_seconds()
 
 
 cdef double _EVER = float("inf")
+# The longest (seconds) that a thread waits for an answer without a look at the slow path.
+cdef double _LONGEST_STAY = 1.0
 # So far (seconds) the clock may be behind at one reading and not at the next.
 cdef double _LAG = 0.02
 
@@ -17,6 +20,18 @@ cdef double _LAG = 0.02
 cdef inline uint64_t this_thread() noexcept:
     # Not the system's number of the thread, which the next thread may get when this one has ended.
     return PyThreadState_GetID(PyThreadState_Get())
+
+
+cdef class Source:
+    """Gives more chunks to a lane that has used its own up (``runtime.engine._inline``). The GIL guards it."""
+
+    cdef object peek(self, double seconds):
+        """The next chunk, for which it may wait; None: the slow path has to look."""
+        return None
+
+    cdef int take(self) except -1:
+        """The lane reads the chunk that ``peek`` has given."""
+        return 0
 
 
 @cython.final
@@ -48,11 +63,16 @@ cdef class Lane:
     cdef readonly long long count
     cdef object _clock             # in place of the system's, in a simulation
     cdef double _until             # by the clock: later nothing is taken
+    cdef Source _source
+    cdef bint _last_one            # only the source has more
+    cdef double _patience          # seconds that a thread may wait for the source
+    cdef double _since             # when the thread has begun to wait (``monotonic``); 0: it has not
 
     def __init__(self, current=None, here=None, clock=None):
         self._current = None if here is not None else current
         self._clock = clock
         self._until = _EVER
+        self._since = self._patience = 0.0
         self._seats = {}
         self._seat = _Seat.__new__(_Seat)
 
@@ -63,12 +83,24 @@ cdef class Lane:
         """Nothing is taken when so much time has passed; the slow path looks whether the consumer still may."""
         self._until = _EVER if seconds == _EVER else self._now() + seconds - _LAG
 
-    def attach(self, chunk not None, who, long long offset, others=()):
+    def draw_from(self, Source source, double patience):
+        """A thread that has used the chunk up waits for up to ``patience`` seconds for another one of ``source``."""
+        self._source = None if self._clock is not None or self._current is not None else source
+        self._patience = patience
+
+    def since(self):
+        """When (``time.monotonic``) the calling thread has begun to wait for the source; 0: it has not. Once."""
+        since, self._since = self._since, 0.0
+        return since
+
+    def attach(self, chunk not None, who, long long offset, others=(), bint last=False):
         """Let the calling thread, which is ``who``, take from ``chunk``; it has ``offset`` of it in hand.
 
-        Of those that had a seat, ``others`` keep theirs.
+        Of those that had a seat, ``others`` keep theirs. ``last``: nothing else waits to be handed out, so the lane may go
+        on with the chunks of its source.
         """
         cdef _Seat seat = self._seat
+        self._last_one = last
         if others or len(self._seats) != 1 or seat.who != who or not self._is_last():
             self._seats = {key: seat for key, seat in self._seats.items() if (<_Seat>seat).who in others}
             seat = _Seat.__new__(_Seat)
@@ -180,6 +212,33 @@ cdef class Lane:
                 return None
         return None
 
+    cdef Message _await(self):
+        """Like ``_next`` where the chunk is used up: the thread has come back, and waits for the next chunk."""
+        cdef RecordChunk chunk = self._chunk
+        cdef Message message = None
+        cdef double left
+        if not self._last_one or self._source is None or chunk is None or self._patience <= 0.0 or len(self._seats) != 1:
+            return None
+        if not self._may_take() or (self._until != _EVER and self._now() > self._until) or not chunk._used_up():
+            return None
+        self._since = precise_seconds()
+        while message is None and chunk._used_up():
+            chunk._end()
+            self._seat.offset = -1
+            left = min(_LONGEST_STAY, self._patience) - (precise_seconds() - self._since)
+            found = self._source.peek(max(0.0, left))
+            if found is None or self._chunk is not chunk:  # something else has come, or has taken the lane away
+                return None
+            chunk = <RecordChunk?>found
+            if not chunk._begin():
+                return None
+            self._source.take()
+            self._chunk = chunk
+            message = self._next()
+        if message is not None:
+            self._since = 0.0
+        return message
+
     def take(self):
         """The next message, or None where the slow path is needed."""
         return self._next()
@@ -240,6 +299,8 @@ once, CorruptRecordError and the deserializer's exceptions as ``on_error`` decid
         if unblock_event is None:
             if self._fast is not None:
                 message = self._fast._next()
+                if message is None and block is True:
+                    message = self._fast._await()
                 if message is not None:
                     if self._applied is None or deserialized(<Message>message, self._applied, None, self):
                         return message
@@ -271,12 +332,16 @@ cdef class _Iterator:
     def __iter__(self):
         return self
 
-    def __next__(self):
+    cdef inline Message _next(self):
         message = self._lane._next()
+        return self._lane._await() if message is None else message
+
+    def __next__(self):
+        message = self._next()
         while message is not None:
             if self._deserializer is None or deserialized(<Message>message, self._deserializer, self._refused, None):
                 return message
-            message = self._lane._next()
+            message = self._next()
         message = self._slow()
         if message is None:
             raise StopIteration

@@ -100,11 +100,19 @@ class Lane:
     def _late(self) -> bool:
         return self._until != _EVER and self._clock() > self._until
 
-    def attach(self, chunk: Any, who: int, offset: int, others: Container[int] = ()) -> None:
+    def draw_from(self, source: Any, patience: float) -> None:
+        """The accelerator's lane goes on with the chunks of ``source``; this one comes to the slow path for them."""
+
+    def since(self) -> float:
+        """When the calling thread has begun to wait for the source: it never does."""
+        return 0.0
+
+    def attach(self, chunk: Any, who: int, offset: int, others: Container[int] = (), last: bool = False) -> None:
         """Let the calling thread, which is ``who``, take from ``chunk``; it has ``offset`` of it in hand.
 
-        Of those that had a seat, ``others`` keep theirs.
+        Of those that had a seat, ``others`` keep theirs. ``last``: nothing else waits to be handed out.
         """
+        del last  # it has no source
         if not self._open:
             return
         me = self._here.number if self._current is None else self._current()

@@ -47,7 +47,7 @@ from managedconsumer.wire.records import format as fmt
 from managedconsumer.wire.records.arrow import constant
 from managedconsumer.wire.records.legacy import BadMessageError, decode_entry
 
-INTERFACE = 12
+INTERFACE = 13
 IMPLEMENTATION = "cython"
 
 mc_crc_init()
@@ -69,4 +69,3 @@ include "_room.pxi"
 include "_columns.pxi"
 include "_lane.pxi"
 include "_foreign.pxi"
-include "_plainfetch.pxi"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,15 +12,18 @@ from typing import Any
 import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
-from managedconsumer.fetch.buffer import PartitionQueue
-from managedconsumer.runtime.engine import loans as lending
-from managedconsumer.runtime.net.transport import PeerClosedError, make_transport
+from managedconsumer.errors import KafkaException
+from managedconsumer.fetch.collect import FetchCollector
+from managedconsumer.runtime.engine import inline as lending
+from managedconsumer.runtime.engine.consuming_part import ConsumingPart
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
-from managedconsumer.runtime.waiting.lookout import LookoutCondition
+from managedconsumer.runtime.waiting.lookout import Bell
 from managedconsumer.testing import MemoryBroker
+from managedconsumer.wire import records
 from tests.waiting import until
 
 TOPIC = "orders"
+pytestmark = pytest.mark.skipif(records.__impl__ != "cython", reason="threads receive for themselves in compiled code")
 
 
 class Reader:
@@ -69,19 +71,18 @@ def state(consumer: Any) -> Any:
     return consumer._session.engine
 
 
-def loans(consumer: Any) -> Any:
-    return state(consumer).fetchers.lending.loans
+def wires(consumer: Any) -> Any:
+    return state(consumer).inline.wires
 
 
-def watching(consumer: Any) -> bool:
+def receives(consumer: Any) -> bool:
     """A thread waits for the answer."""
-    engine = state(consumer)
-    return bool(engine.lookout is not None and engine.lookout._watching)
+    return any(wire.inside for wire in wires(consumer))
 
 
 def one_after_the_other(broker: MemoryBroker, reader: Reader, count: int, start: int = 0) -> None:
     for number in range(start, start + count):
-        until(lambda: watching(reader.consumer))
+        until(lambda: receives(reader.consumer))
         broker.produce(TOPIC, [b"%d" % number], partition=number % 2)
         until(lambda number=number: b"%d" % number in reader.seen)  # type: ignore[misc]
 
@@ -92,14 +93,14 @@ def reader(broker: MemoryBroker, make: Callable[..., Any]) -> Reader:
     reader = Reader(make())
     until(lambda: state(reader.consumer).sitting)
     broker.produce(TOPIC, [b"first"])
-    until(lambda: watching(reader.consumer))
+    until(lambda: receives(reader.consumer))
     return reader
 
 
 def test_messages_come_in_their_order(broker: MemoryBroker, reader: Reader) -> None:
     one_after_the_other(broker, reader, 20)
     assert reader.seen == [b"first", *(b"%d" % n for n in range(20))]
-    assert loans(reader.consumer)[0].rounds >= 20, "the thread itself has received them"
+    assert wires(reader.consumer)[0].rounds >= 20, "the thread itself has received them"
 
 
 def test_a_stop_ends_the_wait_at_once(reader: Reader) -> None:
@@ -112,18 +113,19 @@ def test_a_stop_ends_the_wait_at_once(reader: Reader) -> None:
 
 def test_a_large_answer_comes_and_is_received_by_the_worker(broker: MemoryBroker, reader: Reader) -> None:
     """The thread that waits for messages never waits for the rest of one that has begun to come."""
-    (loan,) = until(lambda: loans(reader.consumer))
+    (wire,) = until(lambda: wires(reader.consumer))
+    rounds = wire.rounds
     broker.produce(TOPIC, [b"x" * 100_000])
     until(lambda: len(reader.seen) == 2)
-    assert loan.over, "it has its connection back"
-    assert not loan.delivered, "the thread has taken nothing of it"
+    assert wire.recalled, "the worker has its connection back"
+    assert wire.rounds == rounds, "the thread has taken nothing of it"
     broker.produce(TOPIC, [b"after it"])
     until(lambda: reader.seen[-1] == b"after it")
 
 
 def test_a_seek_counts_at_once(broker: MemoryBroker, reader: Reader) -> None:
     one_after_the_other(broker, reader, 4)
-    until(lambda: watching(reader.consumer))
+    until(lambda: receives(reader.consumer))
     reader.consumer.seek(TopicPartition(TOPIC, 0), 0)
     until(lambda: reader.seen.count(b"0") == 2, 4.0)
     assert reader.seen[-1] == b"2"
@@ -131,7 +133,7 @@ def test_a_seek_counts_at_once(broker: MemoryBroker, reader: Reader) -> None:
 
 def test_a_broken_connection_is_replaced(broker: MemoryBroker, reader: Reader) -> None:
     one_after_the_other(broker, reader, 2)
-    loans(reader.consumer)[0].sent.connection.close()
+    wires(reader.consumer)[0].owner.connection.close()
     broker.produce(TOPIC, [b"after it"])
     until(lambda: reader.seen[-1] == b"after it")
     assert reader.seen == [b"first", b"0", b"1", b"after it"]
@@ -156,22 +158,20 @@ def test_the_worker_goes_on_when_the_thread_stays_away(
 def test_a_seek_while_the_thread_works_is_followed_at_once(
     broker: MemoryBroker, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, far: bool
 ) -> None:
-    """The worker sleeps, and nobody looks after its connection."""
-    for name in ("_MISSED", "_LONGEST_NAP"):
-        monkeypatch.setattr(lending, name, 600.0 if name == "_LONGEST_NAP" or not far else 0.02)
+    """Nobody receives, and the worker sleeps, or has its connection back already."""
+    monkeypatch.setattr(lending, "_MISSED", 0.02 if far else 600.0)
     consumer = make()
     reader = Reader(consumer)
     until(lambda: state(consumer).sitting)
     for number in range(4):
         broker.produce(TOPIC, [b"%d" % number], partition=0)
         until(lambda number=number: len(reader.seen) == number + 1)  # type: ignore[misc]
-        until(lambda: watching(consumer))
-    lending_ = state(consumer).fetchers.lending
-    until(lambda: lending_._asleep or not far)
+        until(lambda: receives(consumer))
     reader.busy = True
     broker.produce(TOPIC, [b"4"], partition=0)
     until(lambda: len(reader.seen) == 5)
-    if far:  # the thread has said that it left, and the worker fetches itself
+    if far:
+        until(lambda: not wires(consumer))
         broker.produce(TOPIC, [b"5"], partition=0)
         until(lambda: state(consumer).buffer.records == 1)
     consumer.seek(TopicPartition(TOPIC, 0), 2)
@@ -189,46 +189,6 @@ def test_two_threads_share_what_comes(broker: MemoryBroker, reader: Reader) -> N
     assert sorted(reader.seen + other.seen) == sorted([b"first", *(b"%d" % n for n in range(30))])
 
 
-class Interrupted(Exception):
-    """What a signal's handler raises."""
-
-
-@pytest.mark.parametrize("where", ["before", "in the middle", "after"])
-def test_nothing_is_lost_when_the_thread_is_interrupted(
-    broker: MemoryBroker, reader: Reader, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    pool = state(reader.consumer).fetchers
-    take_all, push = pool.take_all, PartitionQueue.push
-    # The worker hears of it at once, and does not find out by its next look.
-    monkeypatch.setattr(lending, "_MISSED", 60.0)
-    one_after_the_other(broker, reader, 2, start=100)
-    reader.seen.clear()
-
-    def half(queue: PartitionQueue, chunk: Any) -> None:
-        monkeypatch.setattr(PartitionQueue, "push", push)
-        queue.fetch_offset = chunk.next_fetch_offset
-        raise Interrupted
-
-    def interrupted(*args: Any) -> bool:
-        if threading.current_thread() is not reader.thread:
-            return bool(take_all(*args))
-        monkeypatch.setattr(pool, "take_all", take_all)
-        if where == "in the middle":
-            monkeypatch.setattr(PartitionQueue, "push", half)
-        if where != "before":
-            take_all(*args)
-        raise Interrupted
-
-    monkeypatch.setattr(pool, "take_all", interrupted)
-    broker.produce(TOPIC, [b"0"])
-    reader.thread.join(10)
-    assert isinstance(reader.error, Interrupted)
-    again = Reader(reader.consumer)
-    until(lambda: again.seen)
-    broker.produce(TOPIC, [b"1"])
-    until(lambda: again.seen == [b"0", b"1"])
-
-
 class Callback:
     """For the consuming thread."""
 
@@ -242,34 +202,72 @@ class Callback:
         self.run()
 
 
+class Interrupted(Exception):
+    """What a signal's handler raises."""
+
+
+@pytest.mark.parametrize("where", ["report", "accept", "settled"])
+def test_nothing_is_lost_when_the_thread_is_interrupted(
+    broker: MemoryBroker, reader: Reader, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """It has received messages, of which the consumer's objects do not know yet, or half."""
+    one_after_the_other(broker, reader, 2, start=100)
+    reader.seen.clear()
+    note = FetchCollector._note_received
+
+    class Source:
+        """The real one, at a step of which the signal comes."""
+
+        def __init__(self, source: Any) -> None:
+            self._source = source
+
+        def __getattr__(self, name: str) -> Any:
+            if name == {"report": "report", "accept": "pop", "settled": "settled"}[where]:
+                monkeypatch.setattr(FetchCollector, "_note_received", note)
+                if name == "pop":
+                    self._source.pop()
+                raise Interrupted
+            return getattr(self._source, name)
+
+    def interrupted(collector: FetchCollector, source: Any) -> None:
+        note(collector, Source(source) if threading.current_thread() is reader.thread else source)
+
+    monkeypatch.setattr(FetchCollector, "_note_received", interrupted)
+    broker.produce(TOPIC, [b"0"])
+    state(reader.consumer).run_in_user_thread(Callback())  # it comes to the lock
+    reader.thread.join(10)
+    assert isinstance(reader.error, Interrupted)
+    again = Reader(reader.consumer)
+    broker.produce(TOPIC, [b"1"])
+    until(lambda: {b"0", b"1"} <= set(reader.seen + again.seen))
+
+
 @pytest.mark.parametrize("what", ["a message", "a callback"])
-def test_nothing_is_lost_when_the_thread_is_interrupted_as_it_leaves_the_loans(
+def test_nothing_is_lost_when_the_thread_is_interrupted_as_it_leaves(
     broker: MemoryBroker, reader: Reader, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """It has got a message, or a callback to run, already."""
     engine, callback = state(reader.consumer), Callback()
-    lending_, leave = engine.fetchers.lending, engine.fetchers.lending.nobody_serves
 
-    def interrupted(who: int) -> None:
-        monkeypatch.setattr(lending_, "nobody_serves", leave)
-        leave(who)
+    def interrupted(self: Any, who: int, take: Any, timeout: Any) -> Any:
+        taken = wait(self, who, take, timeout)
+        monkeypatch.setattr(ConsumingPart, "_wait_as", wait)
+        self._give_back(who, taken, None)
         raise Interrupted
 
-    until(lambda: watching(reader.consumer))
-    monkeypatch.setattr(lending_, "nobody_serves", interrupted)
-    if what == "a message":
-        broker.produce(TOPIC, [b"0"])
-    else:
+    until(lambda: receives(reader.consumer))
+    wait = ConsumingPart._wait_as
+    monkeypatch.setattr(ConsumingPart, "_wait_as", interrupted)
+    if what == "a callback":
         engine.run_in_user_thread(callback)
+    broker.produce(TOPIC, [b"0"])
+    reader.busy = False
+    broker.produce(TOPIC, [b"x" * 100_000])  # the slow path is needed
     reader.thread.join(10)
     assert isinstance(reader.error, Interrupted)
     again = Reader(reader.consumer)
-    if what == "a message":
-        until(lambda: again.seen == [b"0"])
-    else:
-        until(lambda: callback.ran)
-    broker.produce(TOPIC, [b"1"])
-    until(lambda: again.seen[-1:] == [b"1"])
+    until(lambda: len(reader.seen + again.seen) >= 3)
+    assert {b"0", b"x" * 100_000} <= set(reader.seen + again.seen)
     assert callback.ran == (what == "a callback")
 
 
@@ -282,7 +280,7 @@ def test_a_signals_handler_interrupts_the_wait(broker: MemoryBroker, make: Calla
     def send() -> None:
         until(lambda: state(consumer).sitting)
         broker.produce(TOPIC, [b"0"])
-        until(lambda: watching(consumer))
+        until(lambda: receives(consumer))
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, raises)
@@ -299,99 +297,80 @@ def test_a_signals_handler_interrupts_the_wait(broker: MemoryBroker, make: Calla
     assert consumer.consume().value == b"1"
 
 
+def test_a_message_comes_while_another_thread_looks_at_the_positions(broker: MemoryBroker, reader: Reader) -> None:
+    """Whatever takes the lock sees what was handed out, and the thread goes on."""
+    for number in range(40):
+        until(lambda: receives(reader.consumer))
+        broker.produce(TOPIC, [b"%d" % number], partition=0)
+        until(lambda number=number: b"%d" % number in reader.seen)  # type: ignore[misc]
+        partition = TopicPartition(TOPIC, 0)
+        assert reader.consumer.position(partition) == broker.end_offsets()[partition]
+    assert reader.seen == [b"first", *(b"%d" % n for n in range(40))]
+
+
+def test_what_is_finished_is_committed_and_nothing_else(broker: MemoryBroker, make: Callable[..., Any]) -> None:
+    consumer = make(ManagedBalancedConsumer, "group", auto_commit_enable=True, auto_commit_interval_ms=100)
+    reader = Reader(consumer)
+    until(lambda: state(consumer).sitting)
+    for number in range(10):
+        broker.produce(TOPIC, [b"%d" % number], partition=0)
+        until(lambda number=number: len(reader.seen) == number + 1)  # type: ignore[misc]
+        until(lambda: receives(consumer))
+    until(lambda: broker.committed("group").get((TOPIC, 0)) == 10)
+    reader.busy = True
+    broker.produce(TOPIC, [b"10"], partition=0)
+    until(lambda: len(reader.seen) == 11)
+    consumer.commit_offsets(wait=False).result(5000)
+    assert broker.committed("group")[TOPIC, 0] == 10, "the thread has not come back for the next one"
+    reader.busy = False
+
+
+def test_no_message_waits_behind_the_thread_that_receives(broker: MemoryBroker, reader: Reader) -> None:
+    """One answer brings messages of two partitions: the second does not wait for another answer."""
+    one_after_the_other(broker, reader, 4)
+    reader.busy = True
+    broker.produce(TOPIC, [b"a"], partition=0)
+    until(lambda: b"a" in reader.seen)
+    for partition in (0, 1):
+        broker.produce(TOPIC, [b"b%d" % partition, b"c%d" % partition], partition=partition)
+    reader.busy = False
+    began = time.monotonic()
+    until(lambda: {b"b0", b"c0", b"b1", b"c1"} <= set(reader.seen))
+    assert time.monotonic() - began < 0.9, "it did not wait for the longest nap"
+    for partition in b"01":
+        assert reader.seen.index(b"b%c" % partition) < reader.seen.index(b"c%c" % partition)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_the_child_of_a_fork_does_not_receive(broker: MemoryBroker, reader: Reader) -> None:
+    one_after_the_other(broker, reader, 3)
+    child = os.fork()
+    if not child:
+        try:
+            reader.consumer.consume()
+        except KafkaException:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    one_after_the_other(broker, reader, 3, start=50)
+
+
 # -- below it ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    here, there = socket.socketpair()
-    with here, there:
-        yield here, there
-
-
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="this system has no eventfd")
-def test_a_lookout_that_is_interrupted_while_it_is_made_leaves_nothing(
-    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bell_that_is_interrupted_while_it_is_made_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Python says of a ``__del__`` that raises is an error in these tests."""
-    lookout = LookoutCondition(threading.RLock())
 
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "eventfd", interrupt)
-    with lookout, pytest.raises(KeyboardInterrupt):
-        lookout.watch([pair[0]], 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        Bell()
     monkeypatch.undo()
-    with lookout:
-        assert lookout.watch([pair[0]], 0.0) == []
-
-
-def test_a_lookout_hears_notifications_and_connections(pair: tuple[socket.socket, socket.socket]) -> None:
-    here, there = pair
-    lookout = LookoutCondition(threading.RLock())
-    with lookout:
-        assert lookout.watch([here], 0.0) == []
-        there.send(b"x")
-        assert lookout.watch([here], 20.0) == [0]
-        here.recv(1)
-    for _ in range(3):
-
-        def notify() -> None:
-            with lookout:
-                until(lambda: True)
-                lookout.notify_all()
-
-        with lookout:
-            waker = threading.Thread(target=notify)
-            waker.start()
-            started = time.monotonic()
-            assert lookout.watch([here], 20.0) == []
-            assert time.monotonic() - started < 10
-        waker.join()
-
-
-def test_a_glance_waits_for_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
-    here, there = pair
-    transport = make_transport(ThreadingHandler(), here)
-
-    def size(header: bytes) -> int:
-        return int.from_bytes(header, "big")
-
-    assert transport.glance(size) is True
-    there.send(b"\0\0")
-    assert transport.glance(size) is True
-    there.send(b"\0\5abc")
-    assert transport.glance(size) is True
-    there.send(b"de")
-    frame = transport.glance(size)
-    assert isinstance(frame, memoryview)
-    assert bytes(frame) == b"abcde"
-    long = b"y" * 20_000
-    there.send(len(long).to_bytes(4, "big") + long[:100])
-    assert transport.glance(size) is False
-    there.send(long[100:])
-    assert bytes(transport.receive_frame(size, time.monotonic() + 20)) == long
-    there.close()
-    with pytest.raises(PeerClosedError):
-        transport.glance(size)
-
-
-def test_what_has_no_room_at_once_is_sent_all_the_same(pair: tuple[socket.socket, socket.socket]) -> None:
-    here, there = pair
-    transport = make_transport(ThreadingHandler(), here)
-    data = bytes(range(256)) * 8192
-    got = bytearray()
-
-    def read() -> None:
-        while len(got) < len(data):
-            got.extend(there.recv(65536))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    transport.send_at_once(data, time.monotonic() + 60)
-    reader.join(60)
-    assert got == data
+    assert Bell().ear >= 0
 
 
 def test_every_waiting_thread_hears_a_notification_of_all() -> None:

@@ -1,0 +1,4 @@
+# What other compiled modules see of this one.
+cdef class Source:
+    cdef object peek(self, double seconds)
+    cdef int take(self) except -1

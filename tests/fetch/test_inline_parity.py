@@ -1,0 +1,343 @@
+"""A consuming thread that receives by itself does what LeaderFetch does: the same requests, positions and messages.
+
+Random answers go through the compiled class and through LeaderFetch with the buffer and the collector. Answers that are
+not plain have to come back from the compiled class as if it had not seen them.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from managedconsumer.clock import Backoff
+from managedconsumer.errors import CorruptRecordError
+from managedconsumer.fetch import leader as lf
+from managedconsumer.fetch import plan as fp
+from managedconsumer.fetch.leader import LeaderFetch
+from managedconsumer.wire import records
+from managedconsumer.wire.protocol import framing
+from managedconsumer.wire.protocol.schemas import FETCH
+from tests.fetch.kit import Kit, batch, damaged
+from tests.fetch.test_plan import TOPIC_ID, cluster
+
+_inline = pytest.importorskip("managedconsumer.runtime.engine._inline") if records.__impl__ == "cython" else None
+pytestmark = pytest.mark.skipif(_inline is None, reason="the twin in Python has no second way: LeaderFetch decides")
+
+LIMITS = fp.FetchLimits(partition_max_bytes=5000, max_wait_ms=70)
+PARTITIONS, VERSION, CLIENT, SESSION = 3, 17, "parity", 77
+ME = 1
+
+
+class Bell:
+    ear = button = -1
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.snapshot = cluster(dict.fromkeys(range(PARTITIONS), 1))
+
+
+class Side:
+    """One consumer: what it asks, and what its user gets."""
+
+    def __init__(self) -> None:
+        self.kit = Kit(PARTITIONS)
+        # Far ahead of the real clock, by which the compiled class finds out that an answer is overdue.
+        self.cluster, self.now, self.correlation = Cluster(), 1e9, 0
+        self.mind = LeaderFetch((1, 0), self.kit.buffer, LIMITS, Backoff(0.1, 1.0, lambda: 0.5))
+        self.got: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+        self.plan: fp.FetchPlan | None = None
+        self.events: list[Any] = []
+
+    def ask(self) -> bytes | None:
+        """The next request as it goes over the wire; None: there is none now."""
+        self.plan, events = self.mind.next_request(self.cluster.snapshot, self.now)
+        self.events += events
+        if self.plan is None:
+            return None
+        self.correlation += 1
+        body = FETCH.encode(VERSION, self.mind.body(self.plan, VERSION))
+        return framing.encode_frame(FETCH, VERSION, self.correlation, CLIENT, body)
+
+    def answer(self, data: bytes) -> None:
+        """What a fetch worker does with an answer."""
+        assert self.plan is not None
+        answer = FETCH.decode(VERSION, data)
+        assert self.mind.accept(answer)
+        results = fp.read_answer(self.plan, answer, LIMITS)
+        self.mind.answered(self.plan)
+        self.events += self.mind.receive(results, self.cluster.snapshot, self.now, leaders_again=self.now + 30)
+
+    def take(self, most: int = 1000) -> None:
+        for _ in range(most):
+            try:
+                message = next(self.messages(), None)
+            except CorruptRecordError:
+                return
+            if message is None:
+                return
+            self.got[message.partition_id].append(message.offset)
+
+    def messages(self) -> Any:
+        return self.kit.collector.lane.iterate(lambda: self.kit.collector.take(ME))
+
+    def state(self) -> list[Any]:
+        self.kit.collector.settle_lane()
+        known = []
+        for queue in sorted(self.kit.buffer, key=lambda queue: queue.tp):
+            state = queue.state
+            known.append((queue.tp.partition, queue.fetch_offset, queue.last_epoch, queue.batch_bytes, queue.records))
+            known.append((state.position, state.finished, state.highwater, state.last_stable, state.log_start))
+            known.append((state.leader_epoch, queue.nbytes))
+        return known
+
+
+class Inline(Side):
+    """The same, whose requests are lent to the consuming thread where they may be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all = _inline.InlineFetch(Bell())
+        self.kit.collector.draw_from(self.all, 0.001)
+        self.wire: Any = None
+
+    def lend(self) -> None:
+        """The request in flight is lent."""
+        assert self.plan is not None
+        patient, epoch, session, lines = self.mind.lend(self.plan)
+        self.wire = self.all.add(
+            None,
+            self.cluster,
+            fd=-1,
+            inbox=memoryview(bytearray(1 << 16)),
+            held=0,
+            lines=lines,
+            limits={
+                "max_wait_ms": LIMITS.max_wait_ms,
+                "quiet_wait_ms": lf.QUIET_WAIT_MS,
+                "min_bytes": 1,
+                "max_bytes": self.plan.granted,
+                "isolation_level": 0,
+                "max_messages": 1000,
+            },
+            request={
+                "head": framing.rest_of_header(CLIENT, flexible=True),
+                "version": VERSION,
+                "soon_s": 6.0,
+                "correlation_id": self.correlation,
+                "session_id": session,
+                "session_epoch": epoch,
+                "patient": patient,
+                "sent_at": self.now,
+                "overdue_at": 1e12,
+                "slowest": 0.0,
+                "heard_at": self.now,
+                "quiet_since": self.mind.quiet_since,
+            },
+            options={"read_committed": False, "check_crcs": True, "max_batch_bytes": LIMITS.max_batch_bytes},
+        )
+
+    def feed(self, data: bytes) -> bytes | None:
+        """The answer comes: the next request, None: it is the worker's."""
+        before = self.all.report()
+        frame = self.correlation.to_bytes(4, "big") + b"\0" + data
+        request: bytes | None = self.wire.feed(self.all, frame, self.now)
+        if request is None:
+            assert self.all.report() == before, "nothing of it was taken"
+            self.give_back()
+        else:
+            self.correlation = self.wire.correlation_id
+        return request
+
+    def give_back(self) -> None:
+        wire, self.wire = self.wire, None
+        wire.recall()
+        self.kit.collector.settle_lane()
+        self.all.remove(wire)
+        assert self.plan is not None
+        self.mind.returned(
+            *(self.plan, wire.places()), epoch=wire.session_epoch, patient=wire.patient, quiet_since=wire.quiet_since
+        )
+
+
+class Log:
+    """What a broker has of each partition, and answers that tell of it."""
+
+    def __init__(self, chance: random.Random) -> None:
+        #: 0: the broker has no room for another session.
+        self.session = chance.choice((SESSION, SESSION, 0))
+        self.chance, self.ends = chance, dict.fromkeys(range(PARTITIONS), 0)
+
+    def part(self, number: int) -> dict[str, Any]:
+        """New records of a partition, nearly always plain ones."""
+        chance, first = self.chance, self.ends[number]
+        count = chance.randint(1, 4)
+        kind = chance.random()
+        epoch = 5 if kind < 0.9 else 6
+        data = b"".join(batch(first + n, 1, leader_epoch=epoch) for n in range(count))
+        if kind < 0.2:
+            data = batch(first, count, leader_epoch=epoch)
+        high = first + count + chance.randint(0, 2)
+        self.ends[number] = first + count
+        part = {"partition_index": number, "error_code": 0, "records": data, "high_watermark": high}
+        return {**part, "last_stable_offset": high, "log_start_offset": chance.randint(0, 2)}
+
+    def odd(self, number: int) -> dict[str, Any]:
+        """A part that only LeaderFetch understands."""
+        part, first = {"partition_index": number, "error_code": 0, "high_watermark": 0}, self.ends[number]
+        kind = self.chance.randrange(5)
+        if kind == 0:
+            return {**part, "records": b"", "diverging_epoch": {"epoch": 4, "end_offset": 1}}
+        if kind == 1:
+            return {**part, "error_code": self.chance.choice((1, 3, 6, 74)), "records": b""}
+        if kind == 2:
+            return {**part, "records": batch(first, 2), "high_watermark": first + 1}
+        if kind == 3:
+            return {**part, "records": damaged(first, 2), "high_watermark": first + 9}
+        return {**part, "records": batch(first, 2)[:30], "high_watermark": first + 9}
+
+    def answer(self, *parts: dict[str, Any]) -> bytes:
+        responses = [{"topic_id": TOPIC_ID, "partitions": list(parts)}] if parts else []
+        return FETCH.encode_response(VERSION, {"session_id": self.session, "responses": responses})
+
+
+def begin(log: Log) -> tuple[Side, Inline]:
+    """Both have asked twice: the session stands, and the same is asked for again."""
+    sides = Side(), Inline()
+    for side in sides:
+        assert side.ask() is not None
+        side.answer(log.answer())
+        assert side.ask() is not None
+    sides[1].lend()
+    return sides
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_it_asks_and_gives_what_the_specification_does(seed: int) -> None:
+    chance = random.Random(seed)
+    log = Log(chance)
+    spec, inline = begin(log)
+    rounds = 0
+    for _ in range(25):
+        later = chance.choice((0.0, 0.01, 0.6, 1.2))
+        spec.now, inline.now = spec.now + later, inline.now + later
+        numbers = chance.sample(range(PARTITIONS), chance.choice((0, 1, 1, 1, 2, 3)))
+        data = log.answer(*map(log.part, numbers))
+        spec.answer(data)
+        assert inline.wire is not None
+        request = inline.feed(data)
+        assert request is not None
+        rounds += 1
+        most = chance.choice((0, 1, 2, 1000))
+        spec.take(most)
+        inline.take(most)
+        if chance.random() < 0.2:
+            inline.kit.collector.settle_lane()
+        if chance.random() < 0.3:  # all that waits is taken: both know the same
+            spec.take()
+            inline.take()
+            assert inline.state() == spec.state()
+            assert inline.got == spec.got
+        assert request == spec.ask()
+        if chance.random() < 0.1:  # the worker goes on with the request in flight, and lends it again later
+            inline.give_back()
+            data = log.answer(log.part(0))
+            spec.answer(data)
+            inline.answer(data)
+            assert inline.ask() == spec.ask()
+            inline.lend()
+    inline.take()
+    spec.take()
+    assert inline.state() == spec.state()
+    assert inline.got == spec.got == {n: list(range(end)) for n, end in log.ends.items()}
+    assert rounds == 25
+    assert not spec.events
+    assert not inline.events
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_not_plain_is_left_to_the_specification(seed: int) -> None:
+    chance = random.Random(seed)
+    log = Log(chance)
+    spec, inline = begin(log)
+    for _ in range(3):
+        data = log.answer(*map(log.part, chance.sample(range(PARTITIONS), 2)))
+        spec.answer(data)
+        assert inline.feed(data) == spec.ask()
+        for side in (spec, inline):
+            side.take()
+    odd, *others = chance.sample(range(PARTITIONS), 2)
+    data = log.answer(*map(log.part, others), log.odd(odd))
+    assert inline.feed(data) is None
+    spec.answer(data)
+    inline.answer(data)
+    assert [told(event) for event in inline.events] == [told(event) for event in spec.events]
+    for side in (spec, inline):
+        side.take()
+    assert inline.got == spec.got
+    assert inline.state() == spec.state()
+    assert inline.ask() == spec.ask()
+
+
+def told(event: Any) -> tuple[Any, ...]:
+    """An event, without the objects of one side."""
+    if not isinstance(event, tuple):
+        return (event,)
+    return type(event).__name__, *(str(getattr(each, "tp", each)) for each in event)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: data + b"\0",
+        lambda data: data[:6] + b"\0\0\1\1" + data[10:],  # another session
+        lambda data: data[:4] + b"\0\7" + data[6:],  # an error of the whole answer
+        lambda data: b"\0\0\0\5" + data[4:],  # throttled
+        lambda data: data[:11] + bytes(16) + data[27:],  # another topic
+    ],
+)
+def test_a_damaged_or_strange_answer_changes_nothing(damage: Any) -> None:
+    log = Log(random.Random(1))
+    _, inline = begin(log)
+    before = inline.state()
+    assert inline.feed(damage(log.answer(log.part(0)))) is None
+    assert inline.state() == before
+
+
+def test_any_byte_may_be_another() -> None:
+    """It takes an answer whole, or not at all, and never reads beyond it."""
+    chance = random.Random(5)
+    for _ in range(2000):
+        log = Log(chance)
+        _, inline = begin(log)
+        data = bytearray(log.answer(log.part(0), log.part(2)))
+        for _ in range(chance.randint(1, 3)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        cut = bytes(data[: chance.choice((len(data), chance.randrange(len(data))))])
+        inline.feed(cut)
+        inline.take()
+        for number, offsets in inline.got.items():
+            assert offsets == sorted(set(offsets)), number
+
+
+def test_new_metadata_ends_it() -> None:
+    log = Log(random.Random(1))
+    _, inline = begin(log)
+    inline.cluster.snapshot = cluster(dict.fromkeys(range(PARTITIONS), 1))
+    assert inline.feed(log.answer(log.part(0))) is None
+
+
+def test_what_came_for_a_partition_that_has_moved_is_dropped() -> None:
+    log = Log(random.Random(1))
+    _, inline = begin(log)
+    assert inline.feed(log.answer(log.part(0), log.part(1))) is not None
+    inline.kit.queue(0).state.seek(0)
+    inline.kit.collector.forget({inline.kit.queue(0).tp})
+    inline.kit.buffer.restart(inline.kit.queue(0).tp)
+    inline.take()
+    assert not inline.got[0]
+    assert inline.got[1]
+    assert inline.kit.queue(0).fetch_offset == 0
