@@ -51,8 +51,6 @@ PROMISED: dict[str, list[str] | str] = {
     "managedconsumer.testing": ALL,
     "managedconsumer.testing.kafka.devbroker": ["DevBroker"],
     "managedconsumer.testing.kafka.producer": ["Producer", "encode_plain"],
-    "managedconsumer.testing.simulate": ["simulate"],
-    "managedconsumer.testing.simulate_plan": ["Plan"],
     "managedconsumer.typed_options": [
         "BalancedConsumerOptions",
         "ManagedConsumerOptions",
@@ -64,7 +62,7 @@ PROMISED: dict[str, list[str] | str] = {
 #: Needs PySpark, whose import takes seconds.
 OF_SPARK: dict[str, list[str] | str] = {"managedconsumer.spark": ALL}
 #: Run by ``python -m``.
-PROGRAMS = ["managedconsumer", "managedconsumer.testing.simulate"]
+PROGRAMS = ["managedconsumer"]
 #: Their members are for the project's own use.
 _NAMES_ONLY = ("Plan",)
 #: What one implementation of the decoder has more than the other.
