@@ -63,8 +63,6 @@ PROMISED: dict[str, list[str] | str] = {
 OF_SPARK: dict[str, list[str] | str] = {"managedconsumer.spark": ALL}
 #: Run by ``python -m``.
 PROGRAMS = ["managedconsumer"]
-#: Their members are for the project's own use.
-_NAMES_ONLY = ("Plan",)
 #: What one implementation of the decoder has more than the other.
 _TWINS_OWN = ("origin", "raw_headers")
 #: Where bases are promised.
@@ -116,8 +114,6 @@ def _item(name: str, value: Any) -> Iterator[str]:
     if issubclass(value, enum.Enum):
         yield from (f"    {member.name} = {member.value!r}" for member in value)
     if issubclass(value, BaseException):
-        return
-    if value.__name__ in _NAMES_ONLY:
         return
     if not issubclass(value, enum.Enum):
         yield f"    __init__{_signature(value)}"

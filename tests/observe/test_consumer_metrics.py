@@ -13,6 +13,7 @@ from managedconsumer.errors import ConfigurationError
 from managedconsumer.observe.metrics import Metrics
 from managedconsumer.testing import DevBroker, MemoryBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
+from tests.waiting import until
 
 
 def _value(metrics: Metrics, name: str) -> float:
@@ -43,10 +44,7 @@ def test_what_a_consumer_reports(kafka43: DevBroker, topic: Callable[..., str], 
             0,
         )  # the last chunk is in hand
         assert 2 <= _value(metrics, "records_lag_max") <= 4
-        deadline = time.monotonic() + 10
-        while _value(metrics, "heartbeats_answered_total") < 3 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert _value(metrics, "heartbeats_answered_total") >= 3
+        until(lambda: _value(metrics, "heartbeats_answered_total") >= 3)
         assert f'group="{group}"' in metrics.prometheus()
     finally:
         consumer.stop()
