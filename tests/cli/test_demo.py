@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 
 from managedconsumer.cli import main
-from managedconsumer.cli._demo_counter import Saved
-from managedconsumer.cli._demo_proof import read_counts, show_proof, show_top
-from managedconsumer.cli._demo_run import Demo, Plan
-from managedconsumer.cli._demo_screen import Gauge, Screen
-from managedconsumer.cli._demo_topic import DemoTopic
-from managedconsumer.cli._demo_trouble import LogFile, told
+from managedconsumer.cli._demo.counter import Saved
+from managedconsumer.cli._demo.proof import read_counts, show_proof, show_top
+from managedconsumer.cli._demo.run import Demo, Plan
+from managedconsumer.cli._demo.screen import Gauge, Screen
+from managedconsumer.cli._demo.topic import DemoTopic
+from managedconsumer.cli._demo.trouble import LogFile, told
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.events import PageViews
 from managedconsumer.testing import DevBroker
