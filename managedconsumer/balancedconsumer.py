@@ -18,8 +18,7 @@ from managedconsumer.config import (
     OffsetReset,
     check_bool,
     check_group,
-    check_names,
-    no_dict,
+    names_checked,
 )
 from managedconsumer.consumers.insight import Health
 from managedconsumer.consumers.life import GroupLives
@@ -55,7 +54,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
 
     _session: Session
 
-    @no_dict
+    @names_checked(ConsumerOptions._fields, GroupOptions._fields, ("listener", "metrics", "use_greenlets"))
     def __init__(
         self,
         topic: Any,
@@ -90,40 +89,15 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         **more: Unpack[NewMemberOptions],
     ) -> None:
         """pykafka's BalancedConsumer arguments, in its order; ``more`` are ManagedBalancedConsumer's keywords."""
+        given = dict(locals())
+        del given["self"], given["more"]
         if zookeeper_connect or zookeeper_hosts or zookeeper or zookeeper_connection_timeout_ms != 6000:
             warnings.warn(
                 "ZooKeeper arguments are ignored: Kafka 4 has no ZooKeeper, and the group protocol is used instead",
                 DeprecationWarning,
                 stacklevel=3,
             )
-        self._initialise(
-            topic,
-            cluster,
-            consumer_group,
-            auto_start=auto_start,
-            membership_protocol=membership_protocol,
-            use_rdkafka=use_rdkafka,
-            fetch_message_max_bytes=fetch_message_max_bytes,
-            num_consumer_fetchers=num_consumer_fetchers,
-            auto_commit_enable=auto_commit_enable,
-            auto_commit_interval_ms=auto_commit_interval_ms,
-            queued_max_messages=queued_max_messages,
-            fetch_min_bytes=fetch_min_bytes,
-            fetch_error_backoff_ms=fetch_error_backoff_ms,
-            fetch_wait_max_ms=fetch_wait_max_ms,
-            offsets_channel_backoff_ms=offsets_channel_backoff_ms,
-            offsets_commit_max_retries=offsets_commit_max_retries,
-            auto_offset_reset=auto_offset_reset,
-            consumer_timeout_ms=consumer_timeout_ms,
-            rebalance_max_retries=rebalance_max_retries,
-            rebalance_backoff_ms=rebalance_backoff_ms,
-            reset_offset_on_start=reset_offset_on_start,
-            post_rebalance_callback=post_rebalance_callback,
-            compacted_topic=compacted_topic,
-            deserializer=deserializer,
-            reset_offset_on_fetch=reset_offset_on_fetch,
-            **more,
-        )
+        self._initialise(**{name: value for name, value in given.items() if not name.startswith("zookeeper")}, **more)
 
     def _initialise(
         self,
@@ -133,7 +107,6 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         *,
         auto_start: bool,
         membership_protocol: Any,
-        use_rdkafka: bool,
         listener: Any = None,
         use_greenlets: bool | None = None,
         metrics: Any = None,
@@ -142,9 +115,8 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         """Validate everything, build, and start unless told not to."""
         group = check_group(consumer_group, required=True)
         mine = {name: options.pop(name) for name in list(options) if name in GroupOptions._fields}
-        check_names(type(self).__name__, options, ConsumerOptions, GroupOptions)
         wish = GroupOptions(**mine)
-        consumer_options = ConsumerOptions(use_rdkafka=use_rdkafka, **options)
+        consumer_options = ConsumerOptions(**options)
         check_listener(listener)
         metrics = check_metrics(metrics)
         assignors = AssignorChoice.of(wish.group_protocol, membership_protocol)

@@ -1,7 +1,8 @@
 """Every consumer option once: its default, its unit, its range. Both consumers validate through here.
 
 Bad values raise ``TypeError`` (wrong kind) or ``ConfigurationError`` (a ``ValueError``: wrong range); the text
-names the argument, the value and what is allowed.
+names the argument, the value and what is allowed. A type checker needs each option in two more places: the signature of
+``ManagedBalancedConsumer`` and ``typed_options``. ``tests/test_config.py`` and ``tests/typed`` compare them with this.
 """
 
 from __future__ import annotations
@@ -118,51 +119,31 @@ _NAMES_ELSEWHERE = {
     "topics": "topic",
     "value_deserializer": "deserializer",
 }
-#: Arguments that no option class holds.
-_OTHER_ARGUMENTS = ("topic", "cluster", "consumer_group", "auto_start", "use_greenlets")
-_MEMBER_ARGUMENTS = ("membership_protocol", "listener", "metrics")
 
 
-def check_names(consumer: str, given: Iterable[str], *known: type[_Options]) -> None:
-    """Raise TypeError for an option in ``given`` that is no field of the classes ``known``; it names the likely one."""
-    names = {name for options in known for name in options._fields}
-    for name in given:
-        if name not in names:
-            more = (*_OTHER_ARGUMENTS, *(_MEMBER_ARGUMENTS if GroupOptions in known else ("partitions",)))
-            raise unexpected_argument(consumer, name, names.union(more))
+def names_checked(*known: Iterable[str]) -> Callable[[Callable[_P, None]], Callable[_P, None]]:
+    """A decorator for a consumer's constructor: TypeError for an option that does not exist, with the likely name.
 
-
-def names_checked(*known: type[_Options]) -> Callable[[Callable[_P, None]], Callable[_P, None]]:
-    """A decorator for a constructor that names all of its options: :func:`check_names` for those that it does not have.
-
-    Type checkers see the constructor as it is written.
+    Options are the constructor's own parameters, and those in ``known``, which it takes as ``**more``. A dict in the
+    place of the topic is refused, too: see :func:`refuse_dict`. Type checkers see the constructor as it is written.
     """
 
     def decorate(init: Callable[_P, None]) -> Callable[_P, None]:
         code = init.__code__
-        own = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+        own = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        names = frozenset(own).union(*known)
 
         @wraps(init)
         def checked(*args: _P.args, **given: _P.kwargs) -> None:
             refuse_dict(*args[:2])
-            if not own.issuperset(given):
-                check_names(type(args[0]).__name__, [name for name in given if name not in own], *known)
+            for name in given:
+                if name not in names:
+                    raise unexpected_argument(type(args[0]).__name__, name, names)
             init(*args, **given)
 
         return checked
 
     return decorate
-
-
-def no_dict(init: Callable[_P, None]) -> Callable[_P, None]:
-    """A decorator for a constructor whose first argument is no dict: see :func:`refuse_dict`."""
-
-    @wraps(init)
-    def checked(*args: _P.args, **given: _P.kwargs) -> None:
-        refuse_dict(*args[:2])
-        init(*args, **given)
-
-    return checked
 
 
 def refuse_dict(callee: object, first: object = None) -> None:
@@ -232,22 +213,37 @@ class _Options:
 
     #: Their names.
     _fields: ClassVar[tuple[str, ...]]
+    #: Numbers of at least 1, and of at least 0.
+    _positive: ClassVar[tuple[str, ...]]
+    _not_negative: ClassVar[tuple[str, ...]]
 
     def __init_subclass__(cls) -> None:
-        cls._fields = tuple(name for name in cls.__annotations__ if name != "_fields")
+        cls._fields = tuple(cls.__annotations__)
 
     def __init__(self, **given: Any) -> None:
         for name, value in given.items():
             if name not in self._fields:
                 raise unexpected_argument(type(self).__name__, name, self._fields)
             setattr(self, name, value)
+        for name in self._fields:
+            value = getattr(self, name)
+            if isinstance(getattr(type(self), name), bool):
+                setattr(self, name, check_bool(name, value))
+            elif name in self._positive:
+                setattr(self, name, check_int(name, value, 1, _unit(name, "byte")))
+            elif name in self._not_negative:
+                setattr(self, name, check_int(name, value, 0, _unit(name, "bytes")))
         self._check()
 
     def _check(self) -> None:
-        """Validate and convert; raises TypeError and ConfigurationError."""
+        """Validate and convert what is neither a number nor a switch; raises TypeError and ConfigurationError."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._fields)})"
+
+
+def _unit(name: str, size: str) -> str:
+    return "ms" if name.endswith("_ms") else size if name.endswith("_bytes") else ""
 
 
 class ConsumerOptions(_Options):
@@ -275,17 +271,16 @@ class ConsumerOptions(_Options):
     on_error: OnError = "raise"
     use_rdkafka: bool = False
 
+    _positive = (
+        *("fetch_message_max_bytes", "num_consumer_fetchers", "auto_commit_interval_ms", "queued_max_messages"),
+        "queued_max_bytes",
+    )
+    _not_negative = (
+        *("fetch_min_bytes", "fetch_wait_max_ms", "fetch_error_backoff_ms", "offsets_channel_backoff_ms"),
+        "offsets_commit_max_retries",
+    )
+
     def _check(self) -> None:
-        self.fetch_message_max_bytes = check_int("fetch_message_max_bytes", self.fetch_message_max_bytes, 1, "byte")
-        self.num_consumer_fetchers = check_int("num_consumer_fetchers", self.num_consumer_fetchers)
-        self.auto_commit_interval_ms = check_int("auto_commit_interval_ms", self.auto_commit_interval_ms, 1, "ms")
-        self.queued_max_messages = check_int("queued_max_messages", self.queued_max_messages)
-        self.queued_max_bytes = check_int("queued_max_bytes", self.queued_max_bytes, 1, "byte")
-        self.fetch_min_bytes = check_int("fetch_min_bytes", self.fetch_min_bytes, 0, "bytes")
-        self.fetch_wait_max_ms = check_int("fetch_wait_max_ms", self.fetch_wait_max_ms, 0, "ms")
-        self.fetch_error_backoff_ms = check_int("fetch_error_backoff_ms", self.fetch_error_backoff_ms, 0, "ms")
-        self.offsets_channel_backoff_ms = check_int("offsets_channel_backoff_ms", self.offsets_channel_backoff_ms, 0)
-        self.offsets_commit_max_retries = check_int("offsets_commit_max_retries", self.offsets_commit_max_retries, 0)
         self.consumer_timeout_ms = check_int("consumer_timeout_ms", self.consumer_timeout_ms, 0, "ms", also=(-1,))
         self.auto_offset_reset = check_reset(self.auto_offset_reset)
         check_callable("deserializer", self.deserializer)
@@ -294,9 +289,6 @@ class ConsumerOptions(_Options):
             raise wrong_value("on_error", self.on_error, "'raise', 'skip' or a function of (error, message)")
         if self.client_rack is not None and not isinstance(self.client_rack, str):
             raise wrong_kind("client_rack", self.client_rack, "a str (or None)")
-        for name in ("auto_commit_enable", "reset_offset_on_start", "compacted_topic", "reset_offset_on_fetch"):
-            setattr(self, name, check_bool(name, getattr(self, name)))
-        self.use_rdkafka = check_bool("use_rdkafka", self.use_rdkafka)
 
     @property
     def isolation(self) -> int:
@@ -319,16 +311,10 @@ class GroupOptions(_Options):
     post_rebalance_callback: Callable[..., Any] | None = None
     history: str | PathLike[str] | None = None
 
+    _positive = ("heartbeat_interval_ms", "session_timeout_ms", "rebalance_timeout_ms")
+    _not_negative = ("rebalance_max_retries", "rebalance_backoff_ms", "revoke_drain_ms")
+
     def _check(self) -> None:
-        for name, minimum in (
-            ("rebalance_max_retries", 0),
-            ("rebalance_backoff_ms", 0),
-            ("heartbeat_interval_ms", 1),
-            ("session_timeout_ms", 1),
-            ("rebalance_timeout_ms", 1),
-            ("revoke_drain_ms", 0),
-        ):
-            setattr(self, name, check_int(name, getattr(self, name), minimum, "ms" if name.endswith("_ms") else ""))
         if self.max_processing_ms is not None:
             self.max_processing_ms = check_int("max_processing_ms", self.max_processing_ms, 1, "ms")
         if self.heartbeat_interval_ms >= self.session_timeout_ms:

@@ -6,14 +6,14 @@ from typing import Any, Callable
 
 from managedconsumer.balancedconsumer import BalancedConsumer
 from managedconsumer.compat.membership import RangeProtocol
-from managedconsumer.config import ConsumerOptions, GroupOptions, GroupProtocol, Isolation, OffsetReset, names_checked
+from managedconsumer.config import GroupProtocol, Isolation, OffsetReset, names_checked
 from managedconsumer.structs import OffsetType
 
 
 class ManagedBalancedConsumer(BalancedConsumer):
     """A self-balancing consumer: a full member of a Kafka consumer group. Thread-safe."""
 
-    @names_checked(ConsumerOptions, GroupOptions)
+    @names_checked()
     def __init__(
         self,
         topic: Any,
@@ -62,45 +62,6 @@ class ManagedBalancedConsumer(BalancedConsumer):
 
         Raises TypeError or ConfigurationError for a bad argument; with ``auto_start`` whatever :meth:`start` raises.
         """
-        self._initialise(
-            topic,
-            cluster,
-            consumer_group,
-            fetch_message_max_bytes=fetch_message_max_bytes,
-            num_consumer_fetchers=num_consumer_fetchers,
-            auto_commit_enable=auto_commit_enable,
-            auto_commit_interval_ms=auto_commit_interval_ms,
-            queued_max_messages=queued_max_messages,
-            fetch_min_bytes=fetch_min_bytes,
-            fetch_error_backoff_ms=fetch_error_backoff_ms,
-            fetch_wait_max_ms=fetch_wait_max_ms,
-            offsets_channel_backoff_ms=offsets_channel_backoff_ms,
-            offsets_commit_max_retries=offsets_commit_max_retries,
-            auto_offset_reset=auto_offset_reset,
-            consumer_timeout_ms=consumer_timeout_ms,
-            rebalance_max_retries=rebalance_max_retries,
-            rebalance_backoff_ms=rebalance_backoff_ms,
-            auto_start=auto_start,
-            reset_offset_on_start=reset_offset_on_start,
-            post_rebalance_callback=post_rebalance_callback,
-            use_rdkafka=use_rdkafka,
-            compacted_topic=compacted_topic,
-            heartbeat_interval_ms=heartbeat_interval_ms,
-            membership_protocol=membership_protocol,
-            deserializer=deserializer,
-            reset_offset_on_fetch=reset_offset_on_fetch,
-            listener=listener,
-            group_protocol=group_protocol,
-            group_instance_id=group_instance_id,
-            session_timeout_ms=session_timeout_ms,
-            rebalance_timeout_ms=rebalance_timeout_ms,
-            max_processing_ms=max_processing_ms,
-            revoke_drain_ms=revoke_drain_ms,
-            isolation_level=isolation_level,
-            client_rack=client_rack,
-            queued_max_bytes=queued_max_bytes,
-            on_error=on_error,
-            metrics=metrics,
-            history=history,
-            use_greenlets=use_greenlets,
-        )
+        given = dict(locals())
+        del given["self"]
+        self._initialise(**given)

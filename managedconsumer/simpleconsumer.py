@@ -14,8 +14,7 @@ from managedconsumer.config import (
     OffsetReset,
     check_bool,
     check_group,
-    check_names,
-    no_dict,
+    names_checked,
     wrong_kind,
 )
 from managedconsumer.consumers.offsets_api import ConsumerAPI
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 class SimpleConsumer(ConsumerAPI):
     """Reads all (or the given) partitions of a topic from one process."""
 
-    @no_dict
+    @names_checked(ConsumerOptions._fields)
     def __init__(
         self,
         topic: Any,
@@ -70,27 +69,8 @@ class SimpleConsumer(ConsumerAPI):
 
         Raises TypeError or ConfigurationError for bad arguments; with ``auto_start`` whatever :meth:`start` raises.
         """
-        del generation_id, consumer_id
-        check_names(type(self).__name__, more, ConsumerOptions)
-        options = ConsumerOptions(
-            fetch_message_max_bytes=fetch_message_max_bytes,
-            num_consumer_fetchers=num_consumer_fetchers,
-            auto_commit_enable=auto_commit_enable,
-            auto_commit_interval_ms=auto_commit_interval_ms,
-            queued_max_messages=queued_max_messages,
-            fetch_min_bytes=fetch_min_bytes,
-            fetch_error_backoff_ms=fetch_error_backoff_ms,
-            fetch_wait_max_ms=fetch_wait_max_ms,
-            offsets_channel_backoff_ms=offsets_channel_backoff_ms,
-            offsets_commit_max_retries=offsets_commit_max_retries,
-            auto_offset_reset=auto_offset_reset,
-            consumer_timeout_ms=consumer_timeout_ms,
-            reset_offset_on_start=reset_offset_on_start,
-            compacted_topic=compacted_topic,
-            deserializer=deserializer,
-            reset_offset_on_fetch=reset_offset_on_fetch,
-            **more,
-        )
+        given = dict(locals())
+        options = ConsumerOptions(**{name: given[name] for name in ConsumerOptions._fields if name in given}, **more)
         group = check_group(consumer_group, required=False)
         if options.auto_commit_enable and group is None:
             raise err.ConfigurationError("auto_commit_enable=True needs a consumer_group to commit to")

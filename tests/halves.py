@@ -31,7 +31,7 @@ NICE = ["nice", "-n", "19"]
 ARCHIVES = [sys.executable, "-m", "managedconsumer.testing.kafka._record_classes", "4.3.0", "3.9.2"]
 #: Run once more on the decoder in Python, where the accelerator is built.
 TWIN = [
-    *("tests/wire", "tests/fetch", "tests/test_damage.py", "tests/runtime/test_buffers.py"),
+    *("tests/wire", "tests/fetch", "tests/runtime/test_damage.py", "tests/runtime/test_buffers.py"),
     *(
         "tests/runtime/test_rdkafka_chunk.py",
         "tests/runtime/test_rdkafka_damage.py",

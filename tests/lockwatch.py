@@ -21,8 +21,8 @@ from managedconsumer.runtime.net import sockets as net
 from managedconsumer.runtime.net import transport
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.runtime.waiting.lookout import WakingCondition
-from managedconsumer.testing.simulation import handler as simulate_handler
-from managedconsumer.testing.simulation.kernel import Task
+from tests.simulation import handler as simulate_handler
+from tests.simulation.kernel import Task
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "managedconsumer"

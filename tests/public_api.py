@@ -51,8 +51,6 @@ PROMISED: dict[str, list[str] | str] = {
     "managedconsumer.testing": ALL,
     "managedconsumer.testing.kafka.devbroker": ["DevBroker"],
     "managedconsumer.testing.kafka.producer": ["Producer", "encode_plain"],
-    "managedconsumer.testing.simulate": ["simulate"],
-    "managedconsumer.testing.simulate_plan": ["Plan"],
     "managedconsumer.typed_options": [
         "BalancedConsumerOptions",
         "ManagedConsumerOptions",
@@ -64,9 +62,9 @@ PROMISED: dict[str, list[str] | str] = {
 #: Needs PySpark, whose import takes seconds.
 OF_SPARK: dict[str, list[str] | str] = {"managedconsumer.spark": ALL}
 #: Run by ``python -m``.
-PROGRAMS = ["managedconsumer", "managedconsumer.testing.simulate"]
-#: Their members are for the project's own use.
-_NAMES_ONLY = ("Plan",)
+PROGRAMS = ["managedconsumer"]
+#: Users are given these and make none: their constructors are not promised.
+_GIVEN = ("Commit",)
 #: What one implementation of the decoder has more than the other.
 _TWINS_OWN = ("origin", "raw_headers")
 #: Where bases are promised.
@@ -119,9 +117,7 @@ def _item(name: str, value: Any) -> Iterator[str]:
         yield from (f"    {member.name} = {member.value!r}" for member in value)
     if issubclass(value, BaseException):
         return
-    if value.__name__ in _NAMES_ONLY:
-        return
-    if not issubclass(value, enum.Enum):
+    if not issubclass(value, enum.Enum) and value.__name__ not in _GIVEN:
         yield f"    __init__{_signature(value)}"
     for key in sorted({key for key in dir(value) if not key.startswith("_")} | set(_PRIVATE)):
         if _defined_by_us(value, key):

@@ -18,7 +18,7 @@ from tests import chroot
 
 ROOT = Path(__file__).parent.parent
 SUPPORTED = ("3.10", "3.11", "3.12", "3.13", "3.14")
-FOLDERS = ("wire", "fetch", "runtime", "coordinator", "compat", "fuzz", "observe")
+FOLDERS = ("wire", "fetch", "runtime", "consumers", "coordinator", "compat", "fuzz", "observe")
 #: What an interpreter makes a difference to; building and simulating are tested once.
 MARKS = "not broker and not spark and not soak and not slow and not fuzz and not build and not simulation"
 #: Here the whole fast half runs: what a new Python changes may be anywhere.

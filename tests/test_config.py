@@ -311,20 +311,15 @@ def test_the_managed_consumers_arguments_are_pykafkas_in_its_order() -> None:
     assert [(p.name, p.default) for p in parameters[3 : 3 + len(PYKAFKA_MANAGED)]] == PYKAFKA_MANAGED
     after = [p.name for p in parameters[3 + len(PYKAFKA_MANAGED) :]]
     assert after[:3] == ["membership_protocol", "deserializer", "reset_offset_on_fetch"]
-    keywords = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-    keywords.pop("use_greenlets")
-    assert keywords == {
-        "listener": None,
-        "group_protocol": "classic",
-        "group_instance_id": None,
-        "session_timeout_ms": 45000,
-        "rebalance_timeout_ms": 300000,
-        "max_processing_ms": None,
-        "revoke_drain_ms": 1000,
-        "isolation_level": "read_uncommitted",
-        "client_rack": None,
-        "queued_max_bytes": 64 * 1024 * 1024,
-        "on_error": "raise",
-        "metrics": None,
-        "history": None,
-    }
+
+
+@pytest.mark.parametrize("consumer", [SimpleConsumer, BalancedConsumer, ManagedBalancedConsumer])
+def test_the_constructors_have_the_defaults_of_config(consumer: type) -> None:
+    declared = {name: getattr(options, name) for options in (ConsumerOptions, GroupOptions) for name in options._fields}
+    if consumer is ManagedBalancedConsumer:
+        declared["compacted_topic"] = True  # as in pykafka
+    parameters = inspect.signature(consumer).parameters
+    written = {name: parameter.default for name, parameter in parameters.items() if name in declared}
+    assert written == {name: declared[name] for name in written}
+    if consumer is ManagedBalancedConsumer:
+        assert written.keys() == declared.keys(), "the others take the rest as **more"

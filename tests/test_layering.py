@@ -71,11 +71,6 @@ BACKWARDS = {
     ): "the pickle of a message fits both twins, so it names neither",
     ("wire.records._records", "wire.records"): "the pickle of a message, as above",
     ("wire.records.arrow", "wire.records"): "types only: the decoder hands its own chunks to arrow",
-    ("testing.simulation.incidents", "testing.simulate"): "types only: what happens to the simulated world",
-    ("testing.simulation.program", "testing.simulate"): "types only: who lives in the simulated world",
-    ("testing.simulation.watch", "testing.simulate"): "types only: who looks at the simulated world",
-    ("testing.simulation.contract", "testing.simulation.watch"): "types only: the contract asks the one who looks",
-    ("testing.simulation.reader", "testing.simulation.program"): "types only: a member and its readers",
 }
 # What is imported for its types alone, outside the front doors (``__init__``), with the reason.
 TYPES_ONLY = {
@@ -91,10 +86,6 @@ TYPES_ONLY = {
     ("runtime.running.maps", "runtime.engine.engine"): "a run is given its engine",
     ("runtime.running.run", "runtime.engine.engine"): "a run is given its engine",
     ("spark.options", "spark.decoding.formats"): "most queries have no typed values",
-    ("testing.simulation.checks", "testing.simulation.brokers"): "the checks are given what they look at",
-    ("testing.simulation.checks", "testing.simulation.program"): "the checks are given what they look at",
-    ("testing.simulation.checks", "testing.simulation.plan"): "the checks are given what they look at",
-    ("testing.simulation.checks", "testing.simulation.watch"): "the checks are given what they look at",
 }
 
 PURE_ROWS = 6  # the first so many rows hold no socket, thread, lock, clock, queue, greenlet, loop or random source

@@ -15,10 +15,10 @@ from managedconsumer.runtime.cluster import sharing
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.testing.simulate import simulate
-from managedconsumer.testing.simulation.kernel import Kernel, Process
-from managedconsumer.testing.simulation.plan import make_plan
 from tests.lockwatch import Watch, WatchedHandler, constructed, table, watch_network, watched_simulation
+from tests.simulation.kernel import Kernel, Process
+from tests.simulation.plan import make_plan
+from tests.simulation.simulate import simulate
 from tests.waiting import until
 
 TOPIC = "orders"
@@ -248,7 +248,7 @@ def test_the_watch_sees_a_lock_that_is_held_while_a_broker_is_asked(watch: Watch
 def test_the_watch_sees_a_simulated_worker_that_waits_with_a_lock() -> None:
     watch = Watch({"_Owner.first": (1, False)})
     with watched_simulation(watch):
-        from managedconsumer.testing.simulation.handler import VirtualHandler
+        from tests.simulation.handler import VirtualHandler
 
         kernel = Kernel(1)
         handler = VirtualHandler(Process(kernel, "p"))

@@ -27,7 +27,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source distribution, made from a copy, so that nothing is left in the checkout."""
     place = tmp_path_factory.mktemp("sdist")
     left_out = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info", "*.so", "*.c")
-    shutil.copytree(ROOT, place / "copy", ignore=left_out)
+    shutil.copytree(ROOT, place / "copy", ignore=left_out, symlinks=True)
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "sdist", "-d", str(place / "dist")],
         cwd=place / "copy",
@@ -131,11 +131,13 @@ def test_extensions_can_be_switched_off(plain: Path) -> None:
     for needed in (
         "managedconsumer/py.typed",
         "managedconsumer/cli/broker.py",
+        "managedconsumer/cli/_demo/run.py",
         "managedconsumer/testing/kafka/devbroker.py",
     ):
         assert needed in names
     packaged = {name for name in names if name.startswith("managedconsumer/") and name.endswith(".py")}
     there = {str(path.relative_to(ROOT)) for path in (ROOT / "managedconsumer").rglob("*.py")}
+    there |= {f"managedconsumer/cli/_demo/{path.name}" for path in (ROOT / "examples" / "demo").glob("*.py")}
     assert [name for name in names if name.startswith("managedconsumer/testing/kafka/digests/kafka-4.3.0")]
     assert packaged == there, "a directory without __init__.py is not installed"
     entry = next(name for name in names if name.endswith("entry_points.txt"))

@@ -11,7 +11,7 @@ What = str | Callable[[], str]
 
 def until(
     condition: Callable[[], Any],
-    seconds: float = 20.0,
+    seconds: float = 30.0,
     what: What = "",
     *,
     sleep: Callable[[float], object] = time.sleep,

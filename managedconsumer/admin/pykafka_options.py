@@ -6,24 +6,13 @@ import ast
 from typing import Iterator, Mapping, NamedTuple
 
 from managedconsumer.admin.findings import Level
+from managedconsumer.config import ConsumerOptions
 
 #: A remark without its place.
 Said = tuple[Level, str]
 
-_FETCHING = (
-    "fetch_message_max_bytes",
-    "num_consumer_fetchers",
-    "auto_commit_enable",
-    "auto_commit_interval_ms",
-    "queued_max_messages",
-    "fetch_min_bytes",
-    "fetch_error_backoff_ms",
-    "fetch_wait_max_ms",
-    "offsets_channel_backoff_ms",
-    "offsets_commit_max_retries",
-    "auto_offset_reset",
-    "consumer_timeout_ms",
-)
+#: pykafka's first ones.
+_FETCHING = ConsumerOptions._fields[:12]
 _ZOOKEEPER = ("zookeeper_connection_timeout_ms", "zookeeper_connect", "zookeeper_hosts", "zookeeper")
 #: pykafka's arguments in their order, which may be given without their names.
 SIGNATURES = {
@@ -58,16 +47,9 @@ SIGNATURES = {
 CONSUMERS = tuple(name for name in SIGNATURES if name != "KafkaClient")
 _SIMPLE = ("get_simple_consumer", "SimpleConsumer")
 _DIRECT = ("SimpleConsumer", "BalancedConsumer", "ManagedBalancedConsumer")
-_TRUE_OR_FALSE = (
-    "auto_commit_enable",
-    "auto_start",
-    "compacted_topic",
-    "exclude_internal_topics",
-    "managed",
-    "reset_offset_on_fetch",
-    "reset_offset_on_start",
-    "use_greenlets",
-    "use_rdkafka",
+_TRUE_OR_FALSE = sorted(
+    ["auto_start", "exclude_internal_topics", "managed", "use_greenlets"]
+    + [name for name in ConsumerOptions._fields if isinstance(getattr(ConsumerOptions, name), bool)]
 )
 #: Options that change meaning whatever their value is.
 _OPTIONS = {

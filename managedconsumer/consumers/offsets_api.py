@@ -14,7 +14,7 @@ from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator.committing import Patience, explicit_patience
 from managedconsumer.fetch.stuck import DEAD_AFTER_S, STUCK_AFTER_S
 from managedconsumer.offset_convention import next_offset_of, target_of
-from managedconsumer.runtime.engine.pending import Commit
+from managedconsumer.runtime.engine.pending import Commit, Pending
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import OffsetAndMetadata, OffsetAndTimestamp, OffsetType, TopicPartition
 from managedconsumer.values import NamedTuple
@@ -113,6 +113,13 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         ``wait=False``: do not wait, never block, and return a :class:`~managedconsumer.Commit` that tells the result.
         Commits happen in the order of the calls.
         """
+        commit = self._begin_commit(partition_offsets, wait)
+        if not wait:
+            return Commit(commit)
+        self._end(commit)
+        return None
+
+    def _begin_commit(self, partition_offsets: Any, wait: bool) -> Pending:
         if self._session.group is None:
             raise err.IllegalStateError("consumer_group is not set: there is no group to commit offsets to")
         self._session.require_running()
@@ -122,13 +129,9 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         else:
             pairs = self._pairs("commit_offsets", partition_offsets)
             offsets = {tp: next_offset_of(value, f"commit_offsets, {tp.topic}-{tp.partition}") for tp, value in pairs}
-        commit = self._commit(offsets, self._patience, wait)
-        if not wait:
-            return commit
-        self._end(commit)
-        return None
+        return self._commit(offsets, self._patience, wait)
 
-    def _end(self, commit: Commit) -> None:
+    def _end(self, commit: Pending) -> None:
         if not commit.wait(_STOP_PATIENCE):  # a stop is wanted that follows when a callback has come back
             self._session.committer.end_wait(commit)
         commit.result()
@@ -140,7 +143,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         """
         import asyncio
 
-        commit = self.commit_offsets(partition_offsets, wait=False)
+        commit = self._begin_commit(partition_offsets, wait=False)
         await asyncio.to_thread(self._session.committer.wait_for, commit, self._patience)
         await asyncio.to_thread(self._end, commit)
 
@@ -151,7 +154,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
 
     def _commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, patience: Patience, wait: bool
-    ) -> Commit:
+    ) -> Pending:
         """A ``stop()`` in a signal handler that interrupts this is carried out when no lock is held any more."""
         engine, committer = self._session.engine, self._session.committer
         who = engine.handler.ident()

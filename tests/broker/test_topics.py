@@ -17,6 +17,7 @@ from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.broker.groupkit import write
 from tests.broker.listenerkit import PROTOCOLS, ListenerGroup
+from tests.waiting import until
 
 Make = Callable[..., ListenerGroup]
 
@@ -259,10 +260,11 @@ def read(consumer: SimpleConsumer, count: int, seconds: float = 40.0) -> list[An
 
 def produce_somehow(broker: DevBroker, name: str, values: list[bytes]) -> None:
     """As soon as somebody leads the partition again; the records go out in one request."""
-    end = time.monotonic() + 40
-    while time.monotonic() < end:
+
+    def produced() -> bool:
         with contextlib.suppress(err.KafkaException), Producer(broker.bootstrap, timeout_ms=5000) as producer:
             producer.produce(name, [Record(value, b"k") for value in values], partition=0, batch_records=len(values))
-            return
-        time.sleep(0.2)
-    raise AssertionError("nobody leads the partition")
+            return True
+        return False
+
+    until(produced, 40, "the partition has a leader")

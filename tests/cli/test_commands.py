@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from managedconsumer import ManagedBalancedConsumer, cli
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.runtime.test_fetch_range import delete_records
+from tests.waiting import until
 
 pytestmark = pytest.mark.broker
 
@@ -230,10 +230,7 @@ def test_a_group_is_watched(kafka43: DevBroker, topic: Topic, unique: Unique) ->
             assert watch.stdout.readline().startswith(f"group {group}: Stable")
             with member() as second:
                 lines = _lines_until(watch.stdout, "joined from 127.0.0.1")
-                until = time.monotonic() + 20
-                while len(second.held_offsets) != 1 and time.monotonic() < until:
-                    first.consume()
-                    second.consume()
+                until(lambda: [first.consume(), second.consume()] and len(second.held_offsets) == 1)
                 lines += _lines_until(watch.stdout, "gave up")
             lines += _lines_until(watch.stdout, " left")
             watch.terminate()

@@ -20,16 +20,17 @@ from typing import Any
 import pytest
 
 from managedconsumer.cli import main
-from managedconsumer.cli._demo_counter import Saved
-from managedconsumer.cli._demo_proof import read_counts, show_proof, show_top
-from managedconsumer.cli._demo_run import Demo, Plan
-from managedconsumer.cli._demo_screen import Gauge, Screen
-from managedconsumer.cli._demo_topic import DemoTopic
-from managedconsumer.cli._demo_trouble import LogFile, told
+from managedconsumer.cli._demo.counter import Saved
+from managedconsumer.cli._demo.proof import read_counts, show_proof, show_top
+from managedconsumer.cli._demo.run import Demo, Plan
+from managedconsumer.cli._demo.screen import Gauge, Screen
+from managedconsumer.cli._demo.topic import DemoTopic
+from managedconsumer.cli._demo.trouble import LogFile, told
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.events import PageViews
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
+from tests.waiting import until
 
 HERE = Path(__file__).parents[2]
 
@@ -56,11 +57,11 @@ class Run:
         return self.log.read_text()
 
     def wait_for(self, condition: Callable[[], Any], seconds: float = 150) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
+        def goes_on() -> Any:
             assert self.process.poll() is None, self.text
-            assert time.monotonic() < deadline, self.text
-            time.sleep(0.05)
+            return condition()
+
+        until(goes_on, seconds, lambda: self.text)
 
     def interrupt(self) -> float:
         """Ctrl-C, as a terminal does it; how long it took to end."""

@@ -30,7 +30,7 @@ _TOO_LONG = 600.0
 # One schedule after another until one violates something that it does not violate in the package as it is.
 _SCHEDULES = """
 import sys, managedconsumer
-from managedconsumer.testing.simulate import simulate
+from tests.simulation.simulate import simulate
 print("package", managedconsumer.__file__)
 for seed in range(int(sys.argv[1]), int(sys.argv[2]) + 1):
     trace = simulate(seed)

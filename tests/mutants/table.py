@@ -614,7 +614,7 @@ FETCH = [
         "managedconsumer/runtime/engine/parking.py",
         "        if away.over or not away.carried or shared is None:\n",
         "        if away.over or shared is None:\n",
-        ("tests/test_quiet_together.py",),
+        ("tests/runtime/test_quiet_together.py",),
     ),
     Mutant(
         "a reset does not say that somebody has joined meanwhile",
@@ -656,7 +656,7 @@ FETCH = [
         "managedconsumer/consumers/life.py",
         "            if engine.ending:  # a signal: consuming threads get nothing, and stop\n                return\n",
         "",
-        ("tests/test_stop_on_signals.py",),
+        ("tests/consumers/test_stop_on_signals.py",),
     ),
     Mutant(
         "what comes for a partition that has moved is handed out",
@@ -685,7 +685,7 @@ FETCH = [
         "managedconsumer/fetch/pushed.py",
         "if queue.version == version and queue.state.is_fetchable():",
         "if queue.version == version:",
-        ("tests/fetch/test_collect.py", "tests/test_hands.py", "tests/runtime/test_deserializer.py"),
+        ("tests/fetch/test_collect.py", "tests/consumers/test_hands.py", "tests/runtime/test_deserializer.py"),
         _SOME,
     ),
     Mutant(
@@ -717,7 +717,7 @@ FETCH = [
         "managedconsumer/fetch/hands.py",
         "state.finish(position if low is None else low)",
         "state.finish(position)",
-        ("tests/fetch/test_collect.py", "tests/test_hands.py"),
+        ("tests/fetch/test_collect.py", "tests/consumers/test_hands.py"),
         _SOME,
     ),
     Mutant(
@@ -725,7 +725,7 @@ FETCH = [
         "managedconsumer/fetch/hands.py",
         "        self[NOBODY] = tuple(lowest.items())\n",
         "",
-        ("tests/test_hands.py",),
+        ("tests/consumers/test_hands.py",),
         _SOME,
     ),
     Mutant(
@@ -733,7 +733,7 @@ FETCH = [
         "managedconsumer/runtime/engine/positions.py",
         "go_on(engine.buffer.queues[tp], max(0, answer.offset))",
         "go_on(engine.buffer.queues[tp], max(0, answer.offset + 1))",
-        ("tests/test_positions.py",),
+        ("tests/consumers/test_positions.py",),
         _SOME,
     ),
     Mutant(
@@ -752,7 +752,7 @@ WIRE = [
         "managedconsumer/wire/records/_records_py.py",
         "self.next_fetch_offset = max(self.next_fetch_offset, batch.last_offset + 1)",
         "self.next_fetch_offset = max(self.next_fetch_offset, batch.base_offset + batch.count)",
-        ("tests/test_damage.py", "tests/wire/test_records.py"),
+        ("tests/runtime/test_damage.py", "tests/wire/test_records.py"),
         twin="python",
     ),
     Mutant(
@@ -769,7 +769,7 @@ WIRE = [
         "managedconsumer/wire/records/_batches_py.py",
         "            if computed != crc:\n",
         "            if False:\n",
-        ("tests/wire/test_records_damage.py", "tests/test_damage.py"),
+        ("tests/wire/test_records_damage.py", "tests/runtime/test_damage.py"),
         _SOME,
         twin="python",
         ci=True,

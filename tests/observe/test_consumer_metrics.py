@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +12,7 @@ from managedconsumer.errors import ConfigurationError
 from managedconsumer.observe.metrics import Metrics
 from managedconsumer.testing import DevBroker, MemoryBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
+from tests.waiting import until
 
 
 def _value(metrics: Metrics, name: str) -> float:
@@ -43,10 +43,7 @@ def test_what_a_consumer_reports(kafka43: DevBroker, topic: Callable[..., str], 
             0,
         )  # the last chunk is in hand
         assert 2 <= _value(metrics, "records_lag_max") <= 4
-        deadline = time.monotonic() + 10
-        while _value(metrics, "heartbeats_answered_total") < 3 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert _value(metrics, "heartbeats_answered_total") >= 3
+        until(lambda: _value(metrics, "heartbeats_answered_total") >= 3)
         assert f'group="{group}"' in metrics.prometheus()
     finally:
         consumer.stop()
@@ -77,10 +74,7 @@ def test_a_shared_registry_does_not_grow_with_every_consumer(ended_by: str) -> N
                 gc.collect()
                 for worker in workers:
                     worker.join(5)
-            deadline = time.monotonic() + 10
-            while metrics.values() and time.monotonic() < deadline:
-                gc.collect()
-            assert metrics.values() == {}
+            until(lambda: gc.collect() >= 0 and metrics.values() == {})
             assert metrics.prometheus() == ""
 
 

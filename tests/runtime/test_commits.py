@@ -328,6 +328,7 @@ def test_a_commit_that_nobody_waits_for(broker: Broker, make: Callable[..., Any]
     assert time.monotonic() - began < 5, "consumption goes on"
     last = consumer.commit_offsets(wait=False)
     assert isinstance(last, Commit) and not last.done() and last.error is None
+    assert not hasattr(last, "finish"), "only the consumer ends it"
     with pytest.raises(err.CommitPendingError, match="under way"):
         last.result(10)
     with pytest.raises(TimeoutError):

@@ -17,6 +17,7 @@ from managedconsumer.runtime.waiting.handlers import Handler, ThreadingHandler
 from managedconsumer.wire.protocol import schemas
 from tests.runtime.conftest import Connect
 from tests.runtime.peers import VERSIONS, Peer, scripted
+from tests.waiting import until
 
 HEARTBEAT = {"group_id": "g", "generation_id": 1, "member_id": "m"}
 OK = {"error_code": 0}
@@ -260,10 +261,8 @@ def test_descriptors_come_back(new_connection: Connect, handler: Handler) -> Non
             connection.request(schemas.HEARTBEAT, HEARTBEAT)
             connection.close()
             handler.sleep(0)
-        limit = time.monotonic() + 5
-        while len(os.listdir("/proc/self/fd")) > before and time.monotonic() < limit:
-            handler.sleep(0.01)  # the broker's side, in the same process
-        assert len(os.listdir("/proc/self/fd")) <= before
+        # The broker's side is in the same process, too.
+        until(lambda: len(os.listdir("/proc/self/fd")) <= before, sleep=handler.sleep)
 
 
 def test_a_user_interrupt_in_mid_frame_closes_the_connection() -> None:

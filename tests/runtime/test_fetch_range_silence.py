@@ -13,8 +13,8 @@ from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from tests.logserver import TOPIC, LogServer
+from tests.runtime.test_damage import bad_content, bad_crc, sound
 from tests.spoiled import SpoiledBroker, partitions_of
-from tests.test_damage import bad_content, bad_crc, sound
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 

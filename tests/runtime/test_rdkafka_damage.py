@@ -12,7 +12,7 @@ from managedconsumer import errors as err
 from managedconsumer.wire.protocol import schemas
 from tests.logserver import TOPIC, LogServer
 from tests.runtime.peers import Peer
-from tests.test_damage import bad_content, bad_crc, consumer, damaged, drain, sound
+from tests.runtime.test_damage import bad_content, bad_crc, consumer, damaged, drain, sound
 
 # librdkafka asks for these where it may.
 NOT_HERE = {schemas.FIND_COORDINATOR.key, schemas.OFFSET_FOR_LEADER_EPOCH.key}

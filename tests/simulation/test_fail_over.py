@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from managedconsumer.testing.simulate import World
-from managedconsumer.testing.simulation.kernel import START, Process
-from managedconsumer.testing.simulation.network import NO_FAULT, Fault
-from managedconsumer.testing.simulation.plan import Plan
 from managedconsumer.wire.protocol import schemas
+from tests.simulation.kernel import START, Process
+from tests.simulation.network import NO_FAULT, Fault
+from tests.simulation.plan import Plan
+from tests.simulation.simulate import World
 
 SESSION = 2.0
 AWAY_AT, AWAY = START + 3.0, 3.5 * SESSION

@@ -23,11 +23,11 @@ from managedconsumer.runtime.engine.committer import Committer
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
-from managedconsumer.testing.simulate import World, simulate
-from managedconsumer.testing.simulation.kernel import START, Process
-from managedconsumer.testing.simulation.network import NO_FAULT, Fault
-from managedconsumer.testing.simulation.plan import Plan
 from managedconsumer.wire.protocol import schemas
+from tests.simulation.kernel import START, Process
+from tests.simulation.network import NO_FAULT, Fault
+from tests.simulation.plan import Plan
+from tests.simulation.simulate import World, simulate
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 

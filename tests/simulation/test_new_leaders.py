@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from managedconsumer.structs import TopicPartition
-from managedconsumer.testing.simulate import World
-from managedconsumer.testing.simulation.kernel import START
-from managedconsumer.testing.simulation.plan import Plan
 from tests.cells import table
+from tests.simulation.kernel import START
+from tests.simulation.plan import Plan
+from tests.simulation.simulate import World
 
 TP = TopicPartition("t", 0)
 DIES_AT = START + 3.0

@@ -8,14 +8,14 @@ from typing import Any, Callable
 import pytest
 
 from managedconsumer.structs import TopicPartition
-from managedconsumer.testing.simulate import World, simulate
-from managedconsumer.testing.simulation.handler import VirtualHandler
-from managedconsumer.testing.simulation.kernel import START, Kernel, Killed, Livelock, Process
-from managedconsumer.testing.simulation.log import Log
-from managedconsumer.testing.simulation.loop import VirtualLoop
-from managedconsumer.testing.simulation.plan import Plan
-from managedconsumer.testing.simulation.steps import Steps
 from managedconsumer.wire.records import PartitionContext, RecordChunk
+from tests.simulation.handler import VirtualHandler
+from tests.simulation.kernel import START, Kernel, Killed, Livelock, Process
+from tests.simulation.log import Log
+from tests.simulation.loop import VirtualLoop
+from tests.simulation.plan import Plan
+from tests.simulation.simulate import World, simulate
+from tests.simulation.steps import Steps
 
 
 def _run(main: Callable[[VirtualHandler], Any], until: float = 100.0) -> None:

@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from managedconsumer.testing.simulate import World, run_parallel, simulate, simulate_many
-from managedconsumer.testing.simulation.plan import INCIDENTS, MORE_INCIDENTS, Plan, make_plan
+from tests.simulation.plan import INCIDENTS, MORE_INCIDENTS, Plan, make_plan
+from tests.simulation.simulate import World, run_parallel, simulate, simulate_many
 
 #: Schedules of the fast tests, those that the statistics are taken of, and all. What fails is a seed, and ``python -m
-#: managedconsumer.testing.simulate SEED`` tells its story on any machine.
+#: tests.simulation SEED`` tells its story on any machine.
 FEW, SOME, ALL = 16, 1000, 20000
 
 
@@ -50,7 +50,7 @@ def test_everything_holds_in_all_schedules() -> None:
 
 
 _IN_A_PROCESS = """
-from managedconsumer.testing.simulate import simulate
+from tests.simulation.simulate import simulate
 for seed in range(1, 9):
     print(simulate(seed, record=True))
 for seed in range(9, 80):

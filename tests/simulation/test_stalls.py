@@ -9,12 +9,12 @@ import pytest
 
 from managedconsumer.runtime.net.overdue import SOON_S
 from managedconsumer.structs import TopicPartition
-from managedconsumer.testing.simulate import World
-from managedconsumer.testing.simulation.kernel import START, Process
-from managedconsumer.testing.simulation.network import NO_FAULT, Fault
-from managedconsumer.testing.simulation.plan import Plan
 from managedconsumer.wire.protocol import schemas
 from tests.cells import table
+from tests.simulation.kernel import START, Process
+from tests.simulation.network import NO_FAULT, Fault
+from tests.simulation.plan import Plan
+from tests.simulation.simulate import World
 
 #: When everything is in place, and something may happen.
 READY = 6.0

@@ -14,12 +14,6 @@ from managedconsumer.spark.topics import TopicView
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.spark.queries import Query
-from tests.waiting import until
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
-    """The first true value of ``condition``; fails after ``seconds``."""
-    return until(condition, seconds, what)
 
 
 def produce(broker: DevBroker, topic: str, count: int, partitions: int = 4) -> None:

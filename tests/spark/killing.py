@@ -28,6 +28,7 @@ from managedconsumer.spark.claims.sql import SqlClaims
 from managedconsumer.spark.ranges import StreamOffset
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
+from tests import waiting
 from tests.spark.queries import Query, Row
 
 KINDS = ("files", "group", "sql", "delta", "iceberg")
@@ -174,7 +175,7 @@ def run(kind: str, path: Path, broker: DevBroker, topic: str, rows: int, harms: 
                     (path / f"checkpoint-{name}.json").unlink(missing_ok=True)
                 lives[name] = start(kind, path, broker.bootstrap, topic, name)
             harm.done[what] += 1
-        until(lambda: total(log) == rows, lives, 120)
+        until(lambda: total(log) == rows, lives)
     finally:
         for process in [*lives.values(), *ended]:
             process.kill()
@@ -190,13 +191,15 @@ def total(log: ClaimLog) -> int:
     return sum(log.ends().values())
 
 
-def until(condition: Any, lives: dict[str, subprocess.Popen[bytes]], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the queries do not get on"
+def until(condition: Any, lives: dict[str, subprocess.Popen[bytes]]) -> None:
+    """Wait for ``condition``; fails at once when a query has ended."""
+
+    def check() -> Any:
         for name, process in lives.items():
             assert process.poll() is None, f"query {name} has ended with {process.returncode}"
-        time.sleep(0.05)
+        return condition()
+
+    waiting.until(check, 120.0, "the queries get on")
 
 
 def start(kind: str, path: Path, broker: str, topic: str, name: str) -> subprocess.Popen[bytes]:

@@ -24,6 +24,7 @@ from managedconsumer.spark.claims.log import ClaimLog
 from managedconsumer.spark.claims.sql import SqlClaims
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
+from tests import waiting
 from tests.spark.killing import KINDS, claims_of, counted, log_of, total
 from tests.spark.queries import Row
 from tests.spark.trees import family, kill_family, send
@@ -136,15 +137,15 @@ class Run:
 
     def until(self, condition: Callable[[], Any], what: str, seconds: float = 180.0) -> Any:
         """Wait; a program that has ended is started again, as a supervisor does."""
-        deadline = time.monotonic() + seconds
-        while not (found := condition()):
-            assert time.monotonic() < deadline, f"{self.topic}: not within {seconds} s: {what}; {self.path}"
+
+        def supervised() -> Any:
             for name, process in self.lives.items():
                 if process.poll() is not None:
                     self.lives[name] = self.start(name)
                     self.done["started again"] += 1
-            time.sleep(0.1)
-        return found
+            return condition()
+
+        return waiting.until(supervised, seconds, f"{what}; {self.topic}; {self.path}")
 
     def harm(self, victim: str, chance: random.Random) -> None:
         """Let the queries read, and do it somewhere in a batch."""

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from managedconsumer.testing import DevBroker
-from tests.spark.conftest import committed, produce, wait_for
+from tests.spark.conftest import committed, produce
 from tests.spark.test_spark_groups import everything, read_now, rows, stream
 from tests.spark.trees import kill_family
+from tests.waiting import until
 
 pytestmark = pytest.mark.spark
 MakeTopic = Callable[..., str]
@@ -49,7 +50,7 @@ def test_the_successor_of_a_killed_driver_reads_within_eight_seconds(
         read_now(
             stream(spark, kafka43, warm, group__id=unique("warm")), tmp_path / "warm", tmp_path / "warm-checkpoint"
         )
-        wait_for(lambda: committed(kafka43, name, group) == dict.fromkeys(range(4), 100), 120, "the first driver reads")
+        until(lambda: committed(kafka43, name, group) == dict.fromkeys(range(4), 100), 120, "the first driver reads")
     finally:
         kill_family(killed.pid)
         killed.wait()
@@ -66,9 +67,9 @@ def test_the_successor_of_a_killed_driver_reads_within_eight_seconds(
             assert query.exception() is None
             return any(progress["numInputRows"] for progress in query.recentProgress)
 
-        wait_for(has_read, 8, "the first rows of the successor")
+        until(has_read, 8, "the first rows of the successor")
         print(f"first rows after {time.monotonic() - began:.1f} s")
-        wait_for(lambda: committed(kafka43, name, group) == dict.fromkeys(range(4), 200), 60)
+        until(lambda: committed(kafka43, name, group) == dict.fromkeys(range(4), 200), 60)
     finally:
         query.stop()
     assert rows(spark, tmp_path / "out") == everything(range(200)), "nothing is lost, nothing is there twice"

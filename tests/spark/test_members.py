@@ -25,8 +25,9 @@ from managedconsumer.spark.ranges import StreamOffset
 from managedconsumer.spark.store import ClaimStore
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import DevBroker
-from tests.spark.conftest import committed, produce, wait_for
+from tests.spark.conftest import committed, produce
 from tests.spark.queries import Query, Row
+from tests.waiting import until
 
 MakeQuery = Callable[..., Query]
 MakeTopic = Callable[..., str]
@@ -120,18 +121,18 @@ def test_partitions_move_between_a_query_and_a_plain_member(
     assert q.owned == {0, 1, 2, 3}
     q.plan()
     other = plain(kafka, name, group, membership_protocol="cooperative-sticky")
-    wait_for(lambda: q.reader.driver.member and not q.reader.driver.member.member.stable, what="a rebalance is due")
+    until(lambda: q.reader.driver.member and not q.reader.driver.member.member.stable, what="a rebalance is due")
     assert q.owned == {0, 1, 2, 3}, "not while a batch runs"
     q.rows += q.execute()
     q.start, q.planned = q.planned, None
-    wait_for(lambda: q.batch() is not None and len(q.owned) == 2 and len(other.owned) == 2)
+    until(lambda: q.batch() is not None and len(q.owned) == 2 and len(other.owned) == 2)
     assert q.owned | other.owned == {0, 1, 2, 3}
     produce(kafka, name, 400)
-    wait_for(lambda: q.batch() is not None and len(set(q.rows + other.rows)) == 800)
+    until(lambda: q.batch() is not None and len(set(q.rows + other.rows)) == 800)
     other.stop()
-    wait_for(lambda: q.batch() is not None and len(q.owned) == 4)
+    until(lambda: q.batch() is not None and len(q.owned) == 4)
     produce(kafka, name, 40)
-    wait_for(lambda: q.batch() is not None and len(set(q.rows + other.rows)) == 840)
+    until(lambda: q.batch() is not None and len(set(q.rows + other.rows)) == 840)
     assert Counter(q.rows + other.rows).most_common(1)[0][1] == 1, "nothing twice"
 
 
@@ -153,8 +154,8 @@ def test_two_queries_share_the_partitions(
     threads = [threading.Thread(target=run, args=(q,), daemon=True) for q in (first, second)]
     for thread in threads:
         thread.start()
-    wait_for(lambda: len(first.owned) == 2 and len(second.owned) == 2)
-    wait_for(lambda: len(set(first.rows + second.rows)) == 400)
+    until(lambda: len(first.owned) == 2 and len(second.owned) == 2)
+    until(lambda: len(set(first.rows + second.rows)) == 400)
     done.set()
     for thread in threads:
         thread.join(20)
@@ -171,7 +172,7 @@ def test_a_broker_without_kip_848_has_a_classic_member(
     name, group = topic(kafka39, 2), unique("group")
     produce(kafka39, name, 100, 2)
     q = query(kafka39, name, group__id=group, kafka__group__protocol="consumer")
-    wait_for(lambda: q.batch() is not None and len(q.rows) == 100)
+    until(lambda: q.batch() is not None and len(q.rows) == 100)
     assert "the broker does not have KIP-848" in caplog.text
 
 
@@ -181,7 +182,7 @@ def test_a_member_of_kip_848_that_is_lost_fails_its_batch(
     name, group = topic(kafka43, 2), unique("group")
     produce(kafka43, name, 100, 2)
     q = query(kafka43, name, group__id=group, kafka__group__protocol="consumer")
-    wait_for(q.plan)
+    until(q.plan)
     assert len(q.execute()) == 100, "DescribeGroups does not see such a group, and it is asked for in the other way"
     planned, driver = q.planned, q.reader.driver
     driver._planned_as = "somebody-else"
@@ -201,11 +202,11 @@ def test_the_listener_hears_of_everything_between_two_batches(
     listener.move = {}
     assert listener.calls == [("assigned", [0, 1, 2, 3])]
     other = plain(kafka43, name, group)
-    wait_for(lambda: q.batch() is not None and len(q.owned) == 2)
+    until(lambda: q.batch() is not None and len(q.owned) == 2)
     assert listener.calls[1][0] == "revoked"
     assert listener.calls[2] == ("assigned", sorted(q.owned))
     other.stop()
-    wait_for(lambda: q.batch() is not None and len(q.owned) == 4)
+    until(lambda: q.batch() is not None and len(q.owned) == 4)
     q.stop()
     assert listener.calls[-1] == ("revoked", [0, 1, 2, 3])
 
@@ -241,14 +242,14 @@ def test_an_evicted_query_commits_nothing_and_comes_back(
     evict(kafka, group, old)
     with pytest.raises(err.UnknownMemberId, match=r"not in group .* any more"):
         q.execute()  # what others may have got is not written
-    wait_for(lambda: member_of(q).member.machine.need_rejoin(), what="a heartbeat tells")
+    until(lambda: member_of(q).member.machine.need_rejoin(), what="a heartbeat tells")
     assert committed(kafka, name, group) == before
     q.stop()  # the task has failed, and with it the query
     assert ("lost", [0, 1]) in listener.calls
     again = query(kafka, name, listener, q.start, group__id=group, maxOffsetsPerTrigger="20")
     again.rows = q.rows + again.execute(q.planned)  # the checkpoint holds the batch
     again.start = q.planned
-    wait_for(lambda: again.batch() is not None and len(set(again.rows)) == 100)
+    until(lambda: again.batch() is not None and len(set(again.rows)) == 100)
     assert listener.calls[-1] == ("assigned", [0, 1])
     assert member_of(again).generation.member_id != old
     assert Counter(again.rows).most_common(1)[0][1] == 1, "alone in its group it knows what it has done"
@@ -315,7 +316,7 @@ def test_a_zombies_batch_is_never_counted_twice(
     threads = [threading.Thread(target=run, args=(sink,), daemon=True) for sink in (a, b)]
     for thread in threads:
         thread.start()
-    wait_for(lambda: set(ClaimStore(tmp_path).ends().values()) == {100})
+    until(lambda: set(ClaimStore(tmp_path).ends().values()) == {100})
     done.set()
     for thread in threads:
         thread.join(20)
@@ -360,15 +361,15 @@ def test_a_killed_query_is_replaced_and_its_batch_replayed(
     produce(kafka43, name, 400)
     state = tmp_path / "checkpoint.json"
     process = start_query(kafka43, name, group, state)
-    wait_for(state.exists)
+    until(state.exists)
     process.kill()
     process.wait(10)
-    left = wait_for(lambda: json.loads(state.read_text() or "null"))
+    left = until(lambda: json.loads(state.read_text() or "null"))
     # Five minutes: the one that was killed is not waited for.
     q = query(kafka43, name, group__id=group, start=left["start"], kafka__session__timeout__ms="300000")
     rows = [tuple(row) for row in left["rows"]] + q.execute(left["planned"])
     q.start = left["planned"]
-    wait_for(lambda: q.batch() is not None and len(set(rows + q.rows)) == 400)
+    until(lambda: q.batch() is not None and len(set(rows + q.rows)) == 400)
     assert sorted(rows + q.rows) == [(p, o) for p in range(4) for o in range(100)]
 
 
@@ -379,7 +380,7 @@ def test_sigterm_leaves_the_group_at_once(
     produce(kafka43, name, 400)
     state = tmp_path / "checkpoint.json"
     process = start_query(kafka43, name, group, state)
-    wait_for(state.exists)
+    until(state.exists)
     q = query(kafka43, name, group__id=group, kafka__session__timeout__ms="45000")
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)

@@ -14,8 +14,8 @@ from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
 from managedconsumer.spark.positions import Author
 from managedconsumer.testing import MemoryBroker
-from tests.spark.conftest import wait_for
 from tests.spark.queries import Query, Row
+from tests.waiting import until
 
 VIEWS, USERS = "views", "users"
 GROUP = {"group__id": "g", "kafka__metadata__max__age__ms": "0", "kafka__heartbeat__interval__ms": "50"}
@@ -75,7 +75,7 @@ def test_two_sources_of_one_query_share_a_group(broker: MemoryBroker, make: Make
             source.start, source.planned = source.planned, None
         return len(views.rows) == len(users.rows) == 20
 
-    wait_for(trigger, 10)
+    until(trigger, 10)
     assert (sorted(views.rows), sorted(users.rows)) == (rows(range(10)), rows(range(10)))
     assert longest < 9, "a join of another member is waited for in the first call only, and for a bounded time"
     assert len(broker.members("g")) == 2
@@ -115,7 +115,7 @@ def test_a_member_in_a_long_batch_goes_through_several_rebalances(make: Make) ->
     for _ in range(3):
         other = make(USERS)
         assert other.batch() is not None
-        wait_for(lambda other=other: other.batch() is not None and other.owned, 5)
+        until(lambda other=other: other.batch() is not None and other.owned, 5)
         other.stop()
     assert sorted(busy.execute()) == rows(range(10))
 
@@ -125,13 +125,13 @@ def test_a_query_goes_on_with_what_it_keeps_while_the_group_waits_for_another(br
     assert slow.plan() is not None
     fast = make(USERS)
     fast.batch()
-    wait_for(lambda: len(fast.owned) == 2 or fast.batch())
+    until(lambda: len(fast.owned) == 2 or fast.batch())
     member = fast.reader.driver.member
     assert member is not None
     after(broker, fast.start, USERS)
     member.member.request_rejoin("a test")
     began = time.monotonic()
-    wait_for(lambda: len(fast.batch()) == 20)
+    until(lambda: len(fast.batch()) == 20)
     assert time.monotonic() - began < 5
 
 
@@ -142,7 +142,7 @@ def test_partitions_that_must_be_given_up_are_kept_until_the_batch_is_done(make:
     assert first.owned == {0, 1}
     assert sorted(first.execute()) == rows(range(10))
     first.start, first.planned = first.planned, None
-    wait_for(lambda: (first.batch(), second.batch()) and len(first.owned) == len(second.owned) == 1)
+    until(lambda: (first.batch(), second.batch()) and len(first.owned) == len(second.owned) == 1)
     assert first.owned | second.owned == {0, 1}
     assert second.rows == [], "it goes on where the first one has committed"
 
@@ -155,7 +155,7 @@ def test_each_query_is_warned_of_the_other_that_shares_its_topic(
     make(USERS).batch()
     assert not [record for record in caplog.records if "shares" in record.getMessage() or "too." in record.getMessage()]
     second = make()
-    wait_for(lambda: (first.batch(), second.batch()) and len(first.owned) == len(second.owned) == 1)
+    until(lambda: (first.batch(), second.batch()) and len(first.owned) == len(second.owned) == 1)
     told = {record.getMessage().split(": ")[1].split(" reads")[0] for record in caplog.records if "too." in record.msg}
     ids = {each.reader.driver.member.member.generation.member_id for each in (first, second)}
     assert told == ids
@@ -195,7 +195,7 @@ def test_a_batch_that_is_run_again_leaves_out_what_another_member_has_done(broke
     start, planned = query.start, query.planned
     query.stop()  # the driver dies in the middle of the batch
     other = make()
-    wait_for(lambda: sorted(other.rows) == rows(range(10)) or other.batch() is None)
+    until(lambda: sorted(other.rows) == rows(range(10)) or other.batch() is None)
     other.batch()
     other.stop()
     again = make(VIEWS, start)
@@ -257,7 +257,7 @@ def test_a_group_of_range_members_is_joined_as_one_of_them(make: Make, caplog: p
     old = make(USERS, kafka__partition__assignment__strategy="range")
     old.batch()
     query = make()
-    wait_for(lambda: (old.batch(), query.batch()) and len(query.rows) == 20)
+    until(lambda: (old.batch(), query.batch()) and len(query.rows) == 20)
     assert "it goes on with range" in caplog.text
 
 
@@ -265,4 +265,4 @@ def test_a_chosen_assignor_that_the_group_does_not_know_ends_the_query(make: Mak
     make(USERS, kafka__partition__assignment__strategy="range").batch()
     query = make(kafka__partition__assignment__strategy="cooperative-sticky")
     with pytest.raises(err.ProtocolClientError):
-        wait_for(query.batch)
+        until(query.batch)

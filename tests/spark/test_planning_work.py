@@ -18,8 +18,8 @@ from managedconsumer.spark import ranges
 from managedconsumer.spark.ranges import OffsetMemory, OffsetRange, StreamOffset
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
-from tests.spark.conftest import wait_for
 from tests.spark.queries import Query
+from tests.waiting import until
 
 FEW, MANY = 20, 600
 
@@ -31,10 +31,10 @@ def calls_of_a_trigger(partitions: int, news: Iterable[int], **options: str) -> 
             broker.produce("t", [b"v"], partition=partition)
         query = Query(broker.bootstrap, "t", **options)
         try:
-            wait_for(query.plan)
+            until(query.plan)
             query.start = query.planned
             broker.produce("t", [b"v"], partition=0)
-            wait_for(query.plan)
+            until(query.plan)
             query.start = query.planned
             for partition in news:
                 broker.produce("t", [b"v"], partition=partition)
@@ -52,7 +52,7 @@ def calls_of_a_trigger(partitions: int, news: Iterable[int], **options: str) -> 
                 finally:
                     sys.setprofile(None)
 
-            wait_for(plan)
+            until(plan)
             sys.setprofile(note)
             try:
                 tasks = query.reader.partitions(query.start, query.planned)
@@ -83,7 +83,7 @@ def test_offsets_that_this_process_has_written_are_not_parsed(monkeypatch: pytes
         broker.produce("t", [b"v"])
         query = Query(broker.bootstrap, "t")
         try:
-            wait_for(query.plan)
+            until(query.plan)
             assert len(query.reader.partitions(query.start, query.planned)) == 1
         finally:
             query.stop()
@@ -102,7 +102,7 @@ def test_no_collection_runs_while_a_batch_is_planned() -> None:
         query.plan()
         gc.callbacks.append(note)
         try:
-            wait_for(query.plan)
+            until(query.plan)
             query.reader.partitions(query.start, query.planned)
             assert not {"next", "to_read", "_tasks", "read", "write"} & set(ran)
             with pytest.raises(ConfigurationError):

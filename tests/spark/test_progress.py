@@ -14,7 +14,7 @@ from managedconsumer import ManagedBalancedConsumer, TopicPartition
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark import ProgressListener
 from managedconsumer.testing import MemoryBroker
-from tests.spark.conftest import wait_for
+from tests.waiting import until
 
 ENDS = {TopicPartition("views", 0): 7, TopicPartition("views", 1): 3}
 
@@ -36,7 +36,7 @@ def test_each_progress_is_committed_once_it_is_told(broker: MemoryBroker) -> Non
         listener.onQueryProgress(_progress({"0": 5, "1": 3}))
         listener.onQueryProgress(_progress({"0": 7}))
         listener.onQueryProgress(_progress({"0": 99}, kind="RateStreamV2"))
-        wait_for(lambda: listener.committed == ENDS)
+        until(lambda: listener.committed == ENDS)
         assert broker.committed("monitoring") == ENDS
     finally:
         listener.close()
@@ -55,7 +55,7 @@ def test_a_broker_that_is_away_delays_it_and_nothing_else(broker: MemoryBroker) 
     broker.stop()
     listener.onQueryProgress(_progress({"0": 7, "1": 3}))
     broker.start()
-    wait_for(lambda: broker.committed("monitoring") == ENDS)
+    until(lambda: broker.committed("monitoring") == ENDS)
     listener.close()
 
 
@@ -64,7 +64,7 @@ def test_a_group_that_has_members_is_refused_in_words(broker: MemoryBroker, capl
     with ManagedBalancedConsumer("views", broker.bootstrap, "billing"):
         listener = ProgressListener(broker.bootstrap, "billing")
         listener.onQueryProgress(_progress({"0": 7}))
-        wait_for(lambda: "give ProgressListener a group of its own" in caplog.text)
+        until(lambda: "give ProgressListener a group of its own" in caplog.text)
         listener.close()
         assert broker.committed("billing") == {}
 

@@ -17,8 +17,8 @@ from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
 from tests.memberkit import TOPIC, Listener, Member, forbid_describing, grow
-from tests.spark.conftest import wait_for
 from tests.spark.queries import Query
+from tests.waiting import until
 
 T0, T1 = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 GROUP = {"group__id": "g", "kafka__metadata__max__age__ms": "0", "kafka__heartbeat__interval__ms": "50"}
@@ -94,10 +94,10 @@ def test_a_leader_watches_the_topics_of_the_other_members_too(broker: MemoryBrok
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        wait_for(lambda: query.batch() is not None and len(other.share) == 1)
+        until(lambda: query.batch() is not None and len(other.share) == 1)
         grow(broker, "stranger")
-        wait_for(lambda: query.batch() is not None and len(other.share) == 2, what="the new partition is assigned")
-        wait_for(lambda: query.batch() is not None and query.owned == {0, 1})
+        until(lambda: query.batch() is not None and len(other.share) == 2, what="the new partition is assigned")
+        until(lambda: query.batch() is not None and query.owned == {0, 1})
     finally:
         over.set()
         thread.join(10)
@@ -142,8 +142,8 @@ def test_an_expelled_query_commits_nothing_and_joins_again_at_once(broker: Memor
     assert member is not None
     before = broker.committed("g")
     broker.evict("g")
-    wait_for(member.member.machine.need_rejoin, what="a heartbeat tells")
-    wait_for(lambda: query.batch() is not None and query.owned)
+    until(member.member.machine.need_rejoin, what="a heartbeat tells")
+    until(lambda: query.batch() is not None and query.owned)
     assert listener.calls == [("assigned", [T0, T1]), ("lost", [T0, T1]), ("assigned", [T0, T1])]
     assert broker.committed("g").keys() >= before.keys()
     query.stop()
@@ -189,11 +189,11 @@ def test_the_successor_of_a_killed_driver_has_its_place_at_once(broker: MemoryBr
     killed = make(**LONG)
     killed.batch()
     other = make(**LONG)
-    wait_for(lambda: [killed.batch(), other.batch()] and (killed.owned, other.owned) in (({0}, {1}), ({1}, {0})))
+    until(lambda: [killed.batch(), other.batch()] and (killed.owned, other.owned) in (({0}, {1}), ({1}, {0})))
     before = killed.owned
     members = broker.members("g")
     again = make(start=killed.start, **LONG)
-    wait_for(lambda: again.batch() is not None and again.owned == before)
+    until(lambda: again.batch() is not None and again.owned == before)
     assert len(broker.members("g")) == 2
     assert len(set(broker.members("g")) - set(members)) == 1, "only the killed one was replaced"
     assert other.batch() == []
@@ -206,15 +206,15 @@ def test_two_at_once_with_one_checkpoint_are_told(make: Make) -> None:
     second = make(start=first.start)
     second.batch()
     with pytest.raises(err.FencedInstanceId, match="A checkpoint belongs to one query at a time"):
-        wait_for(lambda: first.batch() is None)
+        until(lambda: first.batch() is None)
     assert second.owned == {0, 1}
 
 
 def test_two_queries_never_share_a_place_and_a_stopped_one_leaves_it(broker: MemoryBroker, make: Make) -> None:
     first, second = make(**LONG), make(**LONG)
-    wait_for(lambda: [first.batch(), second.batch()] and len(first.owned) == len(second.owned) == 1)
+    until(lambda: [first.batch(), second.batch()] and len(first.owned) == len(second.owned) == 1)
     first.stop()
-    wait_for(lambda: second.batch() is not None and second.owned == {0, 1})
+    until(lambda: second.batch() is not None and second.owned == {0, 1})
     second.stop()
     assert broker.members("g") == []
 

@@ -11,8 +11,9 @@ import pytest
 from managedconsumer import errors as err
 from managedconsumer.testing import DevBroker
 from tests.runtime.test_fetch_range import delete_records
-from tests.spark.conftest import committed, produce, wait_for
+from tests.spark.conftest import committed, produce
 from tests.spark.queries import Query
+from tests.waiting import until
 
 MakeQuery = Callable[..., Query]
 MakeTopic = Callable[..., str]
@@ -29,7 +30,7 @@ def test_a_query_without_a_group_reads_everything_once(kafka: DevBroker, topic: 
     sizes = [len(q.batch()) for _ in range(5)]
     assert sizes == [1000, 1000, 1000, 1000, 0]
     produce(kafka, name, 40)
-    wait_for(q.batch)
+    until(q.batch)
     assert sorted(q.rows) == everything(4040)
 
 
@@ -70,12 +71,12 @@ def test_a_new_checkpoint_begins_where_the_user_said(
     chosen = [(0, o) for o in range(7, 120)] + [(2, 119)] + [(3, o) for o in range(120)]
     for starting, want in (("committed", news), ("", news), ("earliest", everything(480)), (here, chosen)):
         second = query(kafka43, name, group__id=group, startingOffsets=starting)
-        assert sorted(wait_for(second.batch)) == want, starting
+        assert sorted(until(second.batch)) == want, starting
         second.stop()
     last = query(kafka43, name, group__id=group, startingOffsets="latest")
     assert last.batch() == []
     produce(kafka43, name, 4)
-    wait_for(lambda: last.batch() is not None and sorted(last.rows) == [(p, 120) for p in range(4)])
+    until(lambda: last.batch() is not None and sorted(last.rows) == [(p, 120) for p in range(4)])
 
 
 def test_a_batch_that_was_planned_is_read_again_exactly(
@@ -92,7 +93,7 @@ def test_a_batch_that_was_planned_is_read_again_exactly(
     after = query(kafka43, name, group__id=group, start=before.start)
     assert after.execute(planned) == rows
     after.start = planned
-    wait_for(after.batch)
+    until(after.batch)
     assert sorted(before.rows + rows + after.rows) == everything(800)
 
 
@@ -159,7 +160,7 @@ def test_new_partitions_are_read_from_their_start(
         total = 3 if not options else 4
         kafka43.create_partitions(name, total)
         produce(kafka43, name, 5 * total, total)
-        wait_for(lambda q=q, total=total: q.batch() is not None and {p for p, _ in q.rows} == set(range(total)))
+        until(lambda q=q, total=total: q.batch() is not None and {p for p, _ in q.rows} == set(range(total)))
         assert [o for p, o in q.rows if p == total - 1] == [0, 1, 2, 3, 4]
         q.stop()
 
@@ -212,9 +213,9 @@ def test_a_topic_made_anew_while_the_query_runs_is_noticed_though_it_has_more_re
     kafka43.create_topic(name, 1)
     produce(kafka43, name, 300, 1)
     with pytest.raises(err.OffsetOutOfRangeError, match="deleted and made anew"):
-        wait_for(lambda: strict.batch() and False)
+        until(lambda: strict.batch() and False)
     lenient.rows.clear()
-    wait_for(lambda: lenient.batch() is not None and len(lenient.rows) >= 300)
+    until(lambda: lenient.batch() is not None and len(lenient.rows) >= 300)
     assert sorted(lenient.rows) == everything(300, 1)
 
 
@@ -240,7 +241,7 @@ def test_a_pattern_follows_topics_as_they_come(
         q.batch()
         kafka43.create_topic(f"{stem}-b", 1)
         produce(kafka43, f"{stem}-b", 3, 1)
-        wait_for(lambda: q.batch() is not None and len(q.rows) == 3)
+        until(lambda: q.batch() is not None and len(q.rows) == 3)
     finally:
         for part in "ab":
             kafka43.delete_topic(f"{stem}-{part}")
@@ -265,5 +266,5 @@ def test_a_query_outlives_its_broker(
         except err.KafkaException as error:
             failures.append(error)
             q.batch()
-    wait_for(lambda: q.batch() is not None and len(q.rows) >= 110, 60)
+    until(lambda: q.batch() is not None and len(q.rows) >= 110, 60)
     assert len(set(q.rows)) == len(q.rows), "nothing twice"

@@ -16,7 +16,8 @@ from managedconsumer.spark import PageViewCounts, PageViews, make_session, progr
 from managedconsumer.spark.events import Tally, count_views
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record, encode_plain, partition_for
-from tests.spark.conftest import committed, produce, wait_for
+from tests.spark.conftest import committed, produce
+from tests.waiting import until
 
 pytestmark = pytest.mark.spark
 MakeTopic = Callable[..., str]
@@ -119,20 +120,18 @@ def test_a_stream_is_a_member_whose_lag_goes_to_zero(
         .start()
     )
     try:
-        wait_for(lambda: committed(kafka43, name, group) == dict.fromkeys(range(4), 250), 60)
+        until(lambda: committed(kafka43, name, group) == dict.fromkeys(range(4), 250), 60)
         members = kafka43.run_tool("kafka-consumer-groups", "--describe", "--members", "--group", group)
         assert "managedconsumer-spark-" in members
-        progress = wait_for(lambda: next((p for p in query.recentProgress if p["numInputRows"]), None))
+        progress = until(lambda: next((p for p in query.recentProgress if p["numInputRows"]), None))
         assert progress["sources"][0]["latestOffset"] is not None
-        seen = wait_for(
-            lambda: (p := progress_of(query, kafka43.bootstrap)) and all(not e.lag for e in p.values()) and p
-        )
+        seen = until(lambda: (p := progress_of(query, kafka43.bootstrap)) and all(not e.lag for e in p.values()) and p)
         assert {tp.partition: (each.position, each.end) for tp, each in seen.items()} == dict.fromkeys(
             range(4), (250, 250)
         )
         assert all(each.lag_seconds == 0.0 and each.exact for each in seen.values())
         produce(kafka43, name, 200)
-        wait_for(lambda: committed(kafka43, name, group) == dict.fromkeys(range(4), 300), 60)
+        until(lambda: committed(kafka43, name, group) == dict.fromkeys(range(4), 300), 60)
     finally:
         query.stop()
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
@@ -143,7 +142,7 @@ def test_a_stream_is_a_member_whose_lag_goes_to_zero(
         return "managedconsumer-spark-" not in kafka43.run_tool("kafka-consumer-groups", *arguments)
 
     # The session would last for 45 s; but Spark's SIGTERM makes the reader leave.
-    wait_for(left, 15)
+    until(left, 15)
 
 
 def test_page_views_are_counted_exactly_through_stops_and_restarts(
@@ -156,7 +155,7 @@ def test_page_views_are_counted_exactly_through_stops_and_restarts(
         tmp_path, kafka43.bootstrap, name, unique("group"), options={"maxOffsetsPerTrigger": "8000"}
     )
     query = counts.start(spark)
-    wait_for(lambda: sum(counts.claimed().values()) >= 8000, 90)
+    until(lambda: sum(counts.claimed().values()) >= 8000, 90)
     query.stop()  # in the middle of whatever it was doing
     assert sum(counts.claimed().values()) < 40_000
     query = counts.start(spark, available_now=True)

@@ -14,8 +14,8 @@ from managedconsumer.spark import LagListener, SqlClaims, group_claims
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
-from tests.spark.conftest import wait_for
 from tests.spark.test_spark import reader
+from tests.waiting import until
 
 pytestmark = pytest.mark.spark
 MakeTopic = Callable[..., str]
@@ -74,9 +74,9 @@ def test_typed_rows_are_in_the_database_once(
     )
     try:
         ends = {TopicPartition(name, partition): 100 for partition in (0, 1)}
-        wait_for(lambda: query.exception() is not None or log.ends() == ends, 60)
+        until(lambda: query.exception() is not None or log.ends() == ends, 60)
         assert query.exception() is None
-        (last,) = wait_for(lambda: [lag for lag in listener.sources if sum(lag.messages.values()) == 0], 60)
+        (last,) = until(lambda: [lag for lag in listener.sources if sum(lag.messages.values()) == 0], 60)
         assert last.owned == sorted(ends)
         assert last.generation is not None
     finally:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from managedconsumer.testing import DevBroker
-from tests.spark.conftest import committed, produce, wait_for
+from tests.spark.conftest import committed, produce
 from tests.spark.test_members import evict
+from tests.waiting import until
 
 pytestmark = pytest.mark.spark
 MakeTopic = Callable[..., str]
@@ -61,10 +62,10 @@ def test_a_join_of_two_topics_with_one_options_dict(
         return sum(progress["numInputRows"] for progress in query.recentProgress) >= 400
 
     try:
-        wait_for(done, 60)
-        wait_for(lambda: rows(spark, tmp_path / "out") == everything(range(100), 2), 60)
+        until(done, 60)
+        until(lambda: rows(spark, tmp_path / "out") == everything(range(100), 2), 60)
         for name in names:
-            wait_for(lambda name=name: committed(kafka43, name, group) == {0: 100, 1: 100}, 30)
+            until(lambda name=name: committed(kafka43, name, group) == {0: 100, 1: 100}, 30)
     finally:
         query.stop()
 
@@ -115,7 +116,7 @@ def test_the_batch_of_a_lost_member_is_not_written(
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .start()
     )
-    wait_for(lambda: not query.isActive, 60)
+    until(lambda: not query.isActive, 60)
     assert "this batch is not written" in str(query.exception())
     assert written == []
 
@@ -133,11 +134,11 @@ def test_a_topic_made_anew_with_more_records_is_noticed_while_the_query_runs(
         .start()
     )
     try:
-        wait_for(lambda: sum(progress["numInputRows"] for progress in query.recentProgress) == 100, 60)
+        until(lambda: sum(progress["numInputRows"] for progress in query.recentProgress) == 100, 60)
         kafka43.delete_topic(name)
         kafka43.create_topic(name, 1)
         produce(kafka43, name, 300, 1)
-        wait_for(lambda: not query.isActive, 60)
+        until(lambda: not query.isActive, 60)
     finally:
         query.stop()
     assert "was deleted and made anew" in str(query.exception())

@@ -14,7 +14,8 @@ import pytest
 
 import managedconsumer
 from managedconsumer.testing import DevBroker
-from tests.spark.conftest import committed, produce, wait_for
+from tests.spark.conftest import committed, produce
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]  # two minutes: run by hand
 
@@ -68,11 +69,11 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
     try:
         log = start("Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        found = wait_for(lambda: re.search(r"spark://127\.0\.0\.1:\d+", log.read_text()), 180, "a master")
+        found = until(lambda: re.search(r"spark://127\.0\.0\.1:\d+", log.read_text()), 180, "a master")
         for _ in range(2):
             worker = ("--host", "127.0.0.1", "--cores", "1", "--memory", "700m", "--webui-port", "0", found[0])
             log_of_worker = start("Worker", *worker)
-            wait_for(lambda: "Successfully registered" in log_of_worker.read_text(), 180, "a worker")  # noqa: B023
+            until(lambda: "Successfully registered" in log_of_worker.read_text(), 180, "a worker")  # noqa: B023
         yield found[0]
     finally:
         for process in reversed(started):

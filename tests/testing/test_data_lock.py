@@ -6,14 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from managedconsumer.testing import DataDirError
 from managedconsumer.testing.kafka._data_lock import DataLock
 from managedconsumer.testing.kafka._processes import launch
+from tests.waiting import until
 
 # Takes the lock, starts a "node" that inherits it, tells its process id, and waits.
 OWNER = """
@@ -70,13 +71,7 @@ def test_the_node_keeps_the_directory_when_its_starter_was_killed(tmp_path: Path
 
 def wait_for_the_end_of(process: int) -> None:
     """A killed process needs a turn of the processor to die, which may take a while on a busy machine."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.01)
+    until(lambda: not psutil.pid_exists(process), 60)
 
 
 def test_a_forked_child_does_not_keep_it(tmp_path: Path) -> None:

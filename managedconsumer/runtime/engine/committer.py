@@ -14,7 +14,7 @@ from managedconsumer.processing.offset_map import map_in
 from managedconsumer.runtime.cluster.offsets import COMMIT
 from managedconsumer.runtime.engine.commit_worker import CommitWorker
 from managedconsumer.runtime.engine.metadata import CommitMetadata, Followed
-from managedconsumer.runtime.engine.pending import Commit, Explicit, Finished, give_up, stopped
+from managedconsumer.runtime.engine.pending import Explicit, Finished, Pending, give_up, stopped
 from managedconsumer.runtime.engine.state import Lease
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import PartitionNotAssignedError
@@ -166,7 +166,7 @@ class Committer:
         self.wait_for(commit, patience)
         commit.result()
 
-    def wait_for(self, commit: Commit, patience: Patience) -> None:
+    def wait_for(self, commit: Pending, patience: Patience) -> None:
         """Wait until ``commit`` is done, or give it up when its time is over.
 
         Returns early, with the commit still under way, when a signal handler wants the consumer stopped.
@@ -181,7 +181,7 @@ class Committer:
         if not engine.stop_wanted:
             self.end_wait(commit)
 
-    def end_wait(self, commit: Commit) -> None:
+    def end_wait(self, commit: Pending) -> None:
         """Give ``commit`` up: its caller does not wait any longer."""
         late = err.RequestTimedOut("there was no answer in time")
         give_up([commit], self._engine.group_id, late, "may not have been committed", again=True)
@@ -195,7 +195,7 @@ class Committer:
         seconds = left if patience.seconds is None else min(left, patience.seconds)
         return patience._replace(seconds=seconds, strict=True)
 
-    def submit(self, offsets: Offsets | None, patience: Patience) -> Commit:
+    def submit(self, offsets: Offsets | None, patience: Patience) -> Pending:
         """Let the worker commit ``offsets`` (None: :meth:`held`, as it is now). Does not block.
 
         Messages that were revoked while the calling thread had them in flight are not committed; the result names them.
@@ -240,7 +240,7 @@ class Committer:
     def _taken(tp: TopicPartition) -> err.KafkaException:
         return PartitionNotAssignedError(f"a rebalance has taken {tp.topic}-{tp.partition} away")
 
-    def _work(self, batch: list[Commit]) -> None:
+    def _work(self, batch: list[Pending]) -> None:
         """Send one automatic commit, or all explicit ones in a row as one request. Runs in the worker."""
         explicit = [commit for commit in batch if isinstance(commit, Explicit)]
         if explicit:
@@ -281,7 +281,7 @@ class Committer:
             self._note(done, commit.states, finish=True)
             commit.finish(committing.failure(engine.group_id or "", commit.offsets, mine))
 
-    def _carry_out(self, batch: Sequence[Commit], look: Callable[[], Wanted], patience: Patience) -> Result:
+    def _carry_out(self, batch: Sequence[Pending], look: Callable[[], Wanted], patience: Patience) -> Result:
         engine = self._engine
         instance_id = None if self._member is None else self._member.instance_id
         decision = Committing(

@@ -1,4 +1,4 @@
-"""Commits in flight: the result of ``commit_offsets(wait=False)``, and the entries of the commit worker."""
+"""Commits in flight: the entries of the commit worker, and the result of ``commit_offsets(wait=False)``."""
 
 from __future__ import annotations
 
@@ -13,48 +13,27 @@ from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 _LONGEST_NAP = 1.0
 
 
-class Commit:
-    """A commit in flight; made by ``commit_offsets(wait=False)``. Thread-safe, done once.
-
-    In a coroutine: ``await asyncio.to_thread(commit.result, 5000)``, or ask :meth:`done` from time to time.
-    """
+class Pending:
+    """A commit in flight, as the commit worker has it. Thread-safe, done once."""
 
     def __init__(self, changed: Any, now: Callable[[], float], offsets: Offsets) -> None:
         """``changed``: the condition that is notified when it is done, ``now``: the clock of its waits (seconds)."""
         self._changed = changed
         self._now = now
-        self._offsets = dict(offsets)
         self._done = False
-        self._error: BaseException | None = None
-
-    def __repr__(self) -> str:
-        state = "under way" if not self._done else "done" if self._error is None else f"failed: {self._error}"
-        return f"<Commit of {len(self._offsets)} partitions, {state}>"
-
-    @property
-    def offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the *next* offset to commit by partition."""
-        return dict(self._offsets)
+        self.offsets = dict(offsets)
+        self.error: BaseException | None = None
 
     def done(self) -> bool:
         """True once it has been committed, or has failed. Never blocks."""
         return self._done
 
-    @property
-    def error(self) -> BaseException | None:
-        """The error that :meth:`result` raises; None while it is in flight and after a success. Never blocks."""
-        return self._error
-
     def result(self, timeout_ms: int | None = None) -> None:
-        """Wait until all of it is committed, for ``timeout_ms`` (None: as long as it takes; 0: do not wait).
-
-        Raises what ``commit_offsets()`` raises when it was not, and CommitPendingError (also a TimeoutError) when it is
-        still under way.
-        """
+        """See :meth:`Commit.result`."""
         if not self.wait(None if timeout_ms is None else timeout_ms / 1000.0):
             raise err.CommitPendingError(f"the commit is still under way after {timeout_ms} ms")
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
 
     def wait(self, seconds: float | None) -> bool:
         """Wait for up to ``seconds`` (None: as long as it takes); True once it is done. Raises nothing."""
@@ -73,11 +52,51 @@ class Commit:
         """End it, with or without an error; a second call changes nothing. For the worker."""
         with self._changed:
             if not self._done:
-                self._error, self._done = error, True
+                self.error, self._done = error, True
                 self._changed.notify_all()
 
 
-class Explicit(Commit):
+class Commit:
+    """A commit in flight; made by ``commit_offsets(wait=False)``. Thread-safe, done once.
+
+    In a coroutine: ``await asyncio.to_thread(commit.result, 5000)``, or ask :meth:`done` from time to time.
+    """
+
+    def __init__(self, pending: Pending) -> None:
+        self._pending = pending
+
+    def __repr__(self) -> str:
+        state = "under way" if not self.done() else "done" if self.error is None else f"failed: {self.error}"
+        return f"<Commit of {len(self._pending.offsets)} partitions, {state}>"
+
+    @property
+    def offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the *next* offset to commit by partition."""
+        return dict(self._pending.offsets)
+
+    def done(self) -> bool:
+        """True once it has been committed, or has failed. Never blocks."""
+        return self._pending.done()
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error that :meth:`result` raises; None while it is in flight and after a success. Never blocks."""
+        return self._pending.error
+
+    def result(self, timeout_ms: int | None = None) -> None:
+        """Wait until all of it is committed, for ``timeout_ms`` (None: as long as it takes; 0: do not wait).
+
+        Raises what ``commit_offsets()`` raises when it was not, and CommitPendingError (also a TimeoutError) when it is
+        still under way.
+        """
+        self._pending.result(timeout_ms)
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait for up to ``seconds`` (None: as long as it takes); True once it is done. Raises nothing."""
+        return self._pending.wait(seconds)
+
+
+class Explicit(Pending):
     """One that the user asked for: fixed offsets, each with the era of its partition that it belongs to."""
 
     def __init__(
@@ -105,14 +124,14 @@ class Explicit(Commit):
         self._said = said
 
     def finish(self, error: BaseException | None) -> None:
-        """See :meth:`Commit.finish`."""
+        """See :meth:`Pending.finish`."""
         with self._changed:
             if not self._done and error is None:
                 self._said()
             super().finish(error)
 
 
-class Finished(Commit):
+class Finished(Pending):
     """An automatic one: of what is finished when its turn comes."""
 
     def __init__(self, changed: Any, now: Callable[[], float], seconds: float, why: str) -> None:
@@ -123,7 +142,7 @@ class Finished(Commit):
 
 
 def give_up(
-    commits: Iterable[Commit],
+    commits: Iterable[Pending],
     group_id: str | None,
     cause: err.KafkaException,
     what: str = "were not committed",

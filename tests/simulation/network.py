@@ -8,10 +8,10 @@ from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.net.overdue import NEVER, overdue_after
-from managedconsumer.testing.simulation.brokers import Brokers
-from managedconsumer.testing.simulation.handler import VirtualHandler
-from managedconsumer.testing.simulation.kernel import Kernel, Process, Task
 from managedconsumer.wire.protocol import schemas
+from tests.simulation.brokers import Brokers
+from tests.simulation.handler import VirtualHandler
+from tests.simulation.kernel import Kernel, Process, Task
 
 _DEFAULT_TIMEOUT = 30.0
 

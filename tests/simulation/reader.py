@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from managedconsumer import errors as err
 from managedconsumer.structs import TopicPartition
-from managedconsumer.testing.simulation.steps import ANYWHERE, RECEIVING, TAKING, Steps
+from tests.simulation.steps import ANYWHERE, RECEIVING, TAKING, Steps
 
 if TYPE_CHECKING:
-    from managedconsumer.testing.simulation.program import Program
+    from tests.simulation.program import Program
 
 #: How long (ms) a reader waits for a message.
 PATIENCE_MS = 900

@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import managedconsumer
 from managedconsumer.spark.events import WINDOW_MS, Tally
 
 _REPORT_EVERY = 0.3
@@ -74,8 +75,8 @@ class Counting:
         self.positions: dict[int, int] = {}
         self.counted = 0
         self.error = ""
-        command = [sys.executable, "-m", "managedconsumer.cli._demo_counter", bootstrap, topic, group, str(path)]
-        here = str(Path(__file__).resolve().parents[2])
+        command = [sys.executable, "-m", "managedconsumer.cli._demo.counter", bootstrap, topic, group, str(path)]
+        here = str(Path(managedconsumer.__file__).resolve().parents[1])
         known = os.environ.get("PYTHONPATH")
         env = {**os.environ, "PYTHONPATH": here if not known else f"{here}{os.pathsep}{known}"}
         self._log = path.with_suffix(".log").open("ab")
@@ -94,7 +95,7 @@ class Counting:
     def poll(self) -> None:
         """Read what it has reported so far; never waits."""
         out = self._process.stdout
-        assert out is not None  # noqa: S101 (a pipe was asked for)
+        assert out is not None
         while select.select([out], [], [], 0)[0]:
             got = os.read(out.fileno(), 65536)
             if not got:

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 from managedconsumer.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from managedconsumer.testing.simulation.brokers import Brokers
-    from managedconsumer.testing.simulation.plan import Plan
-    from managedconsumer.testing.simulation.program import Program
-    from managedconsumer.testing.simulation.watch import Watched
+    from tests.simulation.brokers import Brokers
+    from tests.simulation.plan import Plan
+    from tests.simulation.program import Program
+    from tests.simulation.watch import Watched
 
 
 class Promise:

@@ -9,9 +9,9 @@ from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.testing.memory.classic_group import ClassicGroup
 from managedconsumer.testing.memory.consumer_group import ModernGroup, topic_id
 from managedconsumer.testing.memory.member import Body, Reply, heartbeat_error, join_error
-from managedconsumer.testing.simulation.kernel import Kernel
-from managedconsumer.testing.simulation.log import Log
 from managedconsumer.wire.protocol import schemas
+from tests.simulation.kernel import Kernel
+from tests.simulation.log import Log
 
 OUT_OF_RANGE, NOT_LEADER, LOADING = 1, 6, 14
 GROUP_APIS = frozenset(

@@ -10,10 +10,12 @@ from __future__ import annotations
 import linecache
 import sys
 from functools import cache
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Callable
 
-from managedconsumer.testing.simulation.kernel import Task
+from managedconsumer import errors
+from tests.simulation.kernel import Task
 
 #: Between the consumer's buffer and its caller, decoder and lease included: an exception meets a message on its way.
 TAKING = (
@@ -34,8 +36,8 @@ RECEIVING = (
     "fetch/sessions.py",
     "runtime/engine/loans.py",
 )
-#: Everything of the package but its simulation.
-ANYWHERE = ("managedconsumer/",)
+#: Everything of the package but its brokers for tests.
+ANYWHERE = (f"{Path(errors.__file__).parent.as_posix()}/",)
 _NEVER = ("managedconsumer/testing/", "managedconsumer/errors.py")
 
 

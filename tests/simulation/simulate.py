@@ -4,11 +4,11 @@ The consumers are the real ones, with all their workers; only the clock, the net
 seed decides the group's make-up and everything that goes wrong: error codes on every group API, lost and late answers,
 broken connections, brokers that die, coordinators that move, members that are frozen, killed, stopped and started
 again, slow and raising callbacks, new partitions. What must hold is checked at every step
-(:mod:`managedconsumer.testing.simulation.checks`).
+(:mod:`tests.simulation.checks`).
 
-    python -m managedconsumer.testing.simulate 1 20000               # these seeds, in two processes
-    python -m managedconsumer.testing.simulate 4711                  # one seed, with its whole story
-    python -m managedconsumer.testing.simulate 1 20000 --without damage --without latest
+    python -m tests.simulation 1 20000               # these seeds, in two processes
+    python -m tests.simulation 4711                  # one seed, with its whole story
+    python -m tests.simulation 1 20000 --without damage --without latest
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from managedconsumer.fetch import plan as fetch_plan
 from managedconsumer.garbage import no_collection
 from managedconsumer.runtime.engine import engine
 from managedconsumer.structs import TopicPartition
-from managedconsumer.testing.simulation.brokers import Brokers
-from managedconsumer.testing.simulation.checks import Witness
-from managedconsumer.testing.simulation.incidents import Incidents
-from managedconsumer.testing.simulation.kernel import START, Kernel, Livelock, Process
-from managedconsumer.testing.simulation.network import NO_FAULT, Call, Fault, Network
-from managedconsumer.testing.simulation.plan import KINDS, Plan, make_plan
-from managedconsumer.testing.simulation.program import Program
 from managedconsumer.wire import records
 from managedconsumer.wire.protocol import schemas
+from tests.simulation.brokers import Brokers
+from tests.simulation.checks import Witness
+from tests.simulation.incidents import Incidents
+from tests.simulation.kernel import START, Kernel, Livelock, Process
+from tests.simulation.network import NO_FAULT, Call, Fault, Network
+from tests.simulation.plan import KINDS, Plan, make_plan
+from tests.simulation.program import Program
 
 #: How long (virtual seconds) a group may take to settle once nothing goes wrong any more: the longest wait is that for
 #: the answer of a join that was lost (request timeout), then a session and a rebalance.
@@ -259,7 +259,7 @@ def simulate(seed: int, *, record: bool = False, plan: Plan | None = None, witho
     """Run the schedule that ``seed`` stands for (or a ``plan`` of one's own, under that seed's chances).
 
     ``record`` keeps the whole story in ``Trace.lines``, the consumers' log included; ``without`` switches kinds of
-    :data:`~managedconsumer.testing.simulation.plan.KINDS` off. Raises nothing for what went wrong in the simulation:
+    :data:`~tests.simulation.plan.KINDS` off. Raises nothing for what went wrong in the simulation:
     look at ``Trace.violations``.
     """
     world = World(plan or make_plan(seed, without), record)
@@ -319,14 +319,10 @@ def main(arguments: list[str] | None = None) -> int:
     without = [*given.without, *(set(KINDS) - set(given.only) if given.only else ())]
     if given.last is None:
         trace = simulate(given.first, record=True, without=without)
-        print(trace)  # noqa: T201 (a command)
+        print(trace)
         return 0 if trace.ok else 1
     count, bad, sums = run_parallel(range(given.first, given.last + 1), given.processes, without)
     for trace in bad:
-        print(f"seed {trace.seed}: {trace.violations[0]}")  # noqa: T201
-    print(f"{count} schedules, {len(bad)} violated something; {sums}")  # noqa: T201
+        print(f"seed {trace.seed}: {trace.violations[0]}")
+    print(f"{count} schedules, {len(bad)} violated something; {sums}")
     return 1 if bad else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -20,7 +20,7 @@ from managedconsumer import errors as err
 from managedconsumer.testing import MemoryBroker
 from tests.waiting import until
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TOPIC = TopicPartition("orders", 0)
 KINDS = ["threads", "greenlets", "rdkafka"]
 

@@ -1,10 +1,8 @@
 """A :class:`~managedconsumer.runtime.waiting.handlers.Handler` whose waiting is all imaginary.
 
 Everything that waits in this package waits through a handler. With this one whole consumers run as they are, in the
-virtual time of a :class:`~managedconsumer.testing.simulation.kernel.Kernel`.
+virtual time of a :class:`~tests.simulation.kernel.Kernel`.
 """
-
-# ruff: noqa: N802 (Event(), Lock() and so on are the vocabulary of the handlers)
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from typing import Any, Callable, TypeVar
 
 from managedconsumer.runtime.waiting import owners, primitives
 from managedconsumer.runtime.waiting.handlers import Handler
-from managedconsumer.testing.simulation.kernel import FIRST_NUMBER, Killed, Process, Task, current_greenlet
+from tests.simulation.kernel import FIRST_NUMBER, Killed, Process, Task, current_greenlet
 
 T = TypeVar("T")
 _PREFIX = "managedconsumer."

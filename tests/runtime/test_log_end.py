@@ -11,7 +11,7 @@ from managedconsumer import SimpleConsumer
 from managedconsumer.fetch import leader
 from tests.broker.groupkit import until
 from tests.logserver import TOPIC, LogServer
-from tests.test_damage import sound
+from tests.runtime.test_damage import sound
 
 
 class LateServer(LogServer):

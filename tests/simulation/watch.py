@@ -17,14 +17,14 @@ from managedconsumer.runtime.engine.committer import Committer
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.structs import NO_GENERATION, Generation, TopicPartition
-from managedconsumer.testing.simulation.contract import Contract
-from managedconsumer.testing.simulation.handler import VirtualHandler
-from managedconsumer.testing.simulation.kernel import Process
-from managedconsumer.testing.simulation.reader import Item, Reader, arrow_items
 from managedconsumer.wire.records import RecordChunk
+from tests.simulation.contract import Contract
+from tests.simulation.handler import VirtualHandler
+from tests.simulation.kernel import Process
+from tests.simulation.reader import Item, Reader, arrow_items
 
 if TYPE_CHECKING:
-    from managedconsumer.testing.simulate import World
+    from tests.simulation.simulate import World
 
 #: So long (seconds) may pass until readers hear of what was put into the buffer.
 _MOMENT = 0.01

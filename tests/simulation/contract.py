@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Collection
 from managedconsumer.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from managedconsumer.testing.simulation.watch import Watched
+    from tests.simulation.watch import Watched
 
 
 class Contract:

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from managedconsumer.cli._demo_java import spark_java_home
+from managedconsumer.cli._demo.java import spark_java_home
 from managedconsumer.spark.pageviews import PageViewCounts
 
 log = logging.getLogger(__name__)

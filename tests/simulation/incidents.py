@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable
 
 from managedconsumer.structs import TopicPartition
-from managedconsumer.testing.simulation.program import Program
+from tests.simulation.program import Program
 
 if TYPE_CHECKING:
-    from managedconsumer.testing.simulate import World
+    from tests.simulation.simulate import World
 
 #: Those that do not need a member.
 _TO_BROKERS = frozenset({"coordinator", "leaders", "node", "partitions", "topic"})

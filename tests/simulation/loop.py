@@ -8,8 +8,8 @@ import threading
 from asyncio import events
 from typing import Any, Callable, Coroutine
 
-from managedconsumer.testing.simulation.handler import VirtualHandler
-from managedconsumer.testing.simulation.kernel import Killed, Task
+from tests.simulation.handler import VirtualHandler
+from tests.simulation.kernel import Killed, Task
 
 #: Which task runs. Since Python 3.14 the operating system's thread knows it; before that each loop did, and 3.12 raises
 #: KeyError when no task runs.
@@ -55,11 +55,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._thread_id: int | None = None
         if _swap_current_task is not None:
             self._left = _swap_current_task(self, None)
-        events._set_running_loop(None)  # noqa: SLF001 (there is no other way)
+        events._set_running_loop(None)
 
     def _come_back(self) -> None:
         self._thread_id = threading.get_ident()
-        events._set_running_loop(self)  # noqa: SLF001
+        events._set_running_loop(self)
         if _swap_current_task is not None:
             _swap_current_task(self, self._left)
 

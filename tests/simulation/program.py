@@ -10,14 +10,14 @@ from managedconsumer import errors as err
 from managedconsumer.consumers.life import GroupLife
 from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.structs import TopicPartition
-from managedconsumer.testing.simulation.handler import VirtualHandler
-from managedconsumer.testing.simulation.kernel import Killed, Process, Task
-from managedconsumer.testing.simulation.network import SimulatedCluster
-from managedconsumer.testing.simulation.reader import PATIENCE_MS, Reader, ReaderDied, SimulatedError
-from managedconsumer.testing.simulation.watch import Listener, SimulatedConsumer, Watched
+from tests.simulation.handler import VirtualHandler
+from tests.simulation.kernel import Killed, Process, Task
+from tests.simulation.network import SimulatedCluster
+from tests.simulation.reader import PATIENCE_MS, Reader, ReaderDied, SimulatedError
+from tests.simulation.watch import Listener, SimulatedConsumer, Watched
 
 if TYPE_CHECKING:
-    from managedconsumer.testing.simulate import World
+    from tests.simulation.simulate import World
 
 #: How long ``stop()`` may take (seconds): its own default timeout for each of the things that it waits for.
 _LONGEST_STOP = 25.0
@@ -131,7 +131,7 @@ class Program(Watched):
                 thread.join()
 
     def _run_tasks(self, count: int) -> None:
-        from managedconsumer.testing.simulation.loop import VirtualLoop
+        from tests.simulation.loop import VirtualLoop
 
         try:
             while not self.stop_asked and not self.over:  # dead tasks are followed by others

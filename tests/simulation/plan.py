@@ -7,8 +7,8 @@ from random import Random
 from typing import Callable, Collection
 
 from managedconsumer.config import GroupProtocol, Isolation, OffsetReset
-from managedconsumer.testing.simulation.network import NO_FAULT, Fault
 from managedconsumer.wire.protocol import schemas
+from tests.simulation.network import NO_FAULT, Fault
 
 #: Error codes by API: those that heal, and those that end a member. 99 and 250 are codes that no Kafka knows.
 HEALING: dict[int, tuple[int, ...]] = {

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 
 from managedconsumer import errors as err
-from managedconsumer.cli._demo_topic import DemoTopic
+from managedconsumer.cli._demo.topic import DemoTopic
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.spark.events import Event, PageViews, Tally, count_views
 from managedconsumer.testing.kafka.producer import Producer, encode_plain, partition_for

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
-from managedconsumer.cli._demo_counter import Counting, Saved
-from managedconsumer.cli._demo_proof import read_counts, show_proof, show_top
-from managedconsumer.cli._demo_query import Query
-from managedconsumer.cli._demo_screen import Gauge, Screen
-from managedconsumer.cli._demo_topic import DemoTopic
-from managedconsumer.cli._demo_trouble import LogFile
-from managedconsumer.cli._demo_writer import Writer
+from managedconsumer.cli._demo.counter import Counting, Saved
+from managedconsumer.cli._demo.proof import read_counts, show_proof, show_top
+from managedconsumer.cli._demo.query import Query
+from managedconsumer.cli._demo.screen import Gauge, Screen
+from managedconsumer.cli._demo.topic import DemoTopic
+from managedconsumer.cli._demo.trouble import LogFile
+from managedconsumer.cli._demo.writer import Writer
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.events import PageViews, Tally
 from managedconsumer.spark.pageviews import PageViewCounts
@@ -89,7 +89,7 @@ class Demo:
         began = time.monotonic()
         topic = self._prepare()
         self._start(topic)
-        assert self._query is not None and self._counting is not None  # noqa: S101 (just started)
+        assert self._query is not None and self._counting is not None
         self._follow(topic, self._caught_up)
         if self.plan.keep_running:
             self.screen.say("everything so far is counted; waiting for more, Ctrl-C ends it")
@@ -196,7 +196,7 @@ class Demo:
 
     def _look(self, topic: DemoTopic) -> None:
         query, counting, writer = self._query, self._counting, self._writer
-        assert query is not None and counting is not None  # noqa: S101
+        assert query is not None and counting is not None
         query.check()
         counting.poll()
         if counting.error:
@@ -225,7 +225,7 @@ class Demo:
     def _caught_up(self, topic: DemoTopic) -> bool:
         """Everything is written, and both readers have been through all of it."""
         query, counting, writer = self._query, self._counting, self._writer
-        assert query is not None and counting is not None  # noqa: S101
+        assert query is not None and counting is not None
         if writer is not None and not writer.finished:
             return False
         ends, claimed = topic.ends(), query.counts.claims.ends()

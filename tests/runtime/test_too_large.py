@@ -21,7 +21,7 @@ from managedconsumer.wire.protocol import framing, schemas
 from managedconsumer.wire.records.encode import Record, encode_batch
 from tests.logserver import LogServer
 from tests.runtime.peers import Peer
-from tests.test_damage import sound
+from tests.runtime.test_damage import sound
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from managedconsumer.cli._demo_screen import Screen
+from managedconsumer.cli._demo.screen import Screen
 from managedconsumer.spark.events import Tally
 
 _TOP = 10

@@ -16,7 +16,7 @@ import pytest
 
 from managedconsumer.testing.kafka.devbroker import DevBroker
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 Load = Callable[[str], ModuleType]
 
 
