@@ -111,6 +111,8 @@ class Membership(Machine):
         """The heartbeat that is due, or None."""
         if not self._in_group() or self._beat_in_flight is not None or not self.heartbeat.should_heartbeat(now):
             return None
+        if self._is_over(now):
+            return None
         self.heartbeat.sent_heartbeat(now)
         api, body, longest = requests.heartbeat(self.config, self.generation)
         self._beat_in_flight = self._request(api, body, self.heartbeat.patience(longest, now))
@@ -155,7 +157,8 @@ class Membership(Machine):
         if not (current or (beat and self.state in IN_GROUP)):
             return self._drain()
         final = self._final(error)
-        self._note_fail_over(error, now)
+        if beat:
+            self._note_fail_over(error)
         if current and self.state is _S.LEAVING:
             self._move(_S.LEFT, f"leave not answered: {error}")
         elif final is not None:
@@ -320,10 +323,10 @@ class Membership(Machine):
         elif (final := self._refusal(code)) is not None:
             self._end_with(final)
         else:
-            error = err.error_for_code(code)
-            self._note_fail_over(error, now)
+            if code == codes.COORDINATOR_LOAD_IN_PROGRESS:
+                self.heartbeat.coordinator_away()
             if code in codes.COORDINATOR_GONE:
-                self._emit(CoordinatorLost(str(error)))
+                self._emit(CoordinatorLost(str(err.error_for_code(code))))
                 self.heartbeat.last_send = now - self.heartbeat.interval
             # Everything else is left to the next heartbeat and, at last, to the session.
 
