@@ -43,6 +43,7 @@ class Brokers:
         self.nodes = list(range(1, nodes + 1))
         self.down: set[int] = set()
         self.coordinator = 1
+        #: How often a broker has loaded the group.
         self.moves = 0
         self.loading_until = 0.0
         self.note: Callable[[str], None] = lambda _text: None
@@ -91,11 +92,15 @@ class Brokers:
         """Another broker coordinates the group; for ``loading`` seconds it is not ready, then all sessions begin."""
         alive = [node for node in self.nodes if node not in self.down and node != self.coordinator]
         if alive:
-            self.coordinator = self.kernel.random.choice(alive)
-            self.moves += 1
-            self.loading_until = self.kernel.now + loading
-            self.note(f"node {self.coordinator} coordinates the group now")
-            self.group.move(loading)
+            self.coordinate(self.kernel.random.choice(alive), loading)
+
+    def coordinate(self, node: int, loading: float = 0.0) -> None:
+        """``node`` loads the group, also if it is the one that had it before; an unfinished round is forgotten."""
+        self.coordinator = node
+        self.moves += 1
+        self.loading_until = self.kernel.now + loading
+        self.note(f"node {self.coordinator} coordinates the group now")
+        self.group.move(loading)
 
     def move_leaders(self) -> None:
         """Other brokers lead the partitions."""

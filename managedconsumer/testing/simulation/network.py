@@ -106,8 +106,7 @@ class Network:
         self.brokers.down.discard(node)
         if self.brokers.group.down:
             self.brokers.group.down = False
-            self.brokers.coordinator = node
-            self.brokers.group.move()
+            self.brokers.coordinate(node)
 
 
 class Call:
