@@ -103,6 +103,7 @@ class Membership(Machine):
             self._join_patience.asked(now)
         elif self.state is _S.COMPLETING_REBALANCE and self._assignments is not None:
             self._in_flight = self._request(*requests.sync(self.config, self.generation, self._assignments))
+            self._join_patience.asked(now)
         elif self.state is _S.LEAVING:
             self._in_flight = self._request(*requests.leave(self.config, self.generation, self._leave_reason))
         return self._in_flight
@@ -168,7 +169,7 @@ class Membership(Machine):
             if beat:
                 # Try again as soon as the coordinator is found; the session decides when it is too late.
                 self.heartbeat.last_send = now - self.heartbeat.interval
-            elif self.state is not _S.PREPARING_REBALANCE or not self._join_patience.lasts(error, request.timeout, now):
+            elif not self._join_patience.lasts(error, request.timeout, now):
                 self._retry_join(error, now)
         return self._drain()
 
@@ -265,6 +266,7 @@ class Membership(Machine):
         self.leader_id = response["leader"]
         self.heartbeat.reset_session_timeout(now)
         self._backoff.succeed()
+        self._join_patience.begin()
         self._move(_S.COMPLETING_REBALANCE, f"joined as {'leader' if self.is_leader else 'follower'}")
         members = requests.members_in(response)
         inherits = bool(response.get("skip_assignment", False))

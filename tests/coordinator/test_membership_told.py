@@ -103,7 +103,7 @@ def test_each_request_as_it_is_sent() -> None:
     member.machine.provide_assignments({"me": b"1", "it": b"2"})
     identity["member_id"] = "me"
     sync = member.request()
-    assert (sync.api.name, sync.timeout, sync.generation) == ("SyncGroup", 30.0, Generation(4, "me", "range"))
+    assert (sync.api.name, sync.timeout, sync.generation) == ("SyncGroup", 10.0, Generation(4, "me", "range"))
     assert sync.body == {
         **identity,
         "generation_id": 4,

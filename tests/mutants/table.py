@@ -322,6 +322,14 @@ GROUP = [
         ("tests/simulation/test_fail_over.py",),
     ),
     Mutant(
+        "a sync without an answer makes the group rebalance again",
+        "managedconsumer/coordinator/membership.py",
+        "            elif not self._join_patience.lasts(error, request.timeout, now):\n",
+        "            elif self.state is not _S.PREPARING_REBALANCE or not "
+        "self._join_patience.lasts(error, request.timeout, now):\n",
+        ("tests/coordinator/test_membership.py",),
+    ),
+    Mutant(
         "a heartbeat after the end of the session",
         "managedconsumer/coordinator/machine.py",
         "        return now > self.session_end()\n",
