@@ -39,7 +39,7 @@ INVALID_REGULAR_EXPRESSION = err.InvalidRegularExpression.ERROR_CODE
 
 #: There is no coordinator at that broker: it has to be looked up again.
 COORDINATOR_GONE = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
-#: The next coordinator begins all sessions anew.
+#: Another broker coordinates the group, or will soon.
 COORDINATOR_CHANGES = COORDINATOR_GONE | {COORDINATOR_LOAD_IN_PROGRESS}
 #: The topic or the partition is being made, or its leader is being chosen.
 NOT_THERE_YET = frozenset({UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE})

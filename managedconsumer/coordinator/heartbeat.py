@@ -48,7 +48,7 @@ class Heartbeat:
         self.last_receive = now
         self.last_reset = now
         self._moved_at = now  # when a session began or the assignment moved: answers come faster after that
-        #: When the coordinator was last known not to be at work.
+        #: When a heartbeat was sent that found no coordinator at work.
         self.away_at = now
         self._sent_at = self.last_send
         self._awaiting_until = self._settling_until = now
@@ -83,15 +83,13 @@ class Heartbeat:
         self.last_reset = self._moved_at = at
         self.last_send = at - self.interval
 
-    def coordinator_away(self, now: float | None = None) -> None:
-        """The group has no coordinator at the moment (a fail-over), so nobody ends our session either.
+    def coordinator_away(self) -> None:
+        """The last heartbeat found no coordinator that is ready (a fail-over), so nobody ends sessions.
 
-        The next coordinator starts new sessions for all members. A session that is over stays over: a process that
-        stood still learns late that the coordinator was away.
+        When the next one is ready, it starts new sessions for all members. Ours counts from when that heartbeat was
+        sent: the process may have stood still before it learnt of it.
         """
-        at = self.clock() if now is None else now
-        if not self.session_expired(at):
-            self.away_at = at
+        self.away_at = self._sent_at
 
     def settle(self, now: float | None = None) -> None:
         """The assignment moved (KIP-848): expect more moves, and heartbeat faster for a while."""

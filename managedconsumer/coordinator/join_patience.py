@@ -1,4 +1,4 @@
-"""How long a join that gets no answer is simply repeated, before that counts as a failure."""
+"""How long a join or sync that gets no answer is simply repeated, before that counts as a failure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from managedconsumer import errors as err
 
 
 class JoinPatience:
-    """One rebalance's. ``longest``: for how long (seconds) the group may let a member wait.
+    """One rebalance's joins, then its syncs. ``longest``: for how long (seconds) the group may let a member wait.
 
-    A group that waits for its slowest member and a connection that is dead without anybody saying so look the same from
-    here. Both heal by another join over another connection, which takes the place of the first one.
+    A group that waits for its slowest member (or its leader) and a connection that is dead without anybody saying so
+    look the same from here. Both heal by the same request over another connection, which takes the place of the first.
     """
 
     def __init__(self, longest: float) -> None:
@@ -18,16 +18,16 @@ class JoinPatience:
         self._until: float | None = None
 
     def begin(self) -> None:
-        """Another rebalance: the next join is its first."""
+        """The next request is the first join of a rebalance, or its first sync."""
         self._until = None
 
     def asked(self, now: float) -> None:
-        """A join is sent."""
+        """A join or sync is sent."""
         self._asked_at = now
         if self._until is None:
             self._until = now + self._longest
 
     def lasts(self, error: BaseException, timeout: float, now: float) -> bool:
-        """True when the join got no answer within its ``timeout`` seconds, and may be repeated at once."""
+        """True when the request got no answer within its ``timeout`` seconds, and may be repeated at once."""
         in_vain = isinstance(error, err.RequestTimedOut) and now - self._asked_at >= timeout
         return in_vain and now < (self._until or 0.0)

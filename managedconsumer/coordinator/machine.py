@@ -67,6 +67,13 @@ class Machine:
         """When :meth:`check_session` finds that the session has run out (seconds); infinity outside of a group."""
         return self.heartbeat.session_deadline() if self._in_group() else float("inf")
 
+    def _is_over(self, now: float) -> bool:
+        """The session has run out, and :meth:`check_session` is about to notice it: no heartbeat may revive it.
+
+        A coordinator that loads the group answers a heartbeat without a look at its members.
+        """
+        return now > self.session_end()
+
     def check_session(self, now: float) -> list[Event]:
         """Notice a session that has run out: after a freeze of the process, or a coordinator that fell silent."""
         if self._in_group() and self.heartbeat.session_expired(now):
@@ -77,15 +84,19 @@ class Machine:
             self._lose(error, "session timed out", keep_member_id=True)
         return self._drain()
 
-    def _note_fail_over(self, error: BaseException, now: float) -> None:
-        """While a coordinator is away (and not merely silent) our session does not run out.
+    def _note_fail_over(self, error: BaseException) -> None:
+        """A heartbeat could not be sent: while the group has no coordinator, our session does not run out.
 
-        A new coordinator gives all members a whole session from when it is ready. Silence is another matter: the
-        coordinator may be well and we cut off from it, and then others get our partitions when the session is over.
+        The coordinator has just been looked up, and nothing listens at its address, or the brokers name none. The next
+        one gives all members a whole session when it has loaded the group, and that is later. Silence is another
+        matter: the coordinator may be well and we cut off from it, and then others get our partitions when the session
+        is over. NOT_COORDINATOR is no proof either, nor is an answer with COORDINATOR_NOT_AVAILABLE (of a broker that
+        shuts down): the next coordinator may have begun the session long ago.
         """
         refused = isinstance(error, err.NoBrokersAvailableError) and error.refused
-        if refused or (isinstance(error, err.ProtocolClientError) and error.code in codes.COORDINATOR_CHANGES):
-            self.heartbeat.coordinator_away(now)
+        nobody = isinstance(error, err.ProtocolClientError) and error.code == codes.COORDINATOR_NOT_AVAILABLE
+        if refused or nobody:
+            self.heartbeat.coordinator_away()
 
     def forgotten(self) -> list[Event]:
         """The owner has dropped the partitions of a lost membership."""

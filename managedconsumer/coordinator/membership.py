@@ -103,6 +103,7 @@ class Membership(Machine):
             self._join_patience.asked(now)
         elif self.state is _S.COMPLETING_REBALANCE and self._assignments is not None:
             self._in_flight = self._request(*requests.sync(self.config, self.generation, self._assignments))
+            self._join_patience.asked(now)
         elif self.state is _S.LEAVING:
             self._in_flight = self._request(*requests.leave(self.config, self.generation, self._leave_reason))
         return self._in_flight
@@ -110,6 +111,8 @@ class Membership(Machine):
     def next_heartbeat(self, now: float) -> Request | None:
         """The heartbeat that is due, or None."""
         if not self._in_group() or self._beat_in_flight is not None or not self.heartbeat.should_heartbeat(now):
+            return None
+        if self._is_over(now):
             return None
         self.heartbeat.sent_heartbeat(now)
         api, body, longest = requests.heartbeat(self.config, self.generation)
@@ -155,7 +158,8 @@ class Membership(Machine):
         if not (current or (beat and self.state in IN_GROUP)):
             return self._drain()
         final = self._final(error)
-        self._note_fail_over(error, now)
+        if beat:
+            self._note_fail_over(error)
         if current and self.state is _S.LEAVING:
             self._move(_S.LEFT, f"leave not answered: {error}")
         elif final is not None:
@@ -165,7 +169,7 @@ class Membership(Machine):
             if beat:
                 # Try again as soon as the coordinator is found; the session decides when it is too late.
                 self.heartbeat.last_send = now - self.heartbeat.interval
-            elif self.state is not _S.PREPARING_REBALANCE or not self._join_patience.lasts(error, request.timeout, now):
+            elif not self._join_patience.lasts(error, request.timeout, now):
                 self._retry_join(error, now)
         return self._drain()
 
@@ -262,6 +266,7 @@ class Membership(Machine):
         self.leader_id = response["leader"]
         self.heartbeat.reset_session_timeout(now)
         self._backoff.succeed()
+        self._join_patience.begin()
         self._move(_S.COMPLETING_REBALANCE, f"joined as {'leader' if self.is_leader else 'follower'}")
         members = requests.members_in(response)
         inherits = bool(response.get("skip_assignment", False))
@@ -320,10 +325,10 @@ class Membership(Machine):
         elif (final := self._refusal(code)) is not None:
             self._end_with(final)
         else:
-            error = err.error_for_code(code)
-            self._note_fail_over(error, now)
+            if code == codes.COORDINATOR_LOAD_IN_PROGRESS:
+                self.heartbeat.coordinator_away()
             if code in codes.COORDINATOR_GONE:
-                self._emit(CoordinatorLost(str(error)))
+                self._emit(CoordinatorLost(str(err.error_for_code(code))))
                 self.heartbeat.last_send = now - self.heartbeat.interval
             # Everything else is left to the next heartbeat and, at last, to the session.
 

@@ -135,6 +135,8 @@ class ConsumerGroupMembership(Machine):
         """The heartbeat that is due: by time, or at once when there is something to report."""
         if self.state not in _BEATING or self._in_flight is not None or not self._backoff.ready(now):
             return None
+        if self._is_over(now):
+            return None
         joining = self.state is _S.PREPARING_REBALANCE
         topics = tuple(sorted(self._topics()))
         owned = self._owned_to_report()
@@ -181,7 +183,7 @@ class ConsumerGroupMembership(Machine):
             self._in_flight = None
             self._forget_reported()
             final = self._final(error)
-            self._note_fail_over(error, now)
+            self._note_fail_over(error)
             if final is not None:
                 self._end_with(final)
             else:
@@ -316,7 +318,8 @@ class ConsumerGroupMembership(Machine):
         elif (final := self._refusal(code, response.get("error_message"))) is not None:
             self._end_with(final)
         else:
-            self._note_fail_over(error, now)
+            if code == codes.COORDINATOR_LOAD_IN_PROGRESS:
+                self.heartbeat.coordinator_away()
             if code in codes.COORDINATOR_GONE:
                 self._emit(CoordinatorLost(str(error)))
             self._retry(error, now)

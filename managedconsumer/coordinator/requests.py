@@ -50,16 +50,12 @@ def _identity(config: MembershipConfig, generation: Generation) -> dict[str, Any
     }
 
 
-def _request_seconds(config: MembershipConfig) -> float:
-    return config.request_timeout_ms / 1000.0
-
-
 def _within_session(config: MembershipConfig) -> float:
     return min(config.request_timeout_ms, config.session_timeout_ms) / 1000.0
 
 
 def longest_join(config: MembershipConfig) -> float:
-    """For how long (seconds) a coordinator may let a member wait in its joins, however often they are repeated."""
+    """For how long (seconds) a coordinator may let a member wait in its joins or syncs, however often they are sent."""
     return (max(config.request_timeout_ms, config.rebalance_timeout_ms) + _JOIN_GRACE_MS) / 1000.0
 
 
@@ -116,7 +112,7 @@ def members_in(response: Mapping[str, Any]) -> list[GroupMemberInfo]:
 
 
 def sync(config: MembershipConfig, generation: Generation, assignments: Mapping[str, bytes]) -> RequestParts:
-    """SyncGroup: with everybody's assignment from the leader, empty from the others; as long as in Java's client."""
+    """SyncGroup: with everybody's assignment from the leader, empty from the others; repeated as a join is."""
     body = {
         **_identity(config, generation),
         "generation_id": generation.id,
@@ -124,7 +120,7 @@ def sync(config: MembershipConfig, generation: Generation, assignments: Mapping[
         "protocol_name": generation.protocol,
         "assignments": [{"member_id": member, "assignment": blob} for member, blob in assignments.items()],
     }
-    return schemas.SYNC_GROUP, body, _request_seconds(config)
+    return schemas.SYNC_GROUP, body, _within_session(config)
 
 
 def heartbeat(config: MembershipConfig, generation: Generation) -> RequestParts:

@@ -131,13 +131,22 @@ def test_a_coordinator_that_cannot_be_connected_to_is_a_failure_however_soon() -
     assert [type(event) for event in events] == [ev.CoordinatorLost, ev.Retrying]
 
 
-def test_a_sync_without_an_answer_waits_a_request_timeout() -> None:
-    rig = Rig(rebalance_timeout_ms=300000)
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_sync_without_an_answer_is_repeated_as_long_as_the_group_may_take(leads: bool) -> None:
+    """The leader may be slow, and the connection may be dead. Another join would make the whole group rebalance."""
+    rig = Rig(rebalance_timeout_ms=25000, request_timeout_ms=30000, session_timeout_ms=10000)
     rig.to_joining()
-    rig.join()
-    request = rig.request()
-    assert (request.api.name, request.timeout) == ("SyncGroup", 30.0)
-    _time_out(rig, request)
+    _time_out(rig, rig.request())  # the joins have a time of their own
+    rig.join(leader="me" if leads else "other")
+    shares = {"me": b"all"} if leads else {}
+    rig.machine.provide_assignments(shares)
+    for _ in range(3):
+        request = rig.request()
+        assert (request.api.name, request.timeout, len(request.body["assignments"])) == ("SyncGroup", 10.0, leads)
+        assert [type(event) for event in _time_out(rig, request)] == [ev.CoordinatorLost]
+        assert (rig.machine.state, rig.machine.failures) == (S.COMPLETING_REBALANCE, 0)
+    events = _time_out(rig, rig.request())  # 40 s: longer than the group may take
+    assert [type(event) for event in events] == [ev.CoordinatorLost, ev.Retrying]
     assert rig.machine.state is S.PREPARING_REBALANCE
 
 

@@ -8,7 +8,21 @@ from managedconsumer import errors as err
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator import requests
 from managedconsumer.structs import NO_GENERATION, Generation
-from tests.coordinator.kit import Classic, S, told
+from tests.coordinator.kit import Classic, Modern, S, told
+
+REFUSED = err.NoBrokersAvailableError("nothing listens there")
+REFUSED.refused = True
+# Answers to a heartbeat and errors before it could be sent, and whether they prove that no coordinator is ready.
+PROOFS = [
+    (14, True),  # it loads the group
+    (15, False),  # it shuts down: the next one may have been at work for long
+    (16, False),
+    (REFUSED, True),
+    (err.error_for_code(15), True),  # of the look-up: the brokers name none
+    (err.error_for_code(16), False),
+    (err.NoBrokersAvailableError("no route"), False),
+    (err.SocketDisconnectedError("gone"), False),
+]
 
 LOST = err.SocketDisconnectedError("connection gone")
 NOT_COORDINATOR = str(err.error_for_code(16))
@@ -89,7 +103,7 @@ def test_each_request_as_it_is_sent() -> None:
     member.machine.provide_assignments({"me": b"1", "it": b"2"})
     identity["member_id"] = "me"
     sync = member.request()
-    assert (sync.api.name, sync.timeout, sync.generation) == ("SyncGroup", 30.0, Generation(4, "me", "range"))
+    assert (sync.api.name, sync.timeout, sync.generation) == ("SyncGroup", 10.0, Generation(4, "me", "range"))
     assert sync.body == {
         **identity,
         "generation_id": 4,
@@ -235,16 +249,54 @@ def test_a_session_that_ran_out_is_told_with_its_length_and_the_id_is_kept() -> 
     assert told(member.machine.check_session(member.now)) == []
 
 
-@pytest.mark.parametrize("code", [14, 15, 16])
-def test_while_a_coordinator_is_away_no_session_runs_out(code: int) -> None:
-    member = Classic()
-    member.reach(S.STABLE)
-    member.wait(9.0)
-    member.answer(member.beat(), code)
-    member.wait(9.0)
-    assert told(member.machine.check_session(member.now)) == []
-    member.wait(2.0)
+def _stable(made: type[Classic | Modern]) -> Classic | Modern:
+    """A member with a session of 10 s that begins now."""
+    member = made(session_timeout_ms=10000)
+    if isinstance(member, Classic):
+        member.reach(S.STABLE)
+        member.answer(member.beat())
+    else:
+        member.to_stable([0])
+    return member
+
+
+@pytest.mark.parametrize(("proof", "longer"), PROOFS)
+@pytest.mark.parametrize("made", [Classic, Modern])
+def test_while_a_group_has_no_coordinator_no_session_runs_out(
+    made: type[Classic | Modern], proof: int | BaseException, longer: bool
+) -> None:
+    """From when the heartbeat was sent that found it so. All else may be told after the next one has begun it."""
+    member = _stable(made)
+    sent = member.now
+    member.wait(6.0)
+    found_at, beat = member.now, member.beat()
+    member.wait(1.0)
+    if isinstance(proof, int):
+        member.answer(beat, error_code=proof)
+    else:
+        member.fail(beat, proof)
+    assert member.machine.session_end() == (found_at if longer else sent) + 10.0
+
+
+@pytest.mark.parametrize("made", [Classic, Modern])
+def test_no_heartbeat_revives_a_session_that_is_over(made: type[Classic | Modern]) -> None:
+    """The process stood still between the look at the session and the heartbeat. A loading coordinator answers any."""
+    member = _stable(made)
+    member.wait(10.1)
+    assert member.machine.next_heartbeat(member.now) is None
     assert len(told(member.machine.check_session(member.now))) == 3
+
+
+def test_only_a_heartbeat_finds_that_a_group_has_no_coordinator() -> None:
+    """A sync may have been sent long before; a heartbeat beside it finds the same, and its moment is known."""
+    member = Classic()
+    member.reach(S.COMPLETING_REBALANCE)
+    ends = member.machine.session_end()
+    sync = member.request()
+    member.answer(member.beat())
+    member.wait(5.0)
+    member.fail(sync, REFUSED)
+    assert member.machine.heartbeat.session_deadline() == ends
 
 
 # -- heartbeats -------------------------------------------------------------------------------------------

@@ -401,6 +401,12 @@ def test_a_workers_count_grows_wherever_it_is_in_its_block() -> None:
     assert (seat.count, bench.work.done) == (7, 7)
 
 
+def test_a_worker_that_has_been_given_nothing_has_done_nothing_and_may_begin_nothing() -> None:
+    seat = Seat()
+    assert (list(seat.todo), seat.current, seat.through, seat.hand_in()) == ([], None, [], [])
+    assert (seat.count, seat.era, seat.since, seat.until) == (0, 0, 0.0, 0.0)
+
+
 def test_chance_decides_the_pause_of_what_a_worker_hands_in() -> None:
     bench = Bench(NONE, retry=Retry(first_ms=1000, jitter=0.5))
     bench.offer(1)

@@ -43,6 +43,7 @@ class Brokers:
         self.nodes = list(range(1, nodes + 1))
         self.down: set[int] = set()
         self.coordinator = 1
+        #: How often a broker has loaded the group.
         self.moves = 0
         self.loading_until = 0.0
         self.note: Callable[[str], None] = lambda _text: None
@@ -88,14 +89,18 @@ class Brokers:
             self._fetch(*entry, final=False)
 
     def move_coordinator(self, loading: float) -> None:
-        """Another broker coordinates the group; for ``loading`` seconds it is not ready."""
+        """Another broker coordinates the group; for ``loading`` seconds it is not ready, then all sessions begin."""
         alive = [node for node in self.nodes if node not in self.down and node != self.coordinator]
         if alive:
-            self.coordinator = self.kernel.random.choice(alive)
-            self.moves += 1
-            self.loading_until = self.kernel.now + loading
-            self.note(f"node {self.coordinator} coordinates the group now")
-            self.group.move()
+            self.coordinate(self.kernel.random.choice(alive), loading)
+
+    def coordinate(self, node: int, loading: float = 0.0) -> None:
+        """``node`` loads the group, also if it is the one that had it before; an unfinished round is forgotten."""
+        self.coordinator = node
+        self.moves += 1
+        self.loading_until = self.kernel.now + loading
+        self.note(f"node {self.coordinator} coordinates the group now")
+        self.group.move(loading)
 
     def move_leaders(self) -> None:
         """Other brokers lead the partitions."""
@@ -131,7 +136,9 @@ class Brokers:
             code = codes.INCONSISTENT_GROUP_PROTOCOL if api is schemas.JOIN_GROUP else codes.UNKNOWN_MEMBER_ID
         elif not code and isinstance(group, ClassicGroup) and api is schemas.CONSUMER_GROUP_HEARTBEAT:
             code = codes.GROUP_ID_NOT_FOUND
-        if code:
+        if code == LOADING and api is schemas.HEARTBEAT:
+            reply({"error_code": codes.NONE})  # blindly, as Kafka does: all sessions begin when the group is loaded
+        elif code:
             reply(self.refusal(api, body, code))
         elif api is schemas.CONSUMER_GROUP_HEARTBEAT and isinstance(group, ModernGroup):
             reply(group.heartbeat(body))
@@ -166,6 +173,12 @@ class Brokers:
             return {"error_code": 0, "group_state": "Dead", "members": []}
         members = [{"member_id": m.id, "member_assignment": m.assignment} for m in group.members.values()]
         return {"error_code": 0, "group_state": group.state.value, "members": members}
+
+    def pretended(self, api: schemas.Api, code: int) -> None:
+        """A fault answers ``code``. If it means that the group has no coordinator, sessions begin anew."""
+        unknown = api is schemas.FIND_COORDINATOR and code == codes.COORDINATOR_NOT_AVAILABLE
+        if unknown or (api.key in GROUP_APIS and code == LOADING):
+            self.group.begin_sessions()
 
     def refusal(self, api: schemas.Api, body: Body, code: int) -> dict[str, Any]:
         """The answer of ``api`` that carries ``code`` (0 for a commit that went well)."""

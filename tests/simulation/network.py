@@ -76,6 +76,7 @@ class Network:
         if node in self.brokers.down:
             return
         if fault.kind == "code":
+            self.brokers.pretended(call.api, fault.code)
             self._answer(connection, call, fault, self.brokers.refusal(call.api, call.body, fault.code))
         else:
             self.brokers.handle(node, call.api, call.body, lambda body: self._answer(connection, call, fault, body))
@@ -105,8 +106,7 @@ class Network:
         self.brokers.down.discard(node)
         if self.brokers.group.down:
             self.brokers.group.down = False
-            self.brokers.coordinator = node
-            self.brokers.group.move()
+            self.brokers.coordinate(node)
 
 
 class Call:

@@ -77,3 +77,40 @@ def test_a_coordinator_that_is_silent_for_a_session_costs_the_membership(protoco
     assert trace.ok, str(trace)
     assert [line for line in trace.lines if " lost " in line], str(trace)
     assert trace.zombie_handouts == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "answers"), [("it moves", 1), ("its broker dies", 0), ("it loads, and says so late", 2)]
+)
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_session_does_not_count_from_when_the_member_learnt_of_a_fail_over(
+    protocol: str, how: str, answers: int
+) -> None:
+    """The next coordinator began it before. A member that cannot reach that one must not go on for longer."""
+    world, beats = _world(protocol, "range"), {schemas.HEARTBEAT.key, schemas.CONSUMER_GROUP_HEARTBEAT.key}
+    old, moves_at = world.brokers.coordinator, AWAY_AT + 0.3
+    sent: list[float] = []
+
+    def move() -> None:
+        if how == "its broker dies":
+            world.network.node_down(old)
+        else:
+            world.brokers.move_coordinator(0.5 if "loads" in how else 0.0)
+
+    def choose(process: Process, api: schemas.Api) -> Fault:
+        if not moves_at < world.kernel.now < moves_at + AWAY or not process.name.startswith("p1"):
+            return NO_FAULT
+        if api is schemas.OFFSET_COMMIT:  # it would make the session longer
+            return Fault("lost request")
+        if api.key in beats:
+            sent.append(world.kernel.now)
+            late = Fault("late", seconds=1.0) if "late" in how and len(sent) == answers else NO_FAULT
+            return late if len(sent) <= answers else Fault("lost request")
+        return NO_FAULT
+
+    world.network.choose = choose
+    world.kernel.at(moves_at, move)
+    trace = world.run()
+    assert trace.ok, str(trace)
+    assert moves_at + 0.1 < sent[0] < moves_at + 0.4  # it learns of it late, and while the next one still loads
+    assert [line for line in trace.lines if " lost " in line], str(trace)

@@ -168,18 +168,15 @@ class Watched:
     def session_ended(self) -> bool:
         """True if the coordinator has ended the session of this member, which was silent for too long.
 
-        Three moments are left out. The answer to a classic join: only the coordinator knows when it was sent, so the
-        session begins when it is read, with a heartbeat at once. A join: while it lasts, a member has no session. A
-        fail-over: the member counts from when it learnt of it, a moment after the new coordinator did.
+        Two moments are left out. The answer to a classic join: only the coordinator knows when it was sent, so the
+        session begins when it is read, with a heartbeat at once. A join: while it lasts, a member has no session.
         """
         group, member = self.world.brokers.group, self.member
         if member is None or member.state is MemberState.PREPARING_REBALANCE:
             return False
         member_id = self.generation().member_id
         ended = inf if member_id in group.members else group.ended_sessions.get(member_id, inf)
-        heartbeat = member.machine.heartbeat
-        failed_over = heartbeat.away_at > ended - heartbeat.timeout
-        return bool(heartbeat.last_reset < ended < self.world.kernel.now) and not failed_over
+        return bool(member.machine.heartbeat.last_reset < ended < self.world.kernel.now)
 
     def may_hand_out(self, tp: TopicPartition) -> bool:
         """True if messages of ``tp`` could reach the user now."""

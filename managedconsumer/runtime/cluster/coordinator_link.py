@@ -9,6 +9,7 @@ consumers of one client run, what nobody uses is lent to all of them (``lending`
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Mapping
 
 from managedconsumer import codes
@@ -164,7 +165,8 @@ class CoordinatorLink:
         """
         if self._closed:
             raise self._lost_meanwhile()
-        broker = self._broker or self._find()
+        known = self._broker
+        broker = known or self._find()
         with self._lock:
             if self._interrupts.get(purpose, 0) != interrupts:
                 raise self._interrupted()
@@ -176,7 +178,16 @@ class CoordinatorLink:
         if idle is not None:
             idle.close()
         patience = _BEAT_PATIENCE if purpose == HEARTBEAT else PATIENCE
-        fresh = self._cluster.lend(broker.node_id, connect_ms, heard_since=used_since, patience=patience)
+        lend = partial(self._cluster.lend, timeout_ms=connect_ms, heard_since=used_since, patience=patience)
+        try:
+            fresh = lend(broker.node_id)
+        except err.NoBrokersAvailableError as error:
+            if known is None or not error.refused:
+                raise
+            # Another broker may coordinate the group by now. Only the refusal of one that was just looked up proves
+            # that none does, which makes sessions longer (``Machine._note_fail_over``).
+            self._broker = None
+            fresh = lend(self._find().node_id)
         with self._lock:
             interrupted = self._interrupts.get(purpose, 0) != interrupts
             if not self._closed and era == self.era and not interrupted:

@@ -323,6 +323,11 @@ class ClassicGroup:
             self._drop(member)
             self._rebalance_or_empty(f"session of {member.id} expired")
 
+    def begin_sessions(self, delay: float = 0.0) -> None:
+        """All sessions begin anew, in ``delay`` seconds."""
+        for member in self.members.values():
+            member.deadline = self._now() + delay + member.session
+
     def expel(self, member_id: str | None) -> None:
         """End the session of a member (None: of everybody)."""
         for member in [m for m in self.members.values() if member_id in (None, m.id)]:
@@ -382,8 +387,11 @@ class ClassicGroup:
         members = {member_id: copy(member) for member_id, member in self.members.items()}
         self._saved = (self.generation, self.protocol, self.leader, members)
 
-    def move(self) -> None:
-        """Another broker loads the group: joins and syncs under way are sent away, an unfinished round is forgotten."""
+    def move(self, loading: float = 0.0) -> None:
+        """Another broker loads the group: joins and syncs under way are sent away, an unfinished round is forgotten.
+
+        All sessions begin anew when it has loaded, in ``loading`` seconds (Kafka's ``onLoaded``).
+        """
         for member in list(self.members.values()):
             for waiting in (member.join, member.sync):
                 if waiting is not None:
@@ -399,4 +407,5 @@ class ClassicGroup:
             member.join = member.sync = None
             member.deadline = 0.0
             self._touch(member)
+        self.begin_sessions(loading)
         self._move(_S.STABLE if self.members else _S.EMPTY, "another broker coordinates now")

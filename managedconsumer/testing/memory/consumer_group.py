@@ -300,10 +300,14 @@ class ModernGroup:
         """Note the offsets of a commit that counts."""
         self.committed.update(offsets_in(body))
 
-    def move(self) -> None:
-        """Another broker coordinates: it knows everything, and the sessions start anew."""
+    def move(self, loading: float = 0.0) -> None:
+        """Another broker coordinates: it knows everything when it has loaded it, in ``loading`` seconds."""
+        self.begin_sessions(loading)
+
+    def begin_sessions(self, delay: float = 0.0) -> None:
+        """All sessions begin anew, in ``delay`` seconds."""
         for member in self.members.values():
-            member.deadline = self._now() + self._session
+            member.deadline = self._now() + delay + self._session
 
     def watch_all(self) -> None:
         """The timers are lost: every member's session begins anew, and is watched."""
