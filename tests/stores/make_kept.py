@@ -1,8 +1,8 @@
-"""Writes a place of each kind, as a release leaves it: ``python make_kept.py TARGET.tar.xz``, with that release on the path.
+"""Writes a place of each kind, as a release leaves it: ``python make_kept.py TARGET``, with that release on the path.
 
-The archives in ``kept/`` were made by it: ``0.2.0.tar.xz`` by release 0.2.0, ``two_fences.tar.xz`` by the last commit at which
-stores and Spark's claims had back ends of their own. ``test_kept.py`` reads them. Paths in an Iceberg table are
-relative here, so its reader works in the same directory.
+The archives in ``kept/`` were made by it: ``0.2.0.tar.xz`` by release 0.2.0, ``two_fences.tar.xz`` by the last commit
+at which stores and Spark's claims had back ends of their own. ``test_kept.py`` reads them. Paths in an Iceberg table
+are relative here, so its reader works in the same directory.
 """
 
 from __future__ import annotations
