@@ -20,9 +20,8 @@ ALLOWED = {
     "clock.py": {"time"},  # names the real clock as a default for objects that are made without a handler
     "spark/events.py": {"random"},  # example data from a seed
     # Names and ages of files, as the file system's clock tells them; the same for rows of a database.
-    "spark/claims/objects.py": {"time", "uuid"},
+    "stores/objects.py": {"time", "uuid"},
     "spark/claims/sql.py": {"time"},
-    "spark/claims/tables.py": {"time"},
     "spark/pageviews.py": {"time", "uuid"},
     # Pauses between attempts and the deadline of each, in a Spark task.
     "spark/decoding/registry.py": {"time"},

@@ -13,11 +13,11 @@ from typing import Callable, Collection, Mapping
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.claims.group import Commit, Commits, GroupClaims
 from managedconsumer.spark.claims.log import ClaimLog
-from managedconsumer.spark.claims.objects import objects_at
 from managedconsumer.spark.claims.places import log_at
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.ranges import StreamOffset
 from managedconsumer.spark.topics import Offsets, TopicView
+from managedconsumer.stores.objects import objects_at
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger(__name__)

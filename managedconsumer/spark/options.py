@@ -200,8 +200,8 @@ class SourceOptions:
         place = self.claims or self.store
         if place is None:
             return
-        from managedconsumer.spark.claims.objects import objects_at
         from managedconsumer.spark.claims.places import log_at
+        from managedconsumer.stores.objects import objects_at
 
         try:
             # Opens nothing, but knows what it needs.

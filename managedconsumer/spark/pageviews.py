@@ -28,7 +28,7 @@ from managedconsumer.spark.claiming import group_claims
 from managedconsumer.spark.claims.chains import ObjectClaims
 from managedconsumer.spark.claims.group import GroupClaims
 from managedconsumer.spark.claims.log import claimed
-from managedconsumer.spark.claims.objects import LocalObjects, local_path
+from managedconsumer.stores.objects import LocalObjects, local_path
 from managedconsumer.structs import TopicPartition
 
 _DATA = "data"

@@ -10,18 +10,15 @@ named by the range's first offset is created, which fails if it is there already
 from __future__ import annotations
 
 import os
-from typing import Iterator
 
-from managedconsumer.spark.claims.chains import Claim as Claim
-from managedconsumer.spark.claims.chains import ObjectClaims
+from managedconsumer.spark.claims.chains import Chains, ObjectClaims
 from managedconsumer.spark.claims.log import claimed
-from managedconsumer.spark.claims.objects import LocalObjects
-from managedconsumer.spark.claims.objects import local_path as local_path
 from managedconsumer.spark.ranges import OffsetRange
+from managedconsumer.stores.objects import LocalObjects
 from managedconsumer.structs import TopicPartition
 
 
-class ClaimStore:
+class ClaimStore(Chains):
     """A directory of claims. Any number of processes may use it at once, each by one thread at a time.
 
     The directory must be on a file system with hard links and a common view of it for all drivers: a local disk, NFS.
@@ -29,6 +26,7 @@ class ClaimStore:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         objects = LocalObjects(path)
+        super().__init__(objects)
         self.path = objects.path
         #: The same claims, as a claim log.
         self.log = ObjectClaims(objects)
@@ -43,27 +41,7 @@ class ClaimStore:
         Claiming again what this very ``data`` has claimed is True: a batch may be run again after its claims.
         Raises ConfigurationError for a topic name that Kafka does not allow, OSError when the file cannot be written.
         """
-        return bool(self.log.claim({tp: entry}, data))
-
-    def chain(self, tp: TopicPartition) -> Iterator[Claim]:
-        """The claims that count, in order."""
-        return self.log.chain(tp)
-
-    def root(self, tp: TopicPartition) -> int | None:
-        """Where the partition's chain begins; None before its first claim."""
-        return self.log.root(tp)
-
-    def end(self, tp: TopicPartition) -> int | None:
-        """The first offset that nobody has claimed; None before the first claim. Cheap when asked again."""
-        return self.log.end(tp)
-
-    def partitions(self) -> list[TopicPartition]:
-        """Every partition of which something was claimed."""
-        return self.log.partitions()
-
-    def ends(self) -> dict[TopicPartition, int]:
-        """The end of every chain."""
-        return self.log.ends()
+        return self._claim(tp, entry, data)
 
     def winners(self) -> dict[str, set[TopicPartition]]:
         """Which data counts, and for which partitions: ``{data: partitions}``."""
@@ -72,7 +50,3 @@ class ClaimStore:
     def claimed(self) -> dict[TopicPartition, int]:
         """How many offsets of each partition are claimed."""
         return claimed(self.log)
-
-    def vacuum(self, older_than: float) -> int:
-        """Put claims into segments, and delete what the segments repeat, if it is older than so many seconds."""
-        return self.log.vacuum(older_than)

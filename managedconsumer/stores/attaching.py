@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any, Callable, Collection, Iterable, Mapping, Protocol, Sequence
+from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.logs import LogFields
 from managedconsumer.stores.errors import FencedStoreError, StoreWentBackError, TopicGoneError
+from managedconsumer.stores.fence import Fence
 from managedconsumer.stores.rows import NO_GROUP, Row, spans_of, topic_text
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import PartitionNotAssignedError
@@ -23,37 +24,7 @@ class UnconfirmedError(FencedStoreError):
     """Kafka does not confirm that we are a member of the generation in which the partitions came to us."""
 
 
-class ClaimingStore(Protocol):
-    """The interface of a store that this module needs."""
-
-    def claim(
-        self,
-        group: str,
-        tps: Iterable[TopicPartition],
-        generation: int,
-        member: str,
-        *,
-        proof: Callable[[Mapping[TopicPartition, Row]], None] | None = None,
-    ) -> None:
-        """See :meth:`managedconsumer.stores.Store.claim`."""
-
-    def tell_topics(self, group: str, topic_ids: Mapping[TopicPartition, bytes | None]) -> None:
-        """See :meth:`managedconsumer.stores.Store.tell_topics`."""
-
-    def made_anew(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """See :meth:`managedconsumer.stores.Store.made_anew`."""
-
-    def give_up(self, group: str, tps: Iterable[TopicPartition]) -> None:
-        """See :meth:`managedconsumer.stores.Store.give_up`."""
-
-    def claimed(self, group: str) -> dict[TopicPartition, int | None]:
-        """See :meth:`managedconsumer.stores.Store.claimed`."""
-
-    def begins(self, group: str) -> dict[TopicPartition, int]:
-        """See :meth:`managedconsumer.stores.Store.begins`."""
-
-
-def attach(store: ClaimingStore, consumer: Any, group: str | None, lonely: str) -> Taking:
+def attach(store: Fence, consumer: Any, group: str | None, lonely: str) -> Taking:
     """See :meth:`managedconsumer.stores.Store.attach`. ``lonely``: the member id of a consumer without a group."""
     own = consumer.group
     name = own if group is None else group
@@ -98,7 +69,7 @@ def partitions_of(consumer: Any) -> list[TopicPartition]:
 class Taking:
     """Claims partitions for a consumer, in the generation that it is in, and moves its positions."""
 
-    def __init__(self, store: ClaimingStore, consumer: Any, group: str, lonely: str, *, confirmed: bool) -> None:
+    def __init__(self, store: Fence, consumer: Any, group: str, lonely: str, *, confirmed: bool) -> None:
         """``confirmed``: Kafka can be asked whether the consumer may commit for its group."""
         self.store = store
         self.group = group

@@ -8,7 +8,7 @@ from typing import Iterable, Iterator, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.stores.errors import AlreadyStoredError, FencedStoreError, StoreWentBackError, TopicGoneError
-from managedconsumer.stores.rows import NO_GROUP, Move, Row, Span, with_topic
+from managedconsumer.stores.rows import NO_GROUP, Move, Row, Span, shown_of, with_topic
 from managedconsumer.structs import TopicPartition
 
 _Key = tuple[str, TopicPartition]
@@ -355,7 +355,7 @@ def _has(offset: int | None) -> str:
 def _not_ours(
     group: str, tps: tuple[TopicPartition, ...], found: Mapping[TopicPartition, Row] | None = None
 ) -> FencedStoreError:
-    names = ", ".join(f"{topic}-{number}" for topic, number in tps)
+    names = shown_of(tps)
     row = None if found is None else found.get(tps[0])
     if row is None:
         return FencedStoreError(f"group {group}: {names} are not claimed by this store object, or not any more", tps)

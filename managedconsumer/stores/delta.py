@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import struct
 from typing import Any, Iterable, Mapping
 
-from managedconsumer.errors import ConfigurationError, IllegalStateError, MissingPackageError
-from managedconsumer.stores import delta_commits
+from managedconsumer.errors import ConfigurationError, IllegalStateError
 from managedconsumer.stores.rows import Row, topic_bytes, topic_text, with_topic
-from managedconsumer.stores.versioned import Rows, Tables, VersionedStore
+from managedconsumer.stores.versioned import Rows, Tables, VersionedStore, need
 from managedconsumer.structs import TopicPartition
+
+log = logging.getLogger(__name__)
 
 # A next offset cannot be taken away: this stands for none, where rows were taken back to before the first one.
 _NOTHING = -1
@@ -19,6 +21,8 @@ _PARTS = ("next", "claim", "generation", "member")
 # The id of the topic of the next offset, as two numbers, and the claim under which it was written: version 0.2.0 claims
 # without it, and what it stores then is not known to be of this topic.
 _TOPIC_PARTS = ("topic claim", "topic id, first half", "topic id, second half")
+# At most so many commits are looked at when a table is opened.
+_MOST = 1000
 
 
 class DeltaStore(VersionedStore):
@@ -44,28 +48,34 @@ class DeltaStore(VersionedStore):
         ``storage_options`` go to deltalake. Raises ConfigurationError where there is no table and no ``schema``,
         MissingPackageError without deltalake or pyarrow, and what deltalake raises.
         """
-        try:
-            import deltalake
-            import pyarrow as pa  # noqa: F401
-        except ImportError as error:
-            raise MissingPackageError(
-                "DeltaStore needs the packages deltalake and pyarrow: pip install 'managedconsumer[delta]'"
-            ) from error
+        need("DeltaStore", "deltalake", "delta")
+        from deltalake import DeltaTable
+
         super().__init__(patience_ms=patience_ms, use_greenlets=use_greenlets)
         self._path = os.fspath(path)
         self._options = dict(storage_options or {})
         # Up to which version it is known what RESTORE has done, and that.
         self._restores: tuple[int, list[tuple[int, int | str]]] = (-1, [])
         # Never later: a table that was there once and cannot be found is away, and must not be made anew.
-        if schema is not None:
-            delta_commits.make_table(self._path, schema, self._options)
-        elif not deltalake.DeltaTable.is_deltatable(self._path, self._options):
+        if not DeltaTable.is_deltatable(self._path, self._options):
+            self._make(schema)
+        self.look()
+
+    def _make(self, schema: Any) -> None:
+        """Of several that make the table at the same moment all find it afterwards."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import CommitFailedError
+
+        if schema is None:
             raise ConfigurationError(
                 f"{self._path!r}: there is no Delta table. If it is to be made, say which columns it has: "
                 "DeltaStore(path, schema=pyarrow.schema([(name, type), ...])); otherwise look at the path, and whether "
                 "it is mounted"
             )
-        self.look()
+        try:
+            DeltaTable.create(self._path, schema, mode="ignore", storage_options=self._options)
+        except CommitFailedError:
+            log.debug("%s: somebody else has made the table at the same moment", self._path)
 
     def __repr__(self) -> str:
         return f"DeltaStore({self._path!r})"
@@ -83,7 +93,7 @@ class DeltaStore(VersionedStore):
         if newest < looked:  # an older copy of the table
             looked, restores = -1, []
         if newest > looked:
-            restores = delta_commits.restores(version, looked) + restores
+            restores = _restores(version, looked) + restores
             self._restores = newest, restores
         return self._read(version, group, tps, restores)
 
@@ -130,7 +140,7 @@ class DeltaStore(VersionedStore):
                 marks[claimed] = _NOTHING
             if row.next is not None or version.transaction_version(names[0]) is not None:
                 marks[names[0]] = _NOTHING if row.next is None else row.next
-        return delta_commits.append(version, marks, None if output is None else output.table())
+        return commit(version, marks, None if output is None else output.table())
 
     def output(self) -> Tables:
         """See :meth:`VersionedStore.output`."""
@@ -159,3 +169,44 @@ def _rows(version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[Topic
 
 def _names(group: str, tp: TopicPartition, parts: tuple[str, ...] = _PARTS) -> list[str]:
     return [f"managedconsumer/{group}/{tp.topic}/{tp.partition}/{part}" for part in parts]
+
+
+def commit(version: Any, marks: Mapping[str, int], rows: Any) -> bool:
+    """Make ``rows`` (a ``pyarrow.Table``; None: none) and ``marks`` the version after ``version``.
+
+    ``marks`` are application transactions of the Delta protocol (``txn``), by name. False if there is a version after
+    ``version`` already; then nothing has changed. Raises what deltalake raises, its CommitFailedError too where there
+    is no newer version: as for a table with features that deltalake cannot write.
+    """
+    from deltalake import CommitProperties, Transaction, write_deltalake
+    from deltalake.exceptions import CommitFailedError
+
+    # Otherwise deltalake tries again by itself behind a concurrent append, and a claim may have come before.
+    marked = [Transaction(name, number) for name, number in marks.items()]
+    properties = CommitProperties(app_transactions=marked, max_commit_retries=0)
+    try:
+        if rows is None:
+            version.create_write_transaction([], "append", version.schema(), commit_properties=properties)
+        else:
+            write_deltalake(version, rows, mode="append", commit_properties=properties)
+    except CommitFailedError:
+        number = version.version()
+        version.update_incremental()
+        if version.version() == number:
+            raise
+        return False
+    return True
+
+
+def _restores(version: Any, since: int) -> list[tuple[int, int | str]]:
+    """Which versions after ``since`` a RESTORE has made, the newest first, and what it has restored: a version, a time.
+
+    As far as the table's log says, and of the last thousand commits.
+    """
+    found: list[tuple[int, int | str]] = []
+    for commit in version.history(min(_MOST, version.version() - since)):
+        if commit.get("operation") == "RESTORE":
+            told = commit.get("operationParameters", {})
+            number = str(told.get("version") or "")
+            found.append((commit["version"], int(number) if number.isdecimal() else str(told.get("timestamp"))))
+    return found

@@ -44,9 +44,11 @@ class Dialect:
     #: True if a transaction keeps all others from writing from its beginning on.
     alone = True
 
-    def __init__(self, table: str, idle_ms: int) -> None:
+    def __init__(self, table: str, idle_ms: int = 0, tables: Mapping[str, str] | None = None) -> None:
+        """``tables``: those that :meth:`create` makes, with their columns; None: ``table``, of offsets."""
         self.table = table
         self.idle_ms = idle_ms
+        self._tables = {table: _COLUMNS} if tables is None else tables
 
     def cursor(self, connection: Any) -> Any:
         """One that gives tuples, whatever rows the user's connection gives."""
@@ -59,6 +61,13 @@ class Dialect:
         cursor = self.cursor(connection)
         cursor.execute(statement if self.mark == "?" else statement.replace("?", self.mark), values)
         return cursor
+
+    def fetch(self, connection: Any, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """All rows that the statement gives."""
+        cursor = self.run(connection, statement, values)
+        found: list[tuple[Any, ...]] = cursor.fetchall()
+        cursor.close()
+        return found
 
     def changed(self, connection: Any, statement: str, values: Sequence[object]) -> int:
         """How many rows the statement has changed."""
@@ -76,8 +85,13 @@ class Dialect:
         connection.isolation_level = None
 
     def create(self, connection: Any) -> None:
-        """Make the table unless it is there."""
-        self.run(connection, f"create table if not exists {self.table} ({_COLUMNS}){self.layout}")
+        """Make the tables that are not there."""
+        for name, columns in self._tables.items():
+            self.make(connection, name, columns)
+
+    def make(self, connection: Any, name: str, columns: str) -> None:
+        """Make a table unless it is there."""
+        self.run(connection, f"create table if not exists {name} ({columns}){self.layout}")
 
     def begin(self, connection: Any) -> None:
         """Take the lock at once: a transaction that reads first and writes then can be refused half-way otherwise."""
@@ -115,15 +129,12 @@ class Dialect:
     def select(self, connection: Any, group: str, tps: Sequence[TopicPartition]) -> list[tuple[Any, ...]]:
         """(topic, partition, next, claim, generation, member) of those that have a row."""
         some = " or ".join(["(topic = ? and kafka_partition = ?)"] * len(tps))
-        cursor = self.run(
+        return self.fetch(
             connection,
             "select topic, kafka_partition, next_offset, claim_number, generation, member "  # noqa: S608 - a checked name
             f"from {self.table} where consumer_group = ? and ({some})",
             [group, *(part for tp in tps for part in tp)],
         )
-        found: list[tuple[Any, ...]] = cursor.fetchall()
-        cursor.close()
-        return found
 
     def insert(self, connection: Any, place: _Place, owner: tuple[int, int, str]) -> int:
         """A first claim; 0 if there is a row already."""
@@ -197,12 +208,12 @@ class PostgreSQL(Dialect):
         if self.idle_ms:
             self.run(connection, "select set_config(?, ?, false)", (_IDLE, str(self.idle_ms))).close()
 
-    def create(self, connection: Any) -> None:
-        there = self.run(connection, "select to_regclass(?) is not null", [self.table]).fetchone()[0]
+    def make(self, connection: Any, name: str, columns: str) -> None:
+        ((there,),) = self.fetch(connection, "select to_regclass(?) is not null", [name])
         if there:
             return  # the right to make tables is not needed then
         try:
-            super().create(connection)
+            super().make(connection, name, columns)
         except Exception as error:
             # Two processes that make it at the same moment: "if not exists" does not keep them apart.
             if getattr(error, "sqlstate", None) not in _MADE_MEANWHILE:
@@ -273,13 +284,8 @@ class DuckDB(Dialect):
     def run(self, connection: Any, statement: str, values: Sequence[object] = ()) -> Any:
         return connection.execute(statement, values)
 
-    def select(self, connection: Any, group: str, tps: Sequence[TopicPartition]) -> list[tuple[Any, ...]]:
-        some = " or ".join(["(topic = ? and kafka_partition = ?)"] * len(tps))
-        found: list[tuple[Any, ...]] = connection.execute(
-            "select topic, kafka_partition, next_offset, claim_number, generation, member "  # noqa: S608 - a checked name
-            f"from {self.table} where consumer_group = ? and ({some})",
-            [group, *(part for tp in tps for part in tp)],
-        ).fetchall()
+    def fetch(self, connection: Any, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = connection.execute(statement, values).fetchall()
         return found
 
     def begin(self, connection: Any) -> None:

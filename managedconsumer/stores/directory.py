@@ -13,10 +13,12 @@ import shutil
 from pathlib import Path
 from typing import Iterable
 
+from managedconsumer.stores.objects import LocalObjects, sync
 from managedconsumer.stores.rows import Row
 from managedconsumer.stores.versioned import Rows, VersionedStore
 from managedconsumer.structs import TopicPartition
 
+_LOG = "_log"
 _WHOLE = 50
 _Key = tuple[str, str, int]
 
@@ -41,7 +43,8 @@ class DirectoryStore(VersionedStore):
         """``path`` is made now if it is missing, and never later: what was there is away then. Raises OSError."""
         super().__init__(patience_ms=patience_ms, use_greenlets=use_greenlets)
         self.path = Path(path).expanduser().absolute()
-        self._log = self.path / "_log"
+        self._objects = LocalObjects(self.path, makes=False)
+        self._log = self.path / _LOG
         self._seen = _Version(0, {})
         made = [directory for directory in (self.path, *self.path.parents) if not directory.exists()]
         if not self._log.exists():
@@ -57,8 +60,8 @@ class DirectoryStore(VersionedStore):
     def data(self) -> list[Path]:
         """The directories of all transactions that were committed, in their order."""
         self._look_whether_it_is_there()
-        names = (json.loads(file.read_text(encoding="utf-8"))["data"] for file in sorted(self._log.glob("*.json")))
-        return [self.path / name for name in names if name]
+        texts = ((self.path / _name(number)).read_text(encoding="utf-8") for number in self._numbers())
+        return [self.path / name for text in texts if (name := json.loads(text)["data"])]
 
     # -- versions ---------------------------------------------------------------------------------------
 
@@ -68,7 +71,7 @@ class DirectoryStore(VersionedStore):
         if seen.number and self._read(seen.number) != seen.text:
             seen = _Version(0, {})  # an older copy of the directory, perhaps with other changes after it
         if not seen.number:
-            last = max((int(file.stem) for file in self._log.glob("*.json")), default=0)
+            last = max(self._numbers(), default=0)
             seen = _Version(max(0, last - last % _WHOLE - 1), {})
         rows, number, text = dict(seen.rows), seen.number, seen.text
         while (found := self._read(number + 1)) is not None:
@@ -89,8 +92,8 @@ class DirectoryStore(VersionedStore):
         """See :meth:`VersionedStore.append`."""
         name = None
         if output is not None and any(output.iterdir()):
-            _sync_tree(output, self.path)
             name = str(output.relative_to(self.path))
+            self._objects.settle(name)
         number = version.number + 1
         new: dict[_Key, Row] = {(group, *tp): row for tp, row in rows.items()}
         whole = number % _WHOLE == 0
@@ -100,7 +103,9 @@ class DirectoryStore(VersionedStore):
             "data": name,
             "id": self._handler.new_id(),  # no other change, before a loss or after it, has the same text
         }
-        if not self._create(number, json.dumps(change)):
+        text = json.dumps(change)
+        # NFS repeats a call whose answer was lost, and finds the link that the first one has made.
+        if not self._objects.create(_name(number), text.encode()) and self._read(number) != text:
             return False
         if output is not None and name is None:
             self.discard(output)
@@ -122,48 +127,13 @@ class DirectoryStore(VersionedStore):
         """A directory that is away looks like an empty one. Raises OSError."""
         self._log.stat()
 
-    def _file(self, number: int) -> Path:
-        return self._log / f"{number:020d}.json"
+    def _numbers(self) -> list[int]:
+        return [int(name.removesuffix(".json")) for name in self._objects.names(_LOG) if name.endswith(".json")]
 
     def _read(self, number: int) -> str | None:
-        try:
-            return self._file(number).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-
-    def _create(self, number: int, text: str) -> bool:
-        """The whole file at once, unless it is there. Its text is on the disk before its name, and both on return."""
-        draft = self._log / f".{self._handler.new_id()}"
-        try:
-            with draft.open("w", encoding="utf-8") as out:
-                out.write(text)
-                out.flush()
-                os.fsync(out.fileno())
-            os.link(draft, self._file(number))
-        except FileExistsError:
-            # NFS repeats a call whose answer was lost, and finds the link that the first one has made.
-            if self._read(number) != text:
-                return False
-        finally:
-            draft.unlink(missing_ok=True)
-        sync(self._log)
-        return True
+        found = self._objects.read(_name(number))
+        return None if found is None else found.decode()
 
 
-def _sync_tree(output: Path, root: Path) -> None:
-    """Write the files through to the disk, and the names by which they are found: a power cut loses none of them."""
-    for directory, _, names in os.walk(output, topdown=False):
-        for name in names:
-            sync(Path(directory) / name)
-        sync(Path(directory))
-    sync(output.parent)
-    sync(root)
-
-
-def sync(path: Path) -> None:
-    """Write a file, or the names in a directory, through to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _name(number: int) -> str:
+    return f"{_LOG}/{number:020d}.json"

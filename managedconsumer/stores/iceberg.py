@@ -6,10 +6,9 @@ import json
 from typing import Any, Iterable, Mapping
 
 from managedconsumer.compat.naming import is_legal
-from managedconsumer.errors import ConfigurationError, MissingPackageError
-from managedconsumer.stores import iceberg_commits
+from managedconsumer.errors import ConfigurationError
 from managedconsumer.stores.rows import Row
-from managedconsumer.stores.versioned import Rows, Tables, VersionedStore
+from managedconsumer.stores.versioned import Rows, Tables, VersionedStore, need
 from managedconsumer.structs import TopicPartition
 
 # SQLAlchemy's for a catalog in a database, and pyiceberg's for one behind HTTP.
@@ -33,13 +32,7 @@ class IcebergStore(VersionedStore):
 
     def __init__(self, table: Any, *, patience_ms: int = 60_000, use_greenlets: bool = False) -> None:
         """``table``: a ``pyiceberg.table.Table``. Raises MissingPackageError without pyiceberg or pyarrow."""
-        try:
-            import pyarrow as pa  # noqa: F401
-            import pyiceberg.table  # noqa: F401
-        except ImportError as error:
-            raise MissingPackageError(
-                "IcebergStore needs the packages pyiceberg and pyarrow: pip install 'managedconsumer[iceberg]'"
-            ) from error
+        need("IcebergStore", "pyiceberg", "iceberg")
         super().__init__(patience_ms=patience_ms, use_greenlets=use_greenlets)
         self._table = table
 
@@ -47,8 +40,12 @@ class IcebergStore(VersionedStore):
         return f"<IcebergStore {'.'.join(self._table.name())}>"
 
     def look(self) -> Any:
-        """See :meth:`VersionedStore.look`."""
-        return iceberg_commits.once(self._table.catalog.load_table(self._table.name()))
+        """See :meth:`VersionedStore.look`. Its commits are tried once: pyiceberg would append again behind a claim."""
+        table = self._table.catalog.load_table(self._table.name())
+        # This copy of the metadata only tells pyiceberg how often; it is not written.
+        properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": properties})
+        return table
 
     def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
         """See :meth:`VersionedStore.read`."""
@@ -65,7 +62,7 @@ class IcebergStore(VersionedStore):
         new = {_name(group, tp): json.dumps(row) for tp, row in rows.items()}
         transaction.set_properties(new)
         transaction.append(table, snapshot_properties=new)
-        return iceberg_commits.commit(version, transaction)
+        return commit(version, transaction)
 
     def output(self) -> Tables:
         """See :meth:`VersionedStore.output`."""
@@ -124,3 +121,20 @@ def _valid(metadata: Any, name: str, text: str) -> Row:
         return row
     past = next((each for each in line if each is not None), None)
     return row.back_at(None if past is None else Row(*json.loads(past)))
+
+
+def commit(version: Any, transaction: Any) -> bool:
+    """Commit a transaction of ``version``. False if another commit came first.
+
+    Raises what pyiceberg raises, its CommitFailedException too where no other commit came.
+    """
+    before = version.metadata_location
+    from pyiceberg.exceptions import CommitFailedException
+
+    try:
+        transaction.commit_transaction()
+    except CommitFailedException:
+        if version.catalog.load_table(version.name()).metadata_location == before:
+            raise
+        return False
+    return True

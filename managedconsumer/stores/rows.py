@@ -116,6 +116,11 @@ def with_topic(owner: str, topic: str) -> str:
     return text if topic and len(text) <= _LONGEST else owner
 
 
+def shown_of(tps: Iterable[TopicPartition]) -> str:
+    """``orders-0, orders-1``."""
+    return ", ".join(f"{topic}-{number}" for topic, number in tps)
+
+
 def topic_text(topic_id: bytes | None) -> str:
     """A topic's id as Kafka's tools show it; empty where it is not known."""
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=") if topic_id else ""

@@ -15,8 +15,7 @@ from managedconsumer.clock import Deadline
 from managedconsumer.logs import LogFields
 from managedconsumer.results import check_result
 from managedconsumer.stores import attaching
-from managedconsumer.stores.adapter import FIRST_PAUSE, LONGEST_PAUSE, Adapter
-from managedconsumer.stores.claims import Claims, Held, outranked_by
+from managedconsumer.stores.claims import Held
 from managedconsumer.stores.errors import (
     AlreadyStoredError,
     ConflictError,
@@ -24,27 +23,25 @@ from managedconsumer.stores.errors import (
     StoreWentBackError,
     TopicGoneError,
 )
+from managedconsumer.stores.fence import FIRST_PAUSE, LONGEST_PAUSE, Fence
 from managedconsumer.stores.micro_batches import check_size, micro_batch
 from managedconsumer.stores.rows import (
     NO_GROUP,
     Move,
-    Row,
     Span,
     below,
     first_of,
-    outranks,
+    shown_of,
     spans_of,
-    topic_text,
     topics_of,
     unstored,
-    with_topic,
 )
 from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
 
-class Store(Adapter):
+class Store(Fence):
     """Next offsets beside results. Thread-safe: one transaction of a partition at a time, any number side by side.
 
     One object is one owner: what it has claimed is known to it alone. Make one in each process.
@@ -56,102 +53,7 @@ class Store(Adapter):
         ``use_greenlets``: the store is used by greenlets; then waiting lets the others run.
         """
         super().__init__(patience_ms, use_greenlets)
-        self._claims = Claims()
         self._attached: WeakSet[attaching.Taking] = WeakSet()
-
-    # -- offsets and claims -----------------------------------------------------------------------------
-
-    def load(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The next offset of each partition of which something was stored. Anybody may ask; nothing changes by it."""
-        wanted = _partitions(tps)
-        found = self.patiently(lambda: self.rows(group, wanted))
-        return {tp: row.next for tp, row in found.items() if row.next is not None}
-
-    def claim(
-        self,
-        group: str,
-        tps: Iterable[TopicPartition],
-        generation: int,
-        member: str,
-        *,
-        proof: Callable[[Mapping[TopicPartition, Row]], None] | None = None,
-    ) -> None:
-        """Make this object the only one whose transactions of ``tps`` succeed; their next offsets stay as they are.
-
-        ``generation`` and ``member``: those that the group has given us (-1 and any unique text without a group).
-        Raises FencedStoreError when a partition was claimed in a later generation, or by another member in this
-        one; then nothing has changed. ``proof`` is asked then, with the rows as they are: it returns if Kafka itself
-        says that the member is one now, and raises otherwise. If the rows are still the same after that, the claim
-        counts: this is how a group that begins again at generation 1, and a static member that came back, get their
-        rows.
-        """
-        wanted = _partitions(tps)
-        if not isinstance(generation, int) or not isinstance(member, str) or not member:
-            raise err.ConfigurationError(f"claim: generation {generation!r} must be an int, member {member!r} a text")
-        if not wanted:
-            return
-        member = self.member_name(member)
-        mine: dict[TopicPartition, Row] = {}
-        before: dict[TopicPartition, Row] | None = None
-        for _ in self.tries():
-            old = self.patiently(lambda: self.rows(group, wanted))
-            if old == before:
-                raise err.IllegalStateError(
-                    f"group {group}: the store refuses a claim of {_shown(wanted)}, though nobody else has changed the "
-                    "rows: does a trigger, a rule or a policy of the database forbid it?"
-                )
-            before = old
-            refused = {tp: row for tp, row in old.items() if outranks(row, generation, member)}
-            if refused and proof is None:
-                raise outranked_by(group, refused, generation, member)
-            if refused and proof is not None:
-                proof(old)
-            mine = {tp: _claim(old.get(tp), generation, member) for tp in wanted}
-            changes = {tp: (old.get(tp), row) for tp, row in mine.items()}
-            if self.patiently(lambda changes=changes: self.swap(group, changes)):  # type: ignore[misc]
-                break
-        else:
-            raise FencedStoreError(
-                f"group {group}: {_shown(wanted)} could not be claimed within {self._patience:.0f} s: somebody else "
-                "claims them again and again",
-                tuple(wanted),
-            )
-        # Read again: until the claim counted, the owner before us could still move the offsets.
-        found = self.patiently(lambda: self.rows(group, wanted))
-        lost = tuple(tp for tp in wanted if not mine[tp].same_owner(found.get(tp)))
-        if lost:
-            raise FencedStoreError(f"group {group}: {_shown(lost)} were claimed by another member just now", lost)
-        self._claims.take(group, found)
-        told = (group, _shown(wanted), generation, member)
-        log.info("group %s: claimed %s in generation %d as %s", *told, extra=LogFields(group)())
-
-    def tell_topics(self, group: str, topic_ids: Mapping[TopicPartition, bytes | None]) -> None:
-        """Which ids the topics have that are read (16 bytes; None: not known): for the next claim of each partition.
-
-        Where the store has offsets of a topic with another id, they do not count after that claim; see
-        :meth:`made_anew`. An attached consumer does this.
-        """
-        if self.keeps_topic_ids:
-            self._claims.tell_topics(group, {tp: topic_text(each) for tp, each in topic_ids.items()})
-
-    def made_anew(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """Of which claimed partitions the store has offsets of a topic that was deleted, with a text that says so."""
-        return self._claims.made_anew(group, tps)
-
-    def give_up(self, group: str, tps: Iterable[TopicPartition]) -> None:
-        """Forget the claims of ``tps``: transactions of this object are refused from here on. Never raises."""
-        self._claims.drop(group, _partitions(tps))
-
-    def claimed(self, group: str) -> dict[TopicPartition, int | None]:
-        """Return this object's claims that still hold, with the next offsets (None: nothing stored yet)."""
-        return self._claims.offsets(group)
-
-    def begins(self, group: str) -> dict[TopicPartition, int]:
-        """From where each claimed partition has to be read, as far as that is known.
-
-        That is the next offset, or the first one of a transaction that was undone.
-        """
-        return self._claims.begins(group)
 
     # -- transactions -----------------------------------------------------------------------------------
 
@@ -373,25 +275,11 @@ class Store(Adapter):
         stored = {tp: end for tp in moved if (end := found[tp].next_in(held[tp].topic)) is not None}
         if stored:
             raise AlreadyStoredError(
-                f"group {group}: messages of {_shown(stored)} are stored already: {stored}", stored
+                f"group {group}: messages of {shown_of(stored)} are stored already: {stored}", stored
             ) from error
         if isinstance(error, ConflictError):
             raise err.IllegalStateError(
-                f"group {group}: the store does not move the offsets of {_shown(moves)}, though nobody else has "
+                f"group {group}: the store does not move the offsets of {shown_of(moves)}, though nobody else has "
                 "changed them: does a trigger, a rule or a policy of the database forbid it?"
             ) from error
         raise error
-
-
-def _claim(old: Row | None, generation: int, member: str) -> Row:
-    """The row of a claim. The next offset stays, and so does what is known of its topic."""
-    number, topic = (0, "") if old is None else (old.claim, old.topic)
-    return Row(None, number + 1, generation, with_topic(member, topic))
-
-
-def _partitions(tps: Iterable[TopicPartition]) -> list[TopicPartition]:
-    return sorted({TopicPartition(*tp) for tp in tps})
-
-
-def _shown(tps: Iterable[TopicPartition]) -> str:
-    return ", ".join(f"{topic}-{number}" for topic, number in tps)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import contextmanager
-from typing import Any, Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any, Callable, Collection, Iterable, Iterator, Mapping
 
+from managedconsumer.errors import MissingPackageError
 from managedconsumer.stores.errors import ConflictError
 from managedconsumer.stores.rows import Move, Row
 from managedconsumer.stores.store import Store
@@ -54,7 +56,7 @@ class VersionedStore(Store):
     def swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
         """See :meth:`Store.swap`."""
 
-        def change(found: Rows) -> dict[TopicPartition, Row]:
+        def decide(found: Rows) -> tuple[Rows, None]:
             new = {}
             for tp, (old, row) in changes.items():
                 now = found.get(tp)
@@ -62,10 +64,10 @@ class VersionedStore(Store):
                 if _claim_of(now) != _claim_of(old):
                     raise ConflictError("a row has changed")
                 new[tp] = row._replace(next=None if now is None else now.next)
-            return new
+            return new, None
 
         try:
-            self._change(group, list(changes), change, None)
+            self.change(group, list(changes), decide)
         except ConflictError:
             return False
         return True
@@ -74,12 +76,12 @@ class VersionedStore(Store):
     def writing(self, group: str, moves: Mapping[TopicPartition, Move]) -> Iterator[Any]:
         """See :meth:`Store.writing`."""
 
-        def change(found: Rows) -> dict[TopicPartition, Row]:
+        def decide(found: Rows) -> tuple[Rows, Any]:
             for tp, move in moves.items():
                 now = found.get(tp)
                 if now is None or not now.same_owner(move.row) or now.next != move.row.next:
                     raise ConflictError("the offsets were moved, or claimed by another member")
-            return {tp: found[tp]._replace(next=move.next, member=move.member) for tp, move in moves.items()}
+            return {tp: found[tp]._replace(next=move.next, member=move.member) for tp, move in moves.items()}, output
 
         output = self.patiently(self.output)
         try:
@@ -88,28 +90,39 @@ class VersionedStore(Store):
             self.discard(output)
             raise
         try:
-            self._change(group, list(moves), change, output)
+            self.change(group, list(moves), decide)
         except ConflictError:
             self.discard(output)
             raise
 
-    def _change(
-        self,
-        group: str,
-        tps: list[TopicPartition],
-        change: Callable[[Rows], dict[TopicPartition, Row]],
-        output: Any,
-    ) -> None:
-        """One change, on the newest version that there is."""
-        for _ in self.tries():
-            version = self.look()
-            if self.append(version, group, change(self.read(version, group, tps)), output):
+    def change(self, group: str, tps: Collection[TopicPartition], decide: Callable[[Rows], tuple[Rows, Any]]) -> None:
+        """Make the next version of what ``decide`` says to the newest rows: new rows, and an output to count with them.
+
+        It is asked again where another writer was faster. No rows and None: there is nothing to change. Raises what
+        ``decide`` and :meth:`newest` raise.
+        """
+        for version in self.newest():
+            rows, output = decide(self.read(version, group, tps))
+            if (not rows and output is None) or self.append(version, group, rows, output):
                 return
+
+    def newest(self) -> Iterator[Any]:
+        """Yield the newest version for each try of a change. Raises TimeoutError when ``patience_ms`` are over."""
+        for _ in self.tries():
+            yield self.look()
         raise TimeoutError(f"{self!r}: other writers were faster each time, for {self._patience:.0f} s")
 
 
 def _claim_of(row: Row | None) -> tuple[int, str] | None:
     return None if row is None else (row.claim, row.member)
+
+
+def need(name: str, package: str, extra: str) -> None:
+    """Raise MissingPackageError where ``name`` lacks ``package`` or pyarrow."""
+    if find_spec(package) is None or find_spec("pyarrow") is None:
+        raise MissingPackageError(
+            f"{name}: this needs the packages {package} and pyarrow: pip install 'managedconsumer[{extra}]'"
+        )
 
 
 class Tables:

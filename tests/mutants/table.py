@@ -878,7 +878,7 @@ STORES = [
     ),
     Mutant(
         "a store's claim forgets of which topic the offset is",
-        "managedconsumer/stores/store.py",
+        "managedconsumer/stores/fence.py",
         "return Row(None, number + 1, generation, with_topic(member, topic))",
         "return Row(None, number + 1, generation, member)",
         _ANEW,
@@ -916,16 +916,16 @@ STORES = [
     ),
     Mutant(
         "directory: the log's names are not on the disk when a change counts",
-        "managedconsumer/stores/directory.py",
-        "            draft.unlink(missing_ok=True)\n        sync(self._log)\n",
-        "            draft.unlink(missing_ok=True)\n",
+        "managedconsumer/stores/objects.py",
+        "who has made it may have ended before it wrote the name through.\n        sync(home)\n",
+        "who has made it may have ended before it wrote the name through.\n",
         ("tests/stores/test_directory.py",),
     ),
     Mutant(
         "directory: EEXIST is believed",
         "managedconsumer/stores/directory.py",
-        "            if self._read(number) != text:\n                return False\n",
-        "            return False\n",
+        "text.encode()) and self._read(number) != text:",
+        "text.encode()):",
         ("tests/stores/test_directory.py",),
     ),
     Mutant(
@@ -990,8 +990,11 @@ SPARK = [
     Mutant(
         "a batch that runs again writes its rows again",
         "managedconsumer/spark/claims/sql.py",
-        "if cursor.rowcount != 1:",
-        "if cursor.rowcount != 1 and not self._has(cursor, tp, entry, data):",
+        "(entry.stop, data, *key, entry.start)) != 1:",
+        "(entry.stop, data, *key, entry.start)) != 1 and not self._dialect.fetch(\n"
+        '            connection, f"{_NOTES} AND topic = ? AND part = ? AND start = ? AND data = ?",\n'
+        "            (*key, entry.start, data)\n"
+        "        ):",
         ("tests/spark/test_claims.py",),
     ),
     Mutant(

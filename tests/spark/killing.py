@@ -22,10 +22,10 @@ from typing import Any
 
 from managedconsumer.spark.claiming import group_claims
 from managedconsumer.spark.claims.log import ClaimLog
-from managedconsumer.spark.claims.objects import LocalObjects
 from managedconsumer.spark.claims.places import log_at
 from managedconsumer.spark.claims.sql import SqlClaims
 from managedconsumer.spark.ranges import StreamOffset
+from managedconsumer.stores.objects import LocalObjects
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
 from tests import waiting

@@ -80,7 +80,7 @@ def test_others_read_the_claims_as_any_table(place: str) -> None:
     """In SQL, to join the results with them."""
     log: Any = log_at(place)
     log.claim({T0: OffsetRange(4, 9)}, "batch-1")
-    version = log._look(make=False)
+    version = log._open(make=False).look()
     table = version.to_pyarrow_table() if hasattr(version, "to_pyarrow_table") else version.scan().to_arrow()
     (row,) = table.to_pylist()
     assert row.pop("made").year >= 2026
@@ -90,6 +90,6 @@ def test_others_read_the_claims_as_any_table(place: str) -> None:
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_a_missing_package_is_named_with_its_extra(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"managedconsumer.spark.claims.{kind}.find_spec", lambda _name: None)
+    monkeypatch.setattr("managedconsumer.stores.versioned.find_spec", lambda _name: None)
     with pytest.raises(MissingPackageError, match=rf"pip install 'managedconsumer\[{kind}\]'"):
         log_at(place_of(kind, tmp_path))

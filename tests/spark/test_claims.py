@@ -18,10 +18,10 @@ from managedconsumer.spark.claiming import group_claims
 from managedconsumer.spark.claims.chains import ObjectClaims
 from managedconsumer.spark.claims.group import GroupClaims
 from managedconsumer.spark.claims.log import ClaimLog, claimed
-from managedconsumer.spark.claims.objects import FsspecObjects, LocalObjects
 from managedconsumer.spark.claims.places import log_at
 from managedconsumer.spark.claims.sql import SqlClaims
 from managedconsumer.spark.ranges import OffsetRange, StreamOffset
+from managedconsumer.stores.objects import FsspecObjects, LocalObjects
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
 from tests.cells import table
@@ -76,6 +76,17 @@ def test_each_range_is_won_once(log: ClaimLog) -> None:
     assert log.ends([T1]) == {T1: 4}
     assert log.winners() == {"a": first, "b": {T1: OffsetRange(3, 4)}}
     assert claimed(log) == {T0: 5, T1: 4}
+
+
+def test_a_run_may_claim_one_range_after_the_other(log: ClaimLog) -> None:
+    for start in (0, 5, 10):
+        assert log.claim({T0: OffsetRange(start, start + 5)}, "a")
+    for start in (0, 5, 10):
+        again = {T0: OffsetRange(start, start + 5)}
+        assert log.claim(again, "a") == again
+        assert log.claim(again, "b") == {}
+    assert log.winners() == {"a": {T0: OffsetRange(0, 15)}}
+    assert claimed(log) == {T0: 15}
 
 
 @pytest.mark.parametrize("kind", ["directory", "fsspec"])

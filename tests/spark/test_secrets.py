@@ -8,9 +8,9 @@ import pytest
 
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.shown import without_secrets
-from managedconsumer.spark.claims.objects import FsspecObjects, local_path
 from managedconsumer.spark.claims.places import log_at
 from managedconsumer.spark.options import SourceOptions
+from managedconsumer.stores.objects import FsspecObjects, local_path
 
 SECRET = "hunter2-s3cr3t"
 BASE = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "group.id": "g"}

@@ -324,7 +324,7 @@ def test_a_commit_whose_answer_was_lost_counts_once(tmp_path: Any) -> None:
     store.close()
 
 
-@pytest.mark.parametrize(("name", "package"), [("DeltaStore", "deltalake"), ("IcebergStore", "pyiceberg.table")])
+@pytest.mark.parametrize(("name", "package"), [("DeltaStore", "deltalake"), ("IcebergStore", "pyiceberg")])
 def test_a_missing_package_is_named(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from managedconsumer import Message, TopicPartition
-from managedconsumer.spark.claims.objects import LocalObjects
 from managedconsumer.stores import DirectoryStore
+from managedconsumer.stores.objects import LocalObjects
 
 TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

@@ -17,9 +17,9 @@ from typing import Collection, Iterator
 
 from managedconsumer.compat.naming import is_legal
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.claims.log import Winners
-from managedconsumer.spark.claims.objects import Objects
+from managedconsumer.spark.claims.log import Winners, winners_of
 from managedconsumer.spark.ranges import OffsetRange, Ranges
+from managedconsumer.stores.objects import Objects
 from managedconsumer.structs import TopicPartition
 
 _TOP, _REPEATS = "_claims", "_repeats"
@@ -36,8 +36,8 @@ class Claim:
     data: str
 
 
-class ObjectClaims:
-    """A :class:`~managedconsumer.spark.claims.log.ClaimLog` of small objects. Used by one thread at a time."""
+class Chains:
+    """The chains of all partitions. Any number of processes may use the same objects, each by one thread at a time."""
 
     def __init__(self, objects: Objects, every: int = EVERY) -> None:
         self.objects = objects
@@ -49,43 +49,6 @@ class ObjectClaims:
         self._floor: dict[TopicPartition, int] = {}
         self._settled = ""
 
-    def __repr__(self) -> str:
-        return f"ObjectClaims({self.objects!r})"
-
-    # -- the log ----------------------------------------------------------------------------------------
-
-    def claim(self, ranges: Ranges, data: str) -> Ranges:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.claim`.
-
-        What ``data`` names (a file or directory in the same place, if there is one) is written through to the disk
-        before: a claim that outlived a power failure without its data would be a hole that nobody reads again. Raises
-        ConfigurationError for a topic name that Kafka does not allow, OSError when nothing can be written.
-        """
-        return {tp: entry for tp, entry in ranges.items() if entry.size <= 0 or self._claim(tp, entry, data)}
-
-    def ends(self, tps: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.ends`. Cheap when asked again."""
-        asked = self.partitions() if tps is None else tps
-        return {tp: end for tp in asked if (end := self.end(tp)) is not None}
-
-    def repeat(self, data: str, name: str) -> None:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeat`."""
-        self.objects.create(f"{_REPEATS}/{data}.json", _dump({"as": name}))
-
-    def repeated(self, data: str) -> bool:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeated`."""
-        return self.objects.read(f"{_REPEATS}/{data}.json") is not None
-
-    def winners(self) -> Winners:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.winners`."""
-        found: Winners = {}
-        for tp in self.partitions():
-            for claim in self.chain(tp):
-                ranges = found.setdefault(claim.data, {})
-                before = ranges.get(tp)
-                ranges[tp] = OffsetRange(claim.start if before is None else before.start, claim.stop)
-        return found
-
     def partitions(self) -> list[TopicPartition]:
         """Every partition of which something was claimed."""
         names = self.objects.names
@@ -96,7 +59,10 @@ class ObjectClaims:
             if number.isdecimal()
         )
 
-    # -- chains -----------------------------------------------------------------------------------------
+    def ends(self, tps: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """The first offset that nobody has claimed, of ``tps`` or of all. Cheap when asked again."""
+        asked = self.partitions() if tps is None else tps
+        return {tp: end for tp in asked if (end := self.end(tp)) is not None}
 
     def root(self, tp: TopicPartition) -> int | None:
         """Where the partition's chain begins; None before its first claim."""
@@ -112,7 +78,7 @@ class ObjectClaims:
         position = self._begin(tp) if tip is None else tip.stop
         if position is None:
             return None
-        while (claim := self._read(tp, position)) is not None:
+        for claim in self._walk(tp, position):
             position = claim.stop
             self._tips[tp] = claim
             self._loose[tp] = self._loose.get(tp, 0) + 1
@@ -125,21 +91,36 @@ class ObjectClaims:
         position = self.root(tp)
         if position is None:
             return
-        for _, claims in self._segments(tp, position):
+        for claims in self._segments(tp, position):
             yield from claims
             position = claims[-1].stop
-        while (claim := self._read(tp, position)) is not None:
-            yield claim
-            position = claim.stop
+        yield from self._walk(tp, position)
+
+    def _claim(self, tp: TopicPartition, entry: OffsetRange, data: str) -> bool:
+        """See :meth:`managedconsumer.spark.ClaimStore.claim`.
+
+        A claim that outlived a power failure without its data would be a hole that nobody reads again.
+        """
+        if entry.size <= 0:
+            return True
+        home = _home(tp)
+        if entry.start < self._floor.get(tp, 0):
+            # The claim of these offsets may have been put into a segment and deleted.
+            return Claim(*entry, data) in self.chain(tp)
+        if self._settled != data:  # a batch claims partition by partition
+            self.objects.settle(data)
+            self._settled = data
+        # The first claim of a partition decides where its chain begins.
+        if tp not in self._tips:
+            self.objects.create(f"{home}/root.json", _dump({"start": entry.start}))
+        if self.objects.create(_name(tp, entry.start), _dump({"stop": entry.stop, "data": data})):
+            return True
+        return self._read(tp, entry.start) == Claim(*entry, data)
 
     def snapshot(self, tp: TopicPartition) -> None:
         """Put what was claimed since the last segment into a segment. Two at once do no harm: one of them counts."""
         begin = self._begin(tp)
-        claims: list[Claim] = []
-        position = begin
-        while position is not None and (claim := self._read(tp, position)) is not None:
-            claims.append(claim)
-            position = claim.stop
+        claims = [] if begin is None else list(self._walk(tp, begin))
         if claims:
             content = json.dumps([[claim.start, claim.stop, claim.data] for claim in claims])
             self.objects.create(_segment(tp, claims[0].start), content.encode())
@@ -164,32 +145,17 @@ class ObjectClaims:
 
     # -- objects ----------------------------------------------------------------------------------------
 
-    def _claim(self, tp: TopicPartition, entry: OffsetRange, data: str) -> bool:
-        home = _home(tp)
-        if entry.start < self._floor.get(tp, 0):
-            # The claim of these offsets may have been put into a segment and deleted.
-            return Claim(*entry, data) in self.chain(tp)
-        if self._settled != data:  # a batch claims partition by partition
-            self.objects.settle(data)
-            self._settled = data
-        # The first claim of a partition decides where its chain begins.
-        if tp not in self._tips:
-            self.objects.create(f"{home}/root.json", _dump({"start": entry.start}))
-        if self.objects.create(_name(tp, entry.start), _dump({"stop": entry.stop, "data": data})):
-            return True
-        return self._read(tp, entry.start) == Claim(*entry, data)
-
     def _begin(self, tp: TopicPartition) -> int | None:
         """Where to look for claims from: behind the last segment, or at the root."""
         position = self.root(tp)
         self._floor.pop(tp, None)
         if position is not None:
-            for _, claims in self._segments(tp, position, last=True):
+            for claims in self._segments(tp, position, last=True):
                 position = self._floor[tp] = claims[-1].stop
         self._loose[tp] = 0
         return position
 
-    def _segments(self, tp: TopicPartition, root: int, *, last: bool = False) -> Iterator[tuple[int, list[Claim]]]:
+    def _segments(self, tp: TopicPartition, root: int, *, last: bool = False) -> Iterator[list[Claim]]:
         """The segments of the chain in order, or only the last of them."""
         starts = [int(name.removesuffix(".json")) for name in self.objects.names(f"{_home(tp)}/segments")]
         for start in starts[-1:] if last else starts:
@@ -204,7 +170,13 @@ class ObjectClaims:
                     f"{self.objects!r}: the claims of {tp.topic}-{tp.partition} from {root} to {start} are gone"
                 )
             root = claims[-1].stop
-            yield start, claims
+            yield claims
+
+    def _walk(self, tp: TopicPartition, position: int) -> Iterator[Claim]:
+        """The claims from ``position`` on, one by one."""
+        while (claim := self._read(tp, position)) is not None:
+            yield claim
+            position = claim.stop
 
     def _read(self, tp: TopicPartition, start: int) -> Claim | None:
         content = self.objects.read(_name(tp, start))
@@ -216,6 +188,31 @@ class ObjectClaims:
                 f"{self.objects!r}: the claim of {tp.topic}-{tp.partition} at {start} goes nowhere"
             )
         return Claim(start, int(found["stop"]), str(found["data"]))
+
+
+class ObjectClaims(Chains):
+    """A :class:`~managedconsumer.spark.claims.log.ClaimLog` of small objects. Used by one thread at a time."""
+
+    def __repr__(self) -> str:
+        return f"ObjectClaims({self.objects!r})"
+
+    def claim(self, ranges: Ranges, data: str) -> Ranges:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.claim`."""
+        return {tp: entry for tp, entry in ranges.items() if self._claim(tp, entry, data)}
+
+    def repeat(self, data: str, name: str) -> None:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeat`."""
+        self.objects.create(f"{_REPEATS}/{data}.json", _dump({"as": name}))
+
+    def repeated(self, data: str) -> bool:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeated`."""
+        return self.objects.read(f"{_REPEATS}/{data}.json") is not None
+
+    def winners(self) -> Winners:
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.winners`."""
+        return winners_of(
+            (tp, OffsetRange(c.start, c.stop), c.data) for tp in self.partitions() for c in self.chain(tp)
+        )
 
 
 def _home(tp: TopicPartition) -> str:

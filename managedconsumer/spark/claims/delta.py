@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
-from typing import Any, Collection, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 from urllib.parse import unquote, urlparse
 
-from managedconsumer.errors import ConfigurationError, MissingPackageError
+from managedconsumer.errors import ConfigurationError
 from managedconsumer.shown import without_secrets
-from managedconsumer.spark.claims.tables import Ends, TableClaims, schema
-from managedconsumer.stores import delta_commits
+from managedconsumer.spark.claims.tables import TableClaims, end_at, schema
+from managedconsumer.stores.delta import DeltaStore, commit
+from managedconsumer.stores.rows import Row
+from managedconsumer.stores.versioned import Rows, Tables, need
 from managedconsumer.structs import TopicPartition
 
 #: The scheme of ``store``, alone or with that of an object store: ``delta+s3``.
@@ -30,51 +31,43 @@ class DeltaClaims(TableClaims):
     def __init__(self, url: str, storage_options: Mapping[str, str] | None = None) -> None:
         self._path = _path(url)
         self._options = dict(storage_options or {})
-        self._made = False
-        if find_spec("deltalake") is None or find_spec("pyarrow") is None:
-            raise MissingPackageError(
-                "claims in a Delta table need deltalake and pyarrow: pip install 'managedconsumer[delta]', in the "
-                "driver's environment"
-            )
+        need(f"claims at {SCHEME}:// (in the driver's environment)", "deltalake", "delta")
 
     def __repr__(self) -> str:
         return f"DeltaClaims({without_secrets(self._path)!r})"
 
-    def _look(self, *, make: bool) -> Any:
-        """See :meth:`TableClaims._look`."""
-        from deltalake import DeltaTable
-
-        if not self._made:
-            if make:
-                delta_commits.make_table(self._path, schema(), self._options)
-            elif not DeltaTable.is_deltatable(self._path, self._options):
-                return None
-            self._made = True
-        # From its log each time: a table that is kept does not see that it was replaced by an older copy.
-        return DeltaTable(self._path, storage_options=self._options)
-
-    def _marks(self, version: Any, tps: Collection[TopicPartition]) -> Ends:
-        """See :meth:`TableClaims._marks`."""
-        found = {tp: version.transaction_version(_name(tp)) for tp in tps}
-        return {tp: int(end) for tp, end in found.items() if end is not None}
-
-    def _append(self, version: Any, ends: Ends, rows: Any) -> bool:
-        """See :meth:`TableClaims._append`."""
-        return delta_commits.append(version, {_name(tp): end for tp, end in ends.items()}, rows)
-
-    def _rows(self, version: Any, columns: Sequence[str]) -> Any:
-        """See :meth:`TableClaims._rows`."""
-        return version.to_pyarrow_table(columns=list(columns))
-
     def vacuum(self, older_than: float) -> int:
         """See :meth:`TableClaims.vacuum`. It counts in hours, rounded up."""
-        version = self._look(make=False)
-        if version is None:
+        store = self._open(make=False)
+        if store is None:
             return 0
+        version = store.look()
         version.optimize.compact()
         version.create_checkpoint()
         hours = max(0, math.ceil(older_than / 3600))
         return len(version.vacuum(hours, dry_run=False, enforce_retention_duration=False))
+
+    def _find(self, *, make: bool) -> DeltaStore | None:
+        """See :meth:`TableClaims._find`."""
+        from deltalake import DeltaTable
+
+        there = make or DeltaTable.is_deltatable(self._path, self._options)
+        return _Ends(self._path, schema=schema(), storage_options=self._options) if there else None
+
+    def _columns(self, version: Any, names: Sequence[str]) -> Any:
+        """See :meth:`TableClaims._columns`."""
+        return version.to_pyarrow_table(columns=list(names))
+
+
+class _Ends(DeltaStore):
+    """A partition's end is one number, with a name of its own."""
+
+    def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:  # noqa: ARG002
+        return {tp: end_at(version.transaction_version(_name(tp))) for tp in tps}
+
+    def append(self, version: Any, group: str, rows: Rows, output: Tables | None) -> bool:  # noqa: ARG002
+        ends = {_name(tp): row.next for tp, row in rows.items() if row.next is not None}
+        return commit(version, ends, None if output is None else output.table())
 
 
 def _name(tp: TopicPartition) -> str:

@@ -21,9 +21,9 @@ from typing import Any, Callable, Collection, Iterator, Mapping, NamedTuple
 from managedconsumer.errors import ConfigurationError, KafkaException
 from managedconsumer.spark.claims.chains import EVERY
 from managedconsumer.spark.claims.log import Winners
-from managedconsumer.spark.claims.objects import Objects
 from managedconsumer.spark.positions import Author
 from managedconsumer.spark.ranges import OffsetRange, Ranges
+from managedconsumer.stores.objects import Objects
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger(__name__)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import weakref
 from datetime import datetime, timedelta, timezone
-from importlib.util import find_spec
-from typing import Any, Collection, Iterator, Sequence
+from typing import Any, Iterable, Iterator, Sequence
 from urllib.parse import parse_qsl, urlparse
 
-from managedconsumer.errors import ConfigurationError, MissingPackageError
+from managedconsumer.errors import ConfigurationError
 from managedconsumer.shown import without_secrets
-from managedconsumer.spark.claims.tables import Ends, TableClaims, schema, tries
-from managedconsumer.stores import iceberg_commits
+from managedconsumer.spark.claims.tables import TableClaims, end_at, schema
+from managedconsumer.stores.iceberg import IcebergStore, commit
+from managedconsumer.stores.rows import Row
+from managedconsumer.stores.versioned import Rows, Tables, need
 from managedconsumer.structs import TopicPartition
 
 #: The scheme of ``store``.
@@ -37,33 +38,48 @@ class IcebergClaims(TableClaims):
         self._catalog_name, self._name = parsed.netloc, parsed.path.strip("/")
         self._properties = dict(parse_qsl(parsed.query))
         self._catalog: Any = None
-        self._made = False
         if parsed.scheme != SCHEME or not self._catalog_name or "." not in self._name.strip("."):
             raise ConfigurationError(
                 f"{without_secrets(url)!r}: an Iceberg table of claims is iceberg://catalog/namespace.table"
             )
-        if find_spec("pyiceberg") is None or find_spec("pyarrow") is None:
-            raise MissingPackageError(
-                "claims in an Iceberg table need pyiceberg and pyarrow: pip install 'managedconsumer[iceberg]', in the "
-                "driver's environment"
-            )
+        need(f"claims at {SCHEME}:// (in the driver's environment)", "pyiceberg", "iceberg")
 
     def __repr__(self) -> str:
         return f"IcebergClaims({f'{SCHEME}://{self._catalog_name}/{self._name}'!r})"
 
-    def _look(self, *, make: bool) -> Any:
-        """See :meth:`TableClaims._look`."""
-        tries = _TRIES
-        while True:
+    def vacuum(self, older_than: float) -> int:
+        """See :meth:`TableClaims.vacuum`. The snapshots that need the files are expired."""
+        store = self._open(make=False)
+        if store is None:
+            return 0
+        for version in store.newest():
+            transaction = version.transaction()
+            transaction.overwrite(version.scan().to_arrow())
+            if commit(version, transaction):
+                break
+        table = self._catalog.load_table(self._name)
+        before = set(_files(table))
+        table.maintenance.expire_snapshots().older_than(
+            datetime.now(timezone.utc) - timedelta(seconds=older_than)
+        ).commit()
+        # pyiceberg only forgets the snapshots.
+        gone = before - set(_files(store.look()))
+        for path in gone:
+            table.io.delete(path)
+        return len(gone)
+
+    def _find(self, *, make: bool) -> IcebergStore | None:
+        """See :meth:`TableClaims._find`."""
+        for left in reversed(range(_TRIES)):
             try:
-                return self._find(make=make)
+                return self._load(make=make)
             except Exception:
                 # A catalog in a database refuses one of two that make the same at the same moment; it is there then.
-                tries -= 1
-                if not tries or self._made:
+                if not left:
                     raise
+        return None
 
-    def _find(self, *, make: bool) -> Any:
+    def _load(self, *, make: bool) -> IcebergStore | None:
         from pyiceberg.catalog import load_catalog
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
@@ -77,47 +93,26 @@ class IcebergClaims(TableClaims):
                 return None
             self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
             found = self._catalog.create_table_if_not_exists(self._name, schema(), properties=_TABLE)
-        self._made = True
-        return found
+        return _Ends(found)
 
-    def _marks(self, version: Any, tps: Collection[TopicPartition]) -> Ends:
-        """See :meth:`TableClaims._marks`."""
+    def _columns(self, version: Any, names: Sequence[str]) -> Any:
+        """See :meth:`TableClaims._columns`."""
+        return version.scan(selected_fields=tuple(names)).to_arrow()
+
+
+class _Ends(IcebergStore):
+    """A partition's end is one property, with a name of its own."""
+
+    def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:  # noqa: ARG002
         properties = version.metadata.properties
-        return {tp: json.loads(text) for tp in tps if (text := properties.get(_name(tp))) is not None}
+        return {tp: end_at(json.loads(properties.get(_name(tp), "null"))) for tp in tps}
 
-    def _append(self, version: Any, ends: Ends, rows: Any) -> bool:
-        """See :meth:`TableClaims._append`."""
-        version = iceberg_commits.once(version)
+    def append(self, version: Any, group: str, rows: Rows, output: Tables | None) -> bool:  # noqa: ARG002
         transaction = version.transaction()
-        transaction.set_properties({_name(tp): json.dumps(end) for tp, end in ends.items()})
-        if rows is not None:
-            transaction.append(rows)
-        return iceberg_commits.commit(version, transaction)
-
-    def _rows(self, version: Any, columns: Sequence[str]) -> Any:
-        """See :meth:`TableClaims._rows`."""
-        return version.scan(selected_fields=tuple(columns)).to_arrow()
-
-    def vacuum(self, older_than: float) -> int:
-        """See :meth:`TableClaims.vacuum`. The snapshots that need the files are expired."""
-        for _ in tries("the table's files were not put into one"):
-            version = self._look(make=False)
-            if version is None:
-                return 0
-            transaction = iceberg_commits.once(version).transaction()
-            transaction.overwrite(version.scan().to_arrow())
-            if iceberg_commits.commit(version, transaction):
-                break
-        table = self._look(make=False)
-        before = set(_files(table))
-        table.maintenance.expire_snapshots().older_than(
-            datetime.now(timezone.utc) - timedelta(seconds=older_than)
-        ).commit()
-        # pyiceberg only forgets the snapshots.
-        gone = before - set(_files(self._look(make=False)))
-        for path in gone:
-            table.io.delete(path)
-        return len(gone)
+        transaction.set_properties({_name(tp): json.dumps(row.next) for tp, row in rows.items()})
+        if output is not None:
+            transaction.append(output.table())
+        return commit(version, transaction)
 
 
 def _name(tp: TopicPartition) -> str:

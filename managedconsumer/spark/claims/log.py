@@ -12,12 +12,15 @@ that one then knows that it cannot know which run has ended, and claims neither.
 
 from __future__ import annotations
 
-from typing import Collection, Protocol
+from abc import ABC, abstractmethod
+from typing import Collection, Iterable, Protocol
 
-from managedconsumer.spark.ranges import Ranges
+from managedconsumer.spark.ranges import OffsetRange, Ranges
 from managedconsumer.structs import TopicPartition
 
 Winners = dict[str, Ranges]
+#: A range that counts, and the run whose rows it is.
+Won = tuple[TopicPartition, OffsetRange, str]
 
 
 class ClaimLog(Protocol):
@@ -44,6 +47,50 @@ class ClaimLog(Protocol):
 
     def winners(self) -> Winners:
         """Which batches count, and for which ranges: ``{data: {partition: range}}``."""
+
+
+class History(ABC):
+    """A :class:`ClaimLog` over a fence of :mod:`managedconsumer.stores`.
+
+    The end of a partition moves as a store's next offset does: in one commit, if it is still where the range begins.
+    That commit also notes the range and the run. So the notes are the history of the ends.
+    """
+
+    def claim(self, ranges: Ranges, data: str) -> Ranges:
+        """See :meth:`ClaimLog.claim`."""
+        wanted = {tp: entry for tp, entry in ranges.items() if entry.size > 0}
+        won = self._move(wanted, data) if wanted else ()
+        again = set(self._noted(data)) if len(won) < len(wanted) else set()
+        return {tp: e for tp, e in ranges.items() if e.size <= 0 or tp in won or (tp, e, data) in again}
+
+    def winners(self) -> Winners:
+        """See :meth:`ClaimLog.winners`; what :meth:`vacuum` removed is not in it."""
+        return winners_of(self._noted())
+
+    @abstractmethod
+    def vacuum(self, older_than: float) -> int:
+        """Make the history small; how much was removed. ``older_than``: seconds, longer than any batch may take."""
+
+    @abstractmethod
+    def _move(self, ranges: Ranges, data: str) -> Collection[TopicPartition]:
+        """Move the ends of ``ranges`` to their stops and note that, both or neither. Of which partitions.
+
+        Only where the end is the range's start, or where there is none.
+        """
+
+    @abstractmethod
+    def _noted(self, data: str | None = None) -> Iterable[Won]:
+        """All that was noted. Of the run ``data`` at least, if it is named."""
+
+
+def winners_of(notes: Iterable[Won]) -> Winners:
+    """``notes`` by run. What a run has of a partition hangs together."""
+    found: Winners = {}
+    for tp, entry, data in notes:
+        ranges = found.setdefault(data, {})
+        before = ranges.get(tp, entry)
+        ranges[tp] = OffsetRange(min(before.start, entry.start), max(before.stop, entry.stop))
+    return found
 
 
 def claimed(log: ClaimLog) -> dict[TopicPartition, int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from managedconsumer.spark.claims.chains import ObjectClaims
 from managedconsumer.spark.claims.log import ClaimLog
-from managedconsumer.spark.claims.objects import objects_at
 from managedconsumer.spark.claims.sql import SCHEMES, SqlClaims
+from managedconsumer.stores.objects import objects_at
 
 
 def log_at(place: str) -> ClaimLog:

@@ -1,4 +1,6 @@
-"""Where claims are kept as small objects: a directory, or an object store that can create an object only if it is new.
+"""Small objects in a directory, or in an object store that can create an object only if it is new.
+
+The directory store keeps its changes so, and Spark's claims are such objects.
 
 Names are relative, with ``/``. An object is never changed after it was created.
 """
@@ -42,18 +44,21 @@ class Objects(Protocol):
 class LocalObjects:
     """A directory on a file system with hard links that all drivers see alike: a local disk, NFS."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, makes: bool = True) -> None:
+        """``makes``: directories that are missing are made. Otherwise they are away, and nothing is written."""
         self.path = local_path(path)
+        self._makes = makes
         self._known: set[Path] = set()
 
     def __repr__(self) -> str:
         return f"LocalObjects({str(self.path)!r})"
 
     def create(self, name: str, content: bytes) -> bool:
-        """See :meth:`Objects.create`."""
+        """See :meth:`Objects.create`. NFS may say False for what this very call has made: the content tells."""
         target = self.path / name
         home = target.parent
-        home.mkdir(parents=True, exist_ok=True)
+        if self._makes:
+            home.mkdir(parents=True, exist_ok=True)
         made = not target.exists() and self._link(target, content)
         # Also where it was there: who has made it may have ended before it wrote the name through.
         sync(home)
@@ -65,17 +70,18 @@ class LocalObjects:
         return made
 
     def _link(self, target: Path, content: bytes) -> bool:
+        """The whole file at once, whose content is on the disk before its name."""
         draft = target.parent / f".{uuid.uuid4().hex}"
-        with draft.open("wb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
         try:
+            with draft.open("wb") as out:
+                out.write(content)
+                out.flush()
+                os.fsync(out.fileno())
             os.link(draft, target)
         except FileExistsError:
             return False
         finally:
-            draft.unlink()
+            draft.unlink(missing_ok=True)
         return True
 
     def read(self, name: str) -> bytes | None:
