@@ -1,7 +1,3 @@
-cdef extern from "_ask.h":
-    object mc_ask(object method, object one)
-
-
 def messages_of(PartitionContext context, list lot, long long first_offset, epoch):
     """The messages of librdkafka in ``lot`` as ours, the last one first, and their size, see ``_message_py``."""
     cdef Message message
@@ -18,19 +14,19 @@ def messages_of(PartitionContext context, list lot, long long first_offset, epoc
     timestamp_of, offset_of = kind_of_all.timestamp, kind_of_all.offset
     for place in range(len(lot) - 1, -1, -1):
         theirs = lot[place]
-        kind, timestamp = mc_ask(timestamp_of, theirs)
+        kind, timestamp = timestamp_of(theirs)
         message = Message.__new__(Message)
-        message.value = mc_ask(value_of, theirs)
-        message.partition_key = mc_ask(key_of, theirs)
-        message._headers = mc_ask(headers_of, theirs)
+        message._value = value_of(theirs)
+        message._key = key_of(theirs)
+        message._headers = headers_of(theirs)
         message._context = context
-        message.offset = mc_ask(offset_of, theirs) if first_offset < 0 else first_offset + place
+        message.offset = offset_of(theirs) if first_offset < 0 else first_offset + place
         message.timestamp = timestamp if kind else 0
         message.timestamp_type = kind - 1
         message.leader_epoch = epoch_of(theirs) if epoch is None else last_epoch
         message.protocol_version = 2
-        if message.value is not None:
-            size += len(message.value)
+        if message._value is not None:
+            size += len(message._value)
         made.append(message)
     return made, size
 
@@ -50,9 +46,9 @@ def runs_of(list lot):
     kind_of_all = type(lot[0])
     error_of, topic_of, partition_of = kind_of_all.error, kind_of_all.topic, kind_of_all.partition
     for message in lot:
-        error = mc_ask(error_of, message)
-        topic = mc_ask(topic_of, message)
-        partition = mc_ask(partition_of, message)
+        error = error_of(message)
+        topic = topic_of(message)
+        partition = partition_of(message)
         if error is not None or topic is None:
             runs.append((topic, partition, error, [message]))
             run = None
