@@ -89,7 +89,7 @@ class Demo:
         began = time.monotonic()
         topic = self._prepare()
         self._start(topic)
-        assert self._query is not None and self._counting is not None  # noqa: S101 (just started)
+        assert self._query is not None and self._counting is not None
         self._follow(topic, self._caught_up)
         if self.plan.keep_running:
             self.screen.say("everything so far is counted; waiting for more, Ctrl-C ends it")
@@ -196,7 +196,7 @@ class Demo:
 
     def _look(self, topic: DemoTopic) -> None:
         query, counting, writer = self._query, self._counting, self._writer
-        assert query is not None and counting is not None  # noqa: S101
+        assert query is not None and counting is not None
         query.check()
         counting.poll()
         if counting.error:
@@ -225,7 +225,7 @@ class Demo:
     def _caught_up(self, topic: DemoTopic) -> bool:
         """Everything is written, and both readers have been through all of it."""
         query, counting, writer = self._query, self._counting, self._writer
-        assert query is not None and counting is not None  # noqa: S101
+        assert query is not None and counting is not None
         if writer is not None and not writer.finished:
             return False
         ends, claimed = topic.ends(), query.counts.claims.ends()

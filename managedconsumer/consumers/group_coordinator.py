@@ -365,7 +365,7 @@ class _Owner:
     def drop(self, event: ev.MembershipLost) -> None:
         self._ask(event)
 
-    def fence(self, event: ev.MembershipLost) -> None:  # noqa: ARG002
+    def fence(self, event: ev.MembershipLost) -> None:
         self._sensors.lost()
 
     def observe(self, event: ev.Event) -> None:

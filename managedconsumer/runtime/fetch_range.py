@@ -209,7 +209,7 @@ class _RangeReader:
         if self._pending is None:
             self._send(connection, offset)
         pending, self._pending = self._pending, None
-        assert pending is not None  # noqa: S101 (sent just now)
+        assert pending is not None  # sent just now
         # Counted from now: the request may have been sent long before the caller came back for the answer.
         now = self._cluster.handler.now()
         answer = connection.receive(pending, answer_timeout_ms(connection, self._limits.max_wait_ms, now))

@@ -204,7 +204,7 @@ class Connection(Stream):
         :raises SocketDisconnectedError: the broker, or close(), ended the connection
         :raises ProtocolError: what came is not the answer; the connection is closed
         """
-        assert self._transport is not None  # noqa: S101 (it is on loan)
+        assert self._transport is not None  # it is on loan
         pending = self._pending[0] if self._pending else self._expected(correlation_id)
         if pending.correlation_id != correlation_id:
             self._expected(correlation_id)

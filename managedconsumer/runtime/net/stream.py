@@ -77,7 +77,7 @@ class Stream:
         self._last_id = 1 if self._last_id >= _MAX_CORRELATION_ID else self._last_id + 1
         frame = framing.encode_frame(api, version, self._last_id, self.settings.client_id, encoded)
         pending = Pending(self._last_id, api, version, self._handler.now(), deadline, overdue_at)
-        assert self._transport is not None  # noqa: S101 (callers have checked)
+        assert self._transport is not None  # callers have checked
         try:
             self._hold.enter()
             try:
@@ -97,7 +97,7 @@ class Stream:
         number = self._last_id = 1 if self._last_id >= _MAX_CORRELATION_ID else self._last_id + 1
         frame = framing.encode_frame(api, version, number, self.settings.client_id, encoded)
         pending = Pending(number, api, version, now, deadline, overdue_at)
-        assert self._transport is not None  # noqa: S101 (it is on loan)
+        assert self._transport is not None  # it is on loan
         try:
             self._transport.send_at_once(frame, deadline)
         except BaseException as error:
@@ -108,7 +108,7 @@ class Stream:
 
     def _read(self, pending: Pending, deadline: float, begins_by: float = NEVER) -> memoryview:
         """The body of the answer to the oldest request; it has to begin to come by ``begins_by``."""
-        assert self._transport is not None  # noqa: S101 (callers have checked)
+        assert self._transport is not None  # callers have checked
         try:
             self._hold.enter()
             try:

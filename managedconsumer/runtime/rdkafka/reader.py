@@ -147,7 +147,7 @@ class Reader:
                 continue
             if error is None:
                 part.messages += messages
-            elif error.code() == self._package.KafkaError._PARTITION_EOF:  # noqa: SLF001 (their name for it)
+            elif error.code() == self._package.KafkaError._PARTITION_EOF:  # their name for it
                 part.end_offset = messages[0].offset()
             else:
                 part.error = error

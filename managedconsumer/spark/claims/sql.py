@@ -199,7 +199,7 @@ def ranges_of(frame: Any) -> tuple[str, Ranges]:
 def _only(frame: Any, won: Ranges) -> Any:
     from functools import reduce
 
-    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+    from pyspark.sql import functions as F  # as everybody calls it
 
     ours = [(F.col("topic") == tp.topic) & (F.col("partition") == tp.partition) for tp in won]
     return frame.where(reduce(lambda a, b: a | b, ours))

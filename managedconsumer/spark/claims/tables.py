@@ -72,7 +72,7 @@ class TableClaims(ABC):
             return {}
         return self._marks(version, self._partitions(version) if tps is None else tps)
 
-    def repeat(self, data: str, name: str) -> None:  # noqa: ARG002
+    def repeat(self, data: str, name: str) -> None:
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeat`. It is kept as the end of a partition is."""
         mark = _repeat(data)
         for _ in tries("the name of a batch that runs again was not kept"):
