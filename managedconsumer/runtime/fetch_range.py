@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Iterator, Mapping, cast
+from typing import Any, Callable, Generator, Iterable, Mapping, cast
 
 from managedconsumer import codes
 from managedconsumer import errors as err
@@ -63,7 +63,7 @@ def fetch_range(
     on_lost: OnLost | None = None,
     partition_object: Any = None,
     topic_id: bytes | None = None,
-) -> Iterator[RecordChunk]:
+) -> Generator[RecordChunk, None, None]:
     """The records of ``topic``-``partition`` with ``start`` <= offset < ``stop``, as chunks in order.
 
     The last chunk may hold records at or beyond ``stop``: ask it with ``chunk.take(n, stop)`` or
@@ -114,7 +114,7 @@ class _RangeReader:
 
     # -- the loop -------------------------------------------------------------------------------------
 
-    def chunks(self, context: PartitionContext, start: int) -> Iterator[RecordChunk]:
+    def chunks(self, context: PartitionContext, start: int) -> Generator[RecordChunk, None, None]:
         """The generator behind :func:`fetch_range`."""
         offset = start
         try:
@@ -220,7 +220,8 @@ class _RangeReader:
                 if part["partition_index"] == self._tp.partition:
                     if part["error_code"]:
                         raise err.error_for_code(part["error_code"])
-                    return part  # type: ignore[no-any-return]
+                    found: Mapping[str, Any] = part
+                    return found
         # Throttled (KIP-219): the broker answers without any partition, and a little later it will answer again.
         raise err.error_for_code(codes.THROTTLING_QUOTA_EXCEEDED, f"{connection.address} throttles this client")
 

@@ -17,6 +17,7 @@ import os
 import signal
 import threading
 from dataclasses import replace
+from importlib import import_module
 from operator import itemgetter
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from managedconsumer.errors import ConfigurationError, MissingPackageError
 from managedconsumer.garbage import no_collection
 
 try:
-    import pyarrow as pa  # noqa: F401 (read() needs it; better to hear of it here)
+    import_module("pyarrow")  # read() needs it; better to hear of it here
     from pyspark.sql import types as T  # as in Spark's documentation
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
     from pyspark.sql.pandas.types import from_arrow_type

@@ -68,7 +68,7 @@ class Adapter(ABC):
         """How the store keeps a member's name."""
         return member
 
-    def close(self) -> None:  # noqa: B027 - most adapters hold nothing
+    def close(self) -> None:  # most adapters hold nothing
         """Give back what this process holds (connections). What is claimed stays claimed."""
 
     # -- patience ---------------------------------------------------------------------------------------

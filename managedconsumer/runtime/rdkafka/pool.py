@@ -85,7 +85,7 @@ class RdkafkaPool(FetchPool):
                         reader.close()
                         reader = None
                     self._rest(error, backoff)
-        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+        except BaseException as error:  # a worker's death must reach the user
             engine.fail(error)
         finally:
             engine.troubles.over(_TROUBLE)

@@ -98,7 +98,7 @@ class Reader:
         self.readings.clear()
         try:
             self._handler.run_blocking(self._consumer.close)
-        except Exception as error:  # noqa: BLE001 - it is over anyway
+        except Exception as error:  # it is over anyway
             log.debug("librdkafka: %s", error)
 
     def follow(self, stop: Iterable[TopicPartition], start: Mapping[TopicPartition, Reading]) -> None:

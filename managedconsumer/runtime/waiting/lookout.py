@@ -57,6 +57,10 @@ class CheapCondition(threading.Condition):
 class LookoutCondition(CheapCondition):
     """A condition of threads, one of which may wait for connections, too. What a condition guards guards this."""
 
+    # Of threading.Condition; its type does not tell them.
+    _release_save: Callable[[], Any]
+    _acquire_restore: Callable[[Any], None]
+
     def __init__(self, lock: Any) -> None:
         super().__init__(lock)
         self._bell: _Bell | None = None
@@ -74,11 +78,11 @@ class LookoutCondition(CheapCondition):
         if numbers != self._numbers:
             self._prepare(numbers)
         self._watching = True
-        saved = self._release_save()  # type: ignore[attr-defined]
+        saved = self._release_save()
         try:
             found = self._poll.poll(max(0.0, timeout) * 1000)
         finally:
-            self._acquire_restore(saved)  # type: ignore[attr-defined]
+            self._acquire_restore(saved)
             self._watching = False
             if self._rung:
                 self._rung = False
