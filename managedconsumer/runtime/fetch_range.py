@@ -20,8 +20,7 @@ from managedconsumer.fetch.request import version_of
 from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
-from managedconsumer.runtime.net.connection import Connection
-from managedconsumer.runtime.net.fetch_wait import answer_timeout_ms
+from managedconsumer.runtime.net.connection import Connection, answer_timeout_ms
 from managedconsumer.structs import BrokerInfo, OffsetType, TopicPartition
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import PartitionContext, RecordChunk
