@@ -47,7 +47,7 @@ from managedconsumer.wire.protocol import plainfetch
 
 IMPLEMENTATIONS = ("cython", "python")
 ENVIRONMENT_VARIABLE = "MANAGEDCONSUMER_IMPL"
-_INTERFACE = 12  # raised with every change of the interface, so that a stale build is not mistaken for a new one
+_INTERFACE = 13  # raised with every change of the interface, so that a stale build is not mistaken for a new one
 
 
 def load(name: str) -> Any:

@@ -87,7 +87,7 @@ cdef class Lane:
         else:
             self._last = -1
             self._other = chunk
-            self._ready = chunk._ready
+            self._ready = chunk.ready
 
     cdef bint _is_last(self):
         """True if the calling thread has the seat that was used last."""
