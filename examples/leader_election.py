@@ -6,8 +6,6 @@ it ends or dies, another takes over (at once, or after the session timeout).
     python leader_election.py localhost:9092 my-service
 """
 
-# ruff: noqa: ARG002 (the methods' signatures are given)
-
 from __future__ import annotations
 
 import json

@@ -73,7 +73,7 @@ _HOMES = {
     "stop_on_signals": "consumers.signals",
 }
 
-__all__ = sorted([*_HOMES, "__version__"])  # noqa: PLE0605
+__all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

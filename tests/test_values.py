@@ -1,4 +1,4 @@
-"""Our named tuples do what those of ``typing`` do, and are made in less time."""
+"""Our named tuples do what those of ``typing`` do."""
 
 from __future__ import annotations
 
@@ -90,31 +90,6 @@ def test_a_class_below_another_one() -> None:
 
     assert Narrow("a") == Ours("a")
     assert type(Narrow("a")._replace(size=1)) is Narrow
-
-
-def test_fields_with_a_default_come_last() -> None:
-    with pytest.raises(TypeError, match="without a default"):
-
-        class Wrong(values.NamedTuple):  # type: ignore[misc]
-            first: int = 1
-            second: int  # type: ignore[misc]
-
-
-def test_as_many_fields_as_there_may_be() -> None:
-    class Ten(values.NamedTuple):
-        a: int
-        b: int
-        c: int
-        d: int
-        e: int
-        f: int
-        g: int
-        h: int
-        i: int
-        j: int = 9
-
-    assert Ten(*range(9)) == tuple(range(10))
-    assert Ten(*range(9)).j == 9
 
 
 @BOTH

@@ -49,5 +49,5 @@ def _is_full(error: BaseException, text: str, output: Path) -> bool:
 class LogFile(logging.FileHandler):
     """A log that is given up without a word when it cannot be written: the demo says once what is wrong."""
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's names)
+    def handleError(self, record: logging.LogRecord) -> None:  # logging's names
         """Not logging's traceback on standard error for every line."""

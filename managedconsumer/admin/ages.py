@@ -128,4 +128,4 @@ def _read(pool: ConnectionPool, log: _Log) -> None:
         if not any(map(log.take, chunks)):
             log.answer(None)
     finally:
-        chunks.close()  # type: ignore[attr-defined]
+        chunks.close()

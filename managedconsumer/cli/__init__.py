@@ -28,7 +28,10 @@ def load(name: str) -> ModuleType:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code; errors that a user can do something about are one text, no trace."""
     try:
-        from managedconsumer.cli import _frame, _show  # noqa: F401 (what they need is not installed everywhere)
+        # What these need is not installed everywhere.
+        from managedconsumer.cli import _frame
+
+        load("_show")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in ("click", "rich"):

@@ -42,11 +42,11 @@ class Commands(click.Group):
         )
         self._names, self._load = names, load
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's)
+    def list_commands(self, ctx: click.Context) -> list[str]:  # click's
         """All names."""
         return list(self._names)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command by its name, None if there is none."""
         if cmd_name not in self._names:
             return None

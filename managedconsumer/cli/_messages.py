@@ -53,6 +53,10 @@ def _field(name: str, data: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
+def _literal(text: str) -> Format:
+    return lambda _: text
+
+
 def kcat(pattern: str, *, raw: bool = False) -> Format:
     """kcat's format: %t topic, %p partition, %o offset, %k key, %s value, %K and %S their sizes in bytes (-1: none),
     %T timestamp (ms), %h headers, %% a percent sign; \\n and \\t as usual. Raises ValueError for another letter.
@@ -87,5 +91,5 @@ def kcat(pattern: str, *, raw: bool = False) -> Format:
             parts.append(fields[code])
         else:
             literal = _ESCAPES.get(next(letters, ""), "\\") if letter == "\\" else letter
-            parts.append(lambda _m, literal=literal: literal)  # type: ignore[misc]
+            parts.append(_literal(literal))
     return lambda message: "".join(part(message) for part in parts)

@@ -72,7 +72,7 @@ def _from_pykafka(theirs: Any, use_greenlets: bool | None) -> Cluster:
         found = theirs.brokers.values()
         seeds = [(naming.to_text(broker.host, "broker host"), int(broker.port)) for broker in found]
     else:
-        seeds = parse_bootstrap(re.sub(r"(:\d+)/[^,]*", r"\1", naming.to_text(theirs._seed_hosts, "hosts")))  # noqa: SLF001
+        seeds = parse_bootstrap(re.sub(r"(:\d+)/[^,]*", r"\1", naming.to_text(theirs._seed_hosts, "hosts")))
     if not seeds:
         raise err.NoBrokersAvailableError("the pykafka cluster knows no broker: pass hosts= to its KafkaClient")
     timeout = int(getattr(theirs, "_socket_timeout_ms", 30_000))

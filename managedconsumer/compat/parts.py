@@ -258,7 +258,7 @@ class Topic:
         """For each partition the offset of the oldest message that is still there.  Waits."""
         return self.fetch_offset_limits(OffsetType.EARLIEST)
 
-    def update(self, metadata: Any = None) -> None:  # noqa: ARG002 (pykafka passes its own metadata object)
+    def update(self, metadata: Any = None) -> None:  # pykafka passes its own metadata object
         """Ask for the topic's metadata now.  Waits; raises NoBrokersAvailableError."""
         self._view.update_topic(self._text)
 
@@ -279,11 +279,11 @@ class Topic:
         """
         return registry.make_balanced_consumer(self, self._view, consumer_group, managed, kwargs)
 
-    def get_producer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+    def get_producer(self, *args: Any, **kwargs: Any) -> Any:
         """Not here: raises an error that names packages which produce."""
         raise ProducerUnavailableError(_NO_PRODUCER.format(self._text))
 
-    def get_sync_producer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+    def get_sync_producer(self, *args: Any, **kwargs: Any) -> Any:
         """Not here, see :meth:`get_producer`."""
         raise ProducerUnavailableError(_NO_PRODUCER.format(self._text))
 

@@ -135,7 +135,7 @@ class ConsumerCoordinator(BaseCoordinator):
         self._subscription.update_pattern_subscription(snapshot)
         return self._hand_over.outgrown()
 
-    def _on_join_prepare(self, generation: int, member_id: str) -> bool | None:  # noqa: ARG002 (the event has both)
+    def _on_join_prepare(self, generation: int, member_id: str) -> bool | None:  # the event has both
         return carry_out(self._hand_over.prepare_join(self._event), self._do)
 
     def _perform_assignment(
@@ -150,13 +150,13 @@ class ConsumerCoordinator(BaseCoordinator):
         generation: int,
         member_id: str,
         protocol: str | None,
-        member_assignment_bytes: bytes,  # noqa: ARG002 (the event has it too)
+        member_assignment_bytes: bytes,  # the event has it too
     ) -> str | None:
         text = "group %s: %s in generation %d, assigned by %s"
         log.debug(text, self.group_id, member_id, generation, protocol, extra=self._log.fields())
         return carry_out(self._hand_over.take_over(self._event), self._do)
 
-    def _on_membership_lost(self, error: BaseException | None) -> None:  # noqa: ARG002 (the event has it too)
+    def _on_membership_lost(self, error: BaseException | None) -> None:  # the event has it too
         carry_out(self._hand_over.lost(self._event), self._do)
 
     def _find_member(self) -> GroupMember | None:

@@ -105,10 +105,10 @@ class BaseCoordinator(ABC):
         """Our share is here. A reason that is returned asks for another rebalance."""
 
     # Hooks, not abstract: a member that holds nothing has nothing to do here.
-    def _on_join_prepare(self, generation: int, member_id: str) -> bool | None:  # noqa: B027
+    def _on_join_prepare(self, generation: int, member_id: str) -> bool | None:
         """A rebalance begins, and the old generation still counts; True: what we hold is kept through it."""
 
-    def _on_membership_lost(self, error: BaseException | None) -> None:  # noqa: B027
+    def _on_membership_lost(self, error: BaseException | None) -> None:
         """The group has expelled us: what we held may be somebody else's already."""
 
     def _answer(self, event: ev.Event) -> Any:
@@ -365,7 +365,7 @@ class _Owner:
     def drop(self, event: ev.MembershipLost) -> None:
         self._ask(event)
 
-    def fence(self, event: ev.MembershipLost) -> None:  # noqa: ARG002
+    def fence(self, event: ev.MembershipLost) -> None:
         self._sensors.lost()
 
     def observe(self, event: ev.Event) -> None:

@@ -9,6 +9,8 @@ that ``\\d``, ``\\w`` and ``\\b`` mean the same in both.
 from __future__ import annotations
 
 import re
+import sys
+from importlib import import_module
 from typing import Any, Callable, Iterable
 
 #: Flags that make no difference to what topics' names consist of (Python sets UNICODE by itself).
@@ -54,12 +56,9 @@ def broker_regex(pattern: re.Pattern[str]) -> str | None:
 
 def _parse(text: str) -> Iterable[tuple[Any, Any]]:
     try:
-        from re import _parser as parser  # type: ignore[attr-defined,unused-ignore]
-    except ImportError:  # before Python 3.11
-        try:
-            import sre_parse as parser  # type: ignore[no-redef,unused-ignore]
-        except ImportError:
-            raise _NotForTheBroker from None
+        parser: Any = import_module("re._parser") if sys.version_info >= (3, 11) else import_module("sre_parse")
+    except ImportError:
+        raise _NotForTheBroker from None
     parsed: Iterable[tuple[Any, Any]] = parser.parse(text)
     return parsed
 

@@ -181,7 +181,7 @@ class Committing:
         self._sent = None
         return self._judge(dict.fromkeys(self._asked, error), request.generation, now)
 
-    def next_deadline(self, now: float) -> float | None:  # noqa: ARG002 (the shape of all decision objects)
+    def next_deadline(self, now: float) -> float | None:  # the shape of all decision objects
         """When :meth:`next_request` is to be asked again; None while an answer is awaited, and when it is over."""
         return None if self.over or self._sent is not None else self._at
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _HOMES = {"Endpoint": "endpoint", "ListenError": "endpoint", "process_span": "tracing", "serve": "endpoint"}
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Iterator, Mapping, cast
+from typing import Any, Callable, Generator, Iterable, Mapping, cast
 
 from managedconsumer import codes
 from managedconsumer import errors as err
@@ -20,8 +20,7 @@ from managedconsumer.fetch.request import version_of
 from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
-from managedconsumer.runtime.net.connection import Connection
-from managedconsumer.runtime.net.fetch_wait import answer_timeout_ms
+from managedconsumer.runtime.net.connection import Connection, answer_timeout_ms
 from managedconsumer.structs import BrokerInfo, OffsetType, TopicPartition
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import PartitionContext, RecordChunk
@@ -63,7 +62,7 @@ def fetch_range(
     on_lost: OnLost | None = None,
     partition_object: Any = None,
     topic_id: bytes | None = None,
-) -> Iterator[RecordChunk]:
+) -> Generator[RecordChunk, None, None]:
     """The records of ``topic``-``partition`` with ``start`` <= offset < ``stop``, as chunks in order.
 
     The last chunk may hold records at or beyond ``stop``: ask it with ``chunk.take(n, stop)`` or
@@ -114,7 +113,7 @@ class _RangeReader:
 
     # -- the loop -------------------------------------------------------------------------------------
 
-    def chunks(self, context: PartitionContext, start: int) -> Iterator[RecordChunk]:
+    def chunks(self, context: PartitionContext, start: int) -> Generator[RecordChunk, None, None]:
         """The generator behind :func:`fetch_range`."""
         offset = start
         try:
@@ -209,7 +208,7 @@ class _RangeReader:
         if self._pending is None:
             self._send(connection, offset)
         pending, self._pending = self._pending, None
-        assert pending is not None  # noqa: S101 (sent just now)
+        assert pending is not None  # sent just now
         # Counted from now: the request may have been sent long before the caller came back for the answer.
         now = self._cluster.handler.now()
         answer = connection.receive(pending, answer_timeout_ms(connection, self._limits.max_wait_ms, now))
@@ -220,7 +219,8 @@ class _RangeReader:
                 if part["partition_index"] == self._tp.partition:
                     if part["error_code"]:
                         raise err.error_for_code(part["error_code"])
-                    return part  # type: ignore[no-any-return]
+                    found: Mapping[str, Any] = part
+                    return found
         # Throttled (KIP-219): the broker answers without any partition, and a little later it will answer again.
         raise err.error_for_code(codes.THROTTLING_QUOTA_EXCEEDED, f"{connection.address} throttles this client")
 

@@ -15,7 +15,7 @@ from managedconsumer.runtime.fetch_range import (
     fetch_body,
     fetch_range,
 )
-from managedconsumer.runtime.net.fetch_wait import answer_timeout_ms
+from managedconsumer.runtime.net.connection import answer_timeout_ms
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import PartitionContext, RecordChunk

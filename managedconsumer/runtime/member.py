@@ -326,7 +326,7 @@ class GroupMember:
     def _beat_forever(self) -> None:
         try:
             self._beat()
-        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+        except BaseException as error:  # a worker's death must reach the user
             self._on_death(error)
         if self._exiting:  # the interpreter does not wait longer for a silent coordinator
             self._handler.sleep(_EXIT_SECONDS)

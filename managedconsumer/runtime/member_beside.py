@@ -92,7 +92,7 @@ class BesideMember(GroupMember):
         try:
             while not self._closing:
                 self._converse_once()
-        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+        except BaseException as error:  # a worker's death must reach the user
             self._trouble = error
             self.wake()
 

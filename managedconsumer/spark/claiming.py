@@ -84,7 +84,7 @@ class LogClaiming(Claiming):
         self._done = ""
         self._ends: dict[TopicPartition, int] = {}
 
-    def done(self, start: StreamOffset, positions: Mapping[TopicPartition, int], *, here: bool) -> Offsets:  # noqa: ARG002
+    def done(self, start: StreamOffset, positions: Mapping[TopicPartition, int], *, here: bool) -> Offsets:
         """See :meth:`Claiming.done`. What was planned before a crash is claimed as well."""
         name = self._ended(start)
         if name and start.data != self._done:
@@ -97,7 +97,7 @@ class LogClaiming(Claiming):
             self._done = start.data
         return self.found(list(positions), {}, start)
 
-    def found(self, tps: Collection[TopicPartition], commits: Commits, start: StreamOffset) -> Offsets:  # noqa: ARG002
+    def found(self, tps: Collection[TopicPartition], commits: Commits, start: StreamOffset) -> Offsets:
         """See :meth:`Claiming.found`. The group's commits are for monitors only."""
         ends = self._look(tps)
         if start.data and not self._ended(start):  # it is read again, also where it was the first of all

@@ -90,10 +90,10 @@ class LagListener(StreamingQueryListener):
         """The last report of each source of the queries that run."""
         return list(self._sources.values())
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (Spark's names)
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # Spark's names
         """Nothing is known yet."""
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A micro-batch is done, or there was nothing to read for a while."""
         progress = event.progress
         for number, source in enumerate(progress.sources):
@@ -104,10 +104,10 @@ class LagListener(StreamingQueryListener):
                 except Exception:
                     log.exception("the listener's on_progress raised")
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing was read; the report before still holds."""
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Forget the query."""
         query = str(event.id)
         self._sources = {key: found for key, found in self._sources.items() if key[0] != query}

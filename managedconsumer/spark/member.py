@@ -295,7 +295,7 @@ class QueryMember:
     def _look_around(self) -> None:
         """A member that does not lead asks once who else is there."""
         link = self.view.link
-        assert link is not None  # noqa: S101 (a member has a group)
+        assert link is not None  # a member has a group
         try:
             found = group_members(self.config.group_id, lambda api, body: link.request(COMMIT, api, body, _DESCRIBE_MS))
         except err.KafkaException as error:

@@ -40,7 +40,7 @@ _OWN = """
     endingOffsets endingTimestamp endingOffsetsByTimestamp maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay
     minPartitions maxRecordsPerPartition groupIdPrefix failOnDataLoss
     kafkaConsumer.pollTimeoutMs
-""".split()  # noqa: SIM905 (three lines instead of twenty)
+""".split()
 # Spark's, and not to be had here: better said than silently without effect.
 _NOT_HERE = {
     "fetchoffset.numretries": "offsets are asked for again for as long as kafkaConsumer.pollTimeoutMs says",
@@ -55,7 +55,7 @@ _KAFKA = """
     bootstrap.servers group.id client.id client.rack isolation.level check.crcs fetch.max.wait.ms
     max.partition.fetch.bytes request.timeout.ms session.timeout.ms heartbeat.interval.ms max.poll.interval.ms
     group.instance.id partition.assignment.strategy group.protocol group.remote.assignor metadata.max.age.ms
-""".split()  # noqa: SIM905
+""".split()
 # Settings that would contradict the source; Spark refuses them as well.
 _KAFKA_REFUSED = {
     "auto.offset.reset": "use the option startingOffsets",

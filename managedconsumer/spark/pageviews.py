@@ -117,7 +117,7 @@ class PageViewCounts:
         An attempt gets the name of the batch's run when it is whole and on the disk. If there is one of that name
         already, it has the same counts.
         """
-        from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+        from pyspark.sql import functions as F  # as everybody calls it
 
         attempt = self.path / _ATTEMPTS / uuid.uuid4().hex
         counts = (
@@ -148,7 +148,7 @@ class PageViewCounts:
 
     def totals(self, spark: Any) -> Any:
         """Views per user and window of everything claimed so far: a DataFrame of user, start, end, views."""
-        from pyspark.sql import functions as F  # noqa: N812
+        from pyspark.sql import functions as F
 
         # A batch that had only markers of transactions in it has no rows, and no directory.
         winners = {data: tps for data, tps in self.claims.winners().items() if self._home(data).exists()}

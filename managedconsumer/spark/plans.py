@@ -53,7 +53,7 @@ def columns_used(frame: Any, source: str = "managedkafka") -> list[ColumnsUsed]:
     if inner is None:
         raise ConfigurationError("columns_used needs a DataFrame of a classic session: Spark Connect shows no plan")
     # The optimizer takes away what nobody uses. Spark itself optimizes the plan of a stream only when it is started.
-    session = frame.sparkSession._jsparkSession  # noqa: SLF001 (the plan is not in the public API)
+    session = frame.sparkSession._jsparkSession  # the plan is not in the public API
     plan = session.sessionState().optimizer().execute(inner.queryExecution().analyzed())
     nodes = list(_nodes(plan))
     used = {each.exprId().id() for each in _items(plan.outputSet().toSeq())}

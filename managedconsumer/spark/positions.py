@@ -107,7 +107,7 @@ def choose(known: Known, query: Query, *, has_store: bool = False) -> Choice:
 
 def _resumed(known: Known, query: Query) -> Choice:
     """The query has a checkpoint, and the group a commit."""
-    assert known.committed is not None  # noqa: S101 (asked by the caller)
+    assert known.committed is not None  # asked by the caller
     there, author = known.committed.offset, Author.of(known.committed.metadata)
     own = author is not None and author.query == query.author.query
     if known.done is None:
@@ -125,7 +125,7 @@ def _resumed(known: Known, query: Query) -> Choice:
 
 def _fresh(known: Known, query: Query) -> Choice:
     """The checkpoint is new, and the group has a commit."""
-    assert known.committed is not None  # noqa: S101 (asked by the caller)
+    assert known.committed is not None  # asked by the caller
     there, author = known.committed.offset, Author.of(known.committed.metadata)
     if not query.explicit or known.begin is None:
         return Choice(there)

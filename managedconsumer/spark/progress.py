@@ -88,10 +88,10 @@ class ProgressListener(StreamingQueryListener):
 
     # -- what Spark tells -----------------------------------------------------------------------------
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (Spark's names)
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # Spark's names
         """Nothing to do: what is committed stays until the first micro-batch is done."""
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A micro-batch is done: commit where it ended. Returns at once."""
         progress = event.progress
         if self._query_name is not None and progress.name != self._query_name:
@@ -102,10 +102,10 @@ class ProgressListener(StreamingQueryListener):
             self._wanted |= ends
             self._changed.notify_all()
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing was read, so there is nothing to commit."""
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """The last progress has been told before; :meth:`close` waits for its commit."""
 
     # -- the worker -----------------------------------------------------------------------------------

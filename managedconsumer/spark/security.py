@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pkgutil import resolve_name
-from typing import Callable, Mapping, NamedTuple, cast
+from typing import Any, Callable, Mapping, NamedTuple, cast
 
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.net.security import Security, Token
@@ -20,7 +20,7 @@ def security_from(kafka: Mapping[str, str]) -> Security:
     PEM files are read; Java's key stores (JKS, PKCS12) are not, and the text says what to give instead.
     """
     protocol = kafka.get("security.protocol", "PLAINTEXT").upper()
-    tls: dict[str, object] = {}
+    tls: dict[str, Any] = {}
     if protocol in ("SSL", "SASL_SSL"):
         cafile = kafka.get("ssl.ca.location") or _pem(kafka, "ssl.truststore")
         certfile = kafka.get("ssl.certificate.location") or _pem(kafka, "ssl.keystore")
@@ -35,12 +35,12 @@ def security_from(kafka: Mapping[str, str]) -> Security:
         }
     sasl = _sasl(kafka) if protocol.startswith("SASL_") else {}
     try:
-        return Security(security_protocol=protocol, **tls, **sasl)  # type: ignore[arg-type]
+        return Security(security_protocol=protocol, **tls, **sasl)
     except ConfigurationError as error:
         raise ConfigurationError(f"the options kafka.security.*, kafka.ssl.* and kafka.sasl.*: {error}") from error
 
 
-def _sasl(kafka: Mapping[str, str]) -> dict[str, object]:
+def _sasl(kafka: Mapping[str, str]) -> dict[str, Any]:
     mechanism = kafka.get("sasl.mechanism") or kafka.get("sasl.mechanisms")
     if mechanism is None or mechanism.upper() == "GSSAPI":
         raise ConfigurationError(

@@ -76,13 +76,13 @@ def _start_jvm(app_name: str, master: str, settings: Mapping[str, str], output: 
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    if SparkContext._gateway is not None:  # noqa: SLF001
+    if SparkContext._gateway is not None:
         return
     conf: Any = SparkConf(loadDefaults=False).setMaster(master).setAppName(app_name).setAll(list(settings.items()))
     with output.open("ab") as out:
         launch: Any = launch_gateway
         gateway = launch(conf, {"stdout": out, "stderr": out})
-    SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 
 def _settings(driver_memory: str, shuffle_partitions: int) -> dict[str, str]:

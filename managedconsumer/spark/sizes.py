@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Generator, Iterable, cast
+from typing import Iterable
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
@@ -11,7 +11,6 @@ from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.spark.tasks import Slice
 from managedconsumer.spark.topics import TopicView
 from managedconsumer.structs import TopicPartition
-from managedconsumer.wire.records import RecordChunk
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +42,7 @@ class RecordSizes:
     def _look(self, tp: TopicPartition, start: int) -> float | None:
         options = self._view.options
         limits = RangeLimits(_SAMPLE_BYTES, 100, options.isolation_level, patience=_PATIENCE)
-        found = fetch_range(self._pool, *tp, start, start + 1, limits, on_lost=lambda _first, _behind: None)
-        chunks = cast("Generator[RecordChunk, None, None]", found)
+        chunks = fetch_range(self._pool, *tp, start, start + 1, limits, on_lost=lambda _first, _behind: None)
         try:
             chunk = next(chunks, None)
         except err.KafkaException as error:

@@ -17,6 +17,7 @@ import os
 import signal
 import threading
 from dataclasses import replace
+from importlib import import_module
 from operator import itemgetter
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
@@ -25,8 +26,8 @@ from managedconsumer.errors import ConfigurationError, MissingPackageError
 from managedconsumer.garbage import no_collection
 
 try:
-    import pyarrow as pa  # noqa: F401 (read() needs it; better to hear of it here)
-    from pyspark.sql import types as T  # noqa: N812 (as in Spark's documentation)
+    import_module("pyarrow")  # read() needs it; better to hear of it here
+    from pyspark.sql import types as T  # as in Spark's documentation
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.streaming.datasource import (
@@ -126,7 +127,7 @@ class ManagedKafkaSource(DataSource):
         """For ``spark.read``."""
         return ManagedKafkaReader(_for_schema(self.options, schema))
 
-    def streamReader(self, schema: Any) -> ManagedKafkaStreamReader:  # noqa: N802 (Spark's name)
+    def streamReader(self, schema: Any) -> ManagedKafkaStreamReader:  # Spark's name
         """For ``spark.readStream``."""
         return ManagedKafkaStreamReader(_for_schema(self.options, schema), type(self).rebalance_listener)
 
@@ -209,17 +210,17 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             self._driver = StreamDriver(self.options, self._listener, query)
         return self._driver
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         """Where a new query starts."""
         # The objects of planning live until the next batch: the garbage collector would walk through them in vain.
         with no_collection():
             return self._memory.write(self.driver.initial())
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger``."""
         return ReadAllAvailable() if self.options.max_offsets is None else ReadMaxRows(self.options.max_offsets)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The next batch; proof that ``start`` is done: here offsets are committed, and rebalances happen."""
         with no_collection():
             before = self._memory.read(start)
@@ -227,11 +228,11 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             planned = self._driver_of(before.query).next(before, rows)
             return start if planned is before else self._memory.write(planned, before)
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         """The logs' ends, so that a progress report shows the lag."""
         return self.driver.latest()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """Read up to here and no further."""
         self.driver.freeze_ends()
 

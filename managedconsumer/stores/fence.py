@@ -73,7 +73,7 @@ class Fence(ABC):
         """How the store keeps a member's name."""
         return member
 
-    def close(self) -> None:  # noqa: B027 - most adapters hold nothing
+    def close(self) -> None:
         """Give back what this process holds (connections). What is claimed stays claimed."""
 
     # -- offsets and claims -----------------------------------------------------------------------------

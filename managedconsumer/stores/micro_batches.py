@@ -64,7 +64,7 @@ def pieces_of(spans: Mapping[TopicPartition, Span], size: int) -> Iterator[Piece
 
 
 def _spans(frame: Any) -> Piece:
-    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+    from pyspark.sql import functions as F  # as everybody calls it
 
     ends = (F.min("offset").alias("first"), F.max("offset").alias("last"))
     rows = frame.groupBy("topic", "partition").agg(*ends).collect()
@@ -72,7 +72,7 @@ def _spans(frame: Any) -> Piece:
 
 
 def _rows(frame: Any, piece: Piece) -> Any:
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as F
 
     return frame.where(
         reduce(

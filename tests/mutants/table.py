@@ -750,7 +750,7 @@ FETCH = [
     Mutant(
         "the decoder in Python trusts the offsets within old compressed messages",
         "managedconsumer/wire/records/_records_py.py",
-        "start = self._ready[0].offset + 1 if self._ready else self.position",
+        "start = self.ready[0].offset + 1 if self.ready else self.position",
         "start = self.position",
         ("tests/wire/test_records.py",),
         _SOME,

@@ -33,7 +33,7 @@ _HOMES = {
     "CooperativeStickyPartitionAssignor": "cooperative_sticky",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

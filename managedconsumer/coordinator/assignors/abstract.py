@@ -89,10 +89,10 @@ class AbstractPartitionAssignor(ABC):
         return b""
 
     # Optional hooks, not abstract: an assignor without memory has nothing to do here.
-    def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:  # noqa: B027
+    def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
         """Called with this member's share after each rebalance, before :meth:`on_generation_assignment`."""
 
-    def on_generation_assignment(self, generation: int) -> None:  # noqa: B027
+    def on_generation_assignment(self, generation: int) -> None:
         """Called with the generation of the share that :meth:`on_assignment` was just given (kafka-python 2's hook)."""
 
 

@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
+from managedconsumer.codes import LEADER_NOT_AVAILABLE, REQUEST_TIMED_OUT
 from managedconsumer.coordinator import commits
 from managedconsumer.coordinator.commits import CommittedOffset, Verdict
 from managedconsumer.coordinator.committing import Committing, Expelled, Result
@@ -101,7 +102,7 @@ class OffsetClient:
     ) -> dict[TopicPartition, OffsetAnswer]:
         """One attempt; each leader gets ``seconds``, to connect and to answer."""
         grouped, homeless = resets.by_leader(wanted, self._cluster.snapshot)
-        answers = {tp: _failed(5, f"{tp} has no leader") for tp in homeless}
+        answers = {tp: _failed(LEADER_NOT_AVAILABLE, f"{tp} has no leader") for tp in homeless}
         found: list[dict[TopicPartition, OffsetAnswer]] = []
 
         def ask(node: int, part: Mapping[TopicPartition, int]) -> None:
@@ -112,13 +113,13 @@ class OffsetClient:
             except err.FATAL_LOCAL_ERRORS:
                 raise
             except CONNECTION_ERRORS as error:
-                told = dict.fromkeys(part, _failed(7, str(error)))
+                told = dict.fromkeys(part, _failed(REQUEST_TIMED_OUT, str(error)))
             found.append(told)
             use(told)
 
         asking = Together(self._cluster.handler, "offsets")
         for node, part in grouped.items():
-            answers.update(dict.fromkeys(part, _failed(7, f"broker {node} has not answered")))
+            answers.update(dict.fromkeys(part, _failed(REQUEST_TIMED_OUT, f"broker {node} has not answered")))
             asking.start(ask, node, part)
         asking.wait(seconds, interrupted)
         for told in found:

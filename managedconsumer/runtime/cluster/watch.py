@@ -12,8 +12,7 @@ from managedconsumer import errors as err
 from managedconsumer.fetch.request import EPOCH_VERSION, forget_epochs, version_of
 from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.fetch.watching import Parked, Watching
-from managedconsumer.runtime.net.connection import Connection
-from managedconsumer.runtime.net.fetch_wait import answer_timeout_ms
+from managedconsumer.runtime.net.connection import Connection, answer_timeout_ms
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.wire.protocol import schemas
 

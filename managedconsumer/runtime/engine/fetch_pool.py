@@ -30,7 +30,7 @@ from managedconsumer.runtime.engine.inline import InlineReceive
 from managedconsumer.runtime.engine.parking import Parking
 from managedconsumer.runtime.engine.troubles import FETCH
 from managedconsumer.runtime.net.buffers import BufferPool
-from managedconsumer.runtime.net.fetch_wait import answer_timeout_ms
+from managedconsumer.runtime.net.connection import answer_timeout_ms
 from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)

@@ -96,7 +96,7 @@ def _mechanism(security: Security, handler: Handler, address: str) -> tuple[sasl
 
 def _token(security: Security, handler: Handler, address: str) -> tuple[str, float | None]:
     supply = security.sasl_oauth_token
-    assert supply is not None  # noqa: S101 (Security checked it)
+    assert supply is not None  # Security checked it
     try:
         # Users' callables fetch tokens with libraries that may block; in a worker thread they cannot stop the hub.
         given = handler.run_blocking(supply)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import partial
 from typing import Any, Callable, Final, Mapping
 
 from managedconsumer import errors
@@ -44,7 +45,7 @@ def ask_versions(
         # Not even the fallback's form can be relied on in what is not Kafka: look at the code first.
         if version and bytes(frame[:2]) == errors.UnsupportedVersion.ERROR_CODE.to_bytes(2, "big"):
             continue
-        answer = understand(lambda v=version, f=frame: versions.decode_api_versions(v, f))  # type: ignore[misc]
+        answer = understand(partial(versions.decode_api_versions, version, frame))
         if answer["error_code"]:
             raise errors.error_for_code(
                 answer["error_code"], f"the broker at {address} does not tell the versions it speaks"

@@ -52,7 +52,7 @@ class Plain:
         """Everything there is to say."""
         return self._message
 
-    def step(self, challenge: bytes) -> bytes | None:  # noqa: ARG002 (the broker's answer says nothing)
+    def step(self, challenge: bytes) -> bytes | None:  # the broker's answer says nothing
         """The broker's answer ends the exchange."""
         return None
 

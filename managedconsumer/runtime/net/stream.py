@@ -82,7 +82,7 @@ class Stream:
         return pending
 
     def _write(self, pending: Pending, data: bytes) -> None:
-        assert self._transport is not None  # noqa: S101 (callers have checked)
+        assert self._transport is not None
         try:
             self._hold.enter()
             try:
@@ -95,7 +95,7 @@ class Stream:
 
     def _read(self, pending: Pending, deadline: float, begins_by: float = NEVER) -> memoryview:
         """The body of the answer to the oldest request; it has to begin to come by ``begins_by``."""
-        assert self._transport is not None  # noqa: S101 (callers have checked)
+        assert self._transport is not None  # callers have checked
         try:
             self._hold.enter()
             try:

@@ -22,7 +22,7 @@ class RdkafkaChunk:
     """
 
     __slots__ = (
-        *("_ready", "active", "context", "corrupt", "epochs", "exhausted", "fetch_offset", "last_leader_epoch"),
+        *("active", "context", "corrupt", "epochs", "exhausted", "fetch_offset", "last_leader_epoch", "ready"),
         *("nbytes", "needs_bytes", "next_fetch_offset", "position", "record_count", "batch_bytes", "unpack_bytes"),
     )
 
@@ -33,23 +33,19 @@ class RdkafkaChunk:
         self.exhausted = self.corrupt = False
         self.needs_bytes = self.batch_bytes = self.unpack_bytes = 0
         self.fetch_offset = self.position = fetch_offset
-        self.record_count = len(messages)
-        last = messages[-1] if messages else None
-        self.next_fetch_offset = max(fetch_offset, end_offset, last.offset() + 1 if last is not None else -1)
-        # The offset of the first message, if they follow each other without a gap, and the epoch, if it is that of all.
-        first = _start_of_all(messages) if messages else -1
-        self.last_leader_epoch = -1 if last is None else _epoch(last)
-        epoch = self.last_leader_epoch if not messages or _epoch(messages[0]) == self.last_leader_epoch else None
-        self.epochs = _epochs(messages) if messages else []
         # The next message is the last one: a Lane takes from here.
-        self._ready, size = messages_of(context, messages, first, epoch)
-        self.nbytes = size + _RECORD_BYTES * len(messages)
+        self.ready, size = messages_of(context, messages)
+        self.record_count = len(self.ready)
+        self.nbytes = size + _RECORD_BYTES * len(self.ready)
+        self.next_fetch_offset = max([fetch_offset, end_offset, *(message.offset + 1 for message in self.ready[:1])])
+        self.epochs = _epochs(self.ready)
+        self.last_leader_epoch = self.ready[0].leader_epoch if self.ready else -1
 
     def __iter__(self) -> RdkafkaChunk:
         return self
 
     def __next__(self) -> Message:
-        ready = self._ready
+        ready = self.ready
         if not ready or not self.active:
             self._finish()
             raise StopIteration
@@ -67,7 +63,7 @@ class RdkafkaChunk:
             raise
 
     def _take(self, n: int, stop_offset: int | None, max_bytes: int | None) -> list[Message]:
-        ready = self._ready
+        ready = self.ready
         left = len(ready) - min(max(n, 0), len(ready))
         taken = ready[left:]
         taken.reverse()
@@ -98,7 +94,7 @@ class RdkafkaChunk:
         if self.exhausted or not self.active or offset < self.position:
             return None
         fresh = RdkafkaChunk(self.context, [], offset, self.next_fetch_offset)
-        fresh._ready = [message for message in list(self._ready) if message.offset >= offset]
+        fresh.ready = [message for message in list(self.ready) if message.offset >= offset]
         return fresh
 
     def skip_corrupt(self) -> int:
@@ -111,24 +107,13 @@ class RdkafkaChunk:
             self.exhausted = True
 
 
-def _start_of_all(messages: list[Any]) -> int:
-    first: int = messages[0].offset()
-    return first if messages[-1].offset() - first == len(messages) - 1 else -1
-
-
-def _epoch(message: Any) -> int:
-    epoch = message.leader_epoch()
-    return -1 if epoch is None else epoch
-
-
-def _epochs(messages: list[Any]) -> list[tuple[int, int]]:
+def _epochs(ready: list[Message]) -> list[tuple[int, int]]:
     """Where the epoch changes: almost never, so the first and the last record are compared."""
-    first, last = _epoch(messages[0]), _epoch(messages[-1])
-    found = [(messages[0].offset(), first)] if first >= 0 else []
-    for message in messages if first != last else ():
-        epoch = _epoch(message)
-        if epoch >= 0 and (not found or epoch != found[-1][1]):
-            found.append((message.offset(), epoch))
+    found: list[tuple[int, int]] = []
+    same = bool(ready) and ready[0].leader_epoch == ready[-1].leader_epoch
+    for message in ready[-1:] if same else reversed(ready):
+        if message.leader_epoch >= 0 and (not found or message.leader_epoch != found[-1][1]):
+            found.append((message.offset, message.leader_epoch))
     return found
 
 

@@ -102,7 +102,7 @@ def _security(security: Security, handler: Handler) -> dict[str, Any]:
 def _token_callback(security: Security, handler: Handler) -> Callable[[str], tuple[str, float, str, dict[str, str]]]:
     def token(_: str) -> tuple[str, float, str, dict[str, str]]:
         supply = security.sasl_oauth_token
-        assert supply is not None  # noqa: S101 (see above)
+        assert supply is not None  # see above
         given = supply()
         token, expiry = given if isinstance(given, tuple) else (given, None)
         # Unix time by nature.

@@ -85,7 +85,7 @@ class RdkafkaPool(FetchPool):
                         reader.close()
                         reader = None
                     self._rest(error, backoff)
-        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+        except BaseException as error:  # a worker's death must reach the user
             engine.fail(error)
         finally:
             engine.troubles.over(_TROUBLE)
@@ -198,7 +198,7 @@ class RdkafkaPool(FetchPool):
         engine, queue, codes = self._engine, reading.queue, self._package.KafkaError
         reading.ended = True
         code = error.code()
-        if code in (codes._BAD_MSG, codes._BAD_COMPRESSION, codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):  # noqa: SLF001
+        if code in (codes._BAD_MSG, codes._BAD_COMPRESSION, codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
             return True  # the last two say either that the offset is not in the log, or that the log is another one
         queue.retry_at = engine.handler.now() + _ERROR_REST
         text = f"fetching {queue.tp.topic}-{queue.tp.partition}: {error.str()}"
@@ -226,10 +226,10 @@ class RdkafkaPool(FetchPool):
             code = error.code()
             if code == codes.GROUP_AUTHORIZATION_FAILED:
                 continue  # of a group that nobody wants to join
-            if code == codes._BAD_MSG and "receive.message.max.bytes" in error.str():  # noqa: SLF001
+            if code == codes._BAD_MSG and "receive.message.max.bytes" in error.str():
                 too_large = True
                 continue
-            if code == codes._AUTHENTICATION and engine.cluster.settings.security.sasl_oauth_token is None:  # noqa: SLF001
+            if code == codes._AUTHENTICATION and engine.cluster.settings.security.sasl_oauth_token is None:
                 engine.fail(err.SaslAuthenticationError(f"librdkafka could not log in: {error.str()}"))
             elif error.fatal():
                 engine.fail(err.RdKafkaException(f"librdkafka has given up: {error.str()}"))

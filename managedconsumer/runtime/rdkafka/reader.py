@@ -98,7 +98,7 @@ class Reader:
         self.readings.clear()
         try:
             self._handler.run_blocking(self._consumer.close)
-        except Exception as error:  # noqa: BLE001 - it is over anyway
+        except Exception as error:  # it is over anyway
             log.debug("librdkafka: %s", error)
 
     def follow(self, stop: Iterable[TopicPartition], start: Mapping[TopicPartition, Reading]) -> None:
@@ -147,7 +147,7 @@ class Reader:
                 continue
             if error is None:
                 part.messages += messages
-            elif error.code() == self._package.KafkaError._PARTITION_EOF:  # noqa: SLF001 (their name for it)
+            elif error.code() == self._package.KafkaError._PARTITION_EOF:  # their name for it
                 part.end_offset = messages[0].offset()
             else:
                 part.error = error

@@ -139,7 +139,7 @@ class TaskRun:
                 failure.__cause__ = error
                 run.fail(None, failure)
             raise
-        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+        except BaseException as error:  # a worker's death must reach the user
             run.fail(None, error)
         finally:
             run.leave(seat)
@@ -194,7 +194,7 @@ class TaskRun:
                 if calls.deserialize is None or calls.deserialize(message):
                     run.calls.check("the handler", await calls.handler(message), message)
                 strand.place = place + 1
-            except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+            except BaseException as error:  # the user's code may raise anything
                 message.value, message.partition_key = raw
                 if not await self._goes_on(strand, place, place + 1, error):
                     return
@@ -207,7 +207,7 @@ class TaskRun:
             if wanted:
                 run.calls.check("the handler", await calls.handler(wanted), wanted[0])
             strand.place = len(messages)
-        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+        except BaseException as error:  # the user's code may raise anything
             for message, (value, key) in zip(messages, raw, strict=False):
                 message.value, message.partition_key = value, key
             await self._goes_on(strand, 0, len(messages), error)

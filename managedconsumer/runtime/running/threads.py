@@ -84,7 +84,7 @@ class ThreadRun:
             if run.failure is None:  # once
                 run.failure = None, error
                 log.error("run() does not go on here: %s", error)
-        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+        except BaseException as error:  # a worker's death must reach the user
             run.fail(None, error)
         finally:
             run.leave(seat)
@@ -115,7 +115,7 @@ class ThreadRun:
                     # In one step, so anybody may look at any moment: it is finished.
                     place = strand.place = place + 1
                 return
-            except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+            except BaseException as error:  # the user's code may raise anything
                 if not self._goes_on(strand, place, place + 1, error):
                     return
                 place = strand.place
@@ -155,7 +155,7 @@ class ThreadRun:
             if wanted:
                 run.calls.check("the handler", calls.handler(wanted), wanted[0])
             strand.place = len(messages)
-        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+        except BaseException as error:  # the user's code may raise anything
             for message, (value, key) in zip(messages, raw, strict=False):
                 message.value, message.partition_key = value, key
             self._goes_on(strand, 0, len(messages), error)
@@ -169,7 +169,7 @@ class ThreadRun:
                 return False
             try:
                 run.calls.check("on_dead", on_dead(message, error), message)
-            except BaseException as problem:  # noqa: BLE001 - it ends the run, and is raised by it
+            except BaseException as problem:  # it ends the run, and is raised by it
                 problem.__context__ = error
                 run.fail_dead(message, problem)
                 return False

@@ -29,7 +29,7 @@ def _at_exit() -> None:
     for item in list(_watched):
         try:
             item.leave_at_exit()
-        except Exception as error:  # noqa: BLE001 - nobody is left to raise it to
+        except Exception as error:  # nobody is left to raise it to
             log.debug("leaving at the interpreter's end failed: %s", error)
 
 

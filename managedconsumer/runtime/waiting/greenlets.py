@@ -164,7 +164,7 @@ def in_pool(pool: Any, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
     def quiet() -> tuple[T | None, Exception | None]:
         try:
             return fn(*args), None
-        except Exception as error:  # noqa: BLE001 (raised again below, in the caller)
+        except Exception as error:  # raised again below, in the caller
             return None, error
 
     result, error = pool.apply(quiet)

@@ -16,6 +16,7 @@ import queue
 import sys
 import threading
 import time
+from importlib import import_module
 from typing import Any, Callable, TypeVar
 
 from managedconsumer.errors import MissingPackageError
@@ -292,7 +293,7 @@ class GEventHandler(Handler):
     def __init__(self) -> None:
         """Raises MissingPackageError (an ImportError) that names the extra when gevent is missing."""
         try:
-            import gevent  # noqa: F401
+            import_module("gevent")
         except ImportError as error:
             raise MissingPackageError(
                 "use_greenlets=True needs gevent, which is not installed: pip install 'gevent>=22.10' "

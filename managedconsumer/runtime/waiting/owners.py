@@ -51,14 +51,11 @@ def of_greenlet() -> int:
     if green is None:
         from gevent.local import local
 
-        class GreenHere(local):  # type: ignore[misc]
-            def __init__(self) -> None:
-                self._owner = _Owner()
-                self.number = self._owner.number
-
-        green = _green.setdefault("here", GreenHere())
-    number: int = green.number
-    return number
+        green = _green.setdefault("here", local())
+    owner: _Owner | None = getattr(green, "owner", None)
+    if owner is None:
+        owner = green.owner = _Owner()
+    return owner.number
 
 
 def of_task(task: Any) -> int:

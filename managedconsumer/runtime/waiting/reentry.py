@@ -27,7 +27,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 def in_our_work() -> bool:
     """True where this package is at work further down this thread's stack, below code of somebody else's."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (documented, and the only way)
+    frame: FrameType | None = sys._getframe(1)  # documented, and the only way
     while frame is not None and _is_ours(frame):  # the call itself
         frame = frame.f_back
     while frame is not None and not _is_ours(frame):

@@ -30,7 +30,7 @@ class Together:
         error = None
         try:
             fn(*args)
-        except Exception as raised:  # noqa: BLE001 - raised in the thread that waits
+        except Exception as raised:  # raised in the thread that waits
             error = raised
         with self._changed:
             self._running -= 1

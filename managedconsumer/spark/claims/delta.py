@@ -62,10 +62,10 @@ class DeltaClaims(TableClaims):
 class _Ends(DeltaStore):
     """A partition's end is one number, with a name of its own."""
 
-    def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:  # noqa: ARG002
+    def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
         return {tp: end_at(version.transaction_version(_name(tp))) for tp in tps}
 
-    def append(self, version: Any, group: str, rows: Rows, output: Tables | None) -> bool:  # noqa: ARG002
+    def append(self, version: Any, group: str, rows: Rows, output: Tables | None) -> bool:
         ends = {_name(tp): row.next for tp, row in rows.items() if row.next is not None}
         return commit(version, ends, None if output is None else output.table())
 

@@ -103,11 +103,11 @@ class IcebergClaims(TableClaims):
 class _Ends(IcebergStore):
     """A partition's end is one property, with a name of its own."""
 
-    def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:  # noqa: ARG002
+    def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
         properties = version.metadata.properties
         return {tp: end_at(json.loads(properties.get(_name(tp), "null"))) for tp in tps}
 
-    def append(self, version: Any, group: str, rows: Rows, output: Tables | None) -> bool:  # noqa: ARG002
+    def append(self, version: Any, group: str, rows: Rows, output: Tables | None) -> bool:
         transaction = version.transaction()
         transaction.set_properties({_name(tp): json.dumps(row.next) for tp, row in rows.items()})
         if output is not None:

@@ -163,7 +163,7 @@ def ranges_of(frame: Any) -> tuple[str, Ranges]:
 
 
 def _only(frame: Any, won: Ranges) -> Any:
-    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+    from pyspark.sql import functions as F
 
     ours = ((F.col("topic") == tp.topic) & (F.col("partition") == tp.partition) for tp in won)
     return frame.where(reduce(or_, ours))

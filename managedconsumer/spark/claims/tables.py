@@ -53,7 +53,7 @@ class TableClaims(History):
         rows = store.read(version, "", tps)
         return {tp: row.next for tp, row in rows.items() if row.next is not None}
 
-    def repeat(self, data: str, name: str) -> None:  # noqa: ARG002
+    def repeat(self, data: str, name: str) -> None:
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeat`. It is kept as the end of a partition is."""
         mark = _repeat(data)
         self._open(make=True).change("", [mark], lambda found: ({} if found[mark].next else {mark: end_at(1)}, None))
@@ -74,7 +74,7 @@ class TableClaims(History):
         self._open(make=True).change("", ranges, decide)
         return won
 
-    def _noted(self, data: str | None = None) -> Iterator[Won]:  # noqa: ARG002
+    def _noted(self, data: str | None = None) -> Iterator[Won]:
         """See :meth:`History._noted`."""
         store = self._open(make=False)
         columns = ["topic", "partition", "start", "stop", "data"]

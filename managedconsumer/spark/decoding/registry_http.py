@@ -80,7 +80,7 @@ def _timed(kind: Any, until: float, *args: Any, **options: Any) -> Any:
         raise trouble
 
     made = kind(*args, **options)
-    made._create_connection = connect  # noqa: SLF001 (the way that http.client has for it)
+    made._create_connection = connect  # the way that http.client has for it
     made.response_class = lambda sock, *more, **named: HTTPResponse(
         _Incoming(sock, until),  # type: ignore[arg-type]
         *more,

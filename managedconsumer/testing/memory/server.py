@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Callable, Mapping
 
 from managedconsumer import codes
@@ -226,7 +227,7 @@ class Server:
                 self._refuse(peer, header)
                 return
             request = header.api.decode_request(header.version, body)
-            self._handle(peer, header, request, lambda answer, h=header: self._answer(peer, h, answer))  # type: ignore[misc]
+            self._handle(peer, header, request, partial(self._answer, peer, header))
 
     def _refuse(self, peer: Peer, header: framing.RequestHeader) -> None:
         """KIP-511: ApiVersions of a newer version is answered in version 0; anything else has not asked before."""

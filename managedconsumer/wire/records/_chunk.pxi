@@ -245,8 +245,8 @@ cdef class RecordChunk:
         cdef Message message
         self._torn = True  # until it is made: there may be too little memory
         message = Message.__new__(Message)
-        message.value = to_bytes(view.value, view.value_size)
-        message.partition_key = to_bytes(view.key, view.key_size)
+        message._value = to_bytes(view.value, view.value_size)
+        message._key = to_bytes(view.key, view.key_size)
         if view.headers != NULL:
             message._headers = PyBytes_FromStringAndSize(<const char *>view.headers, view.headers_size)
         self._torn = False

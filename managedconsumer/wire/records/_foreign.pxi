@@ -1,43 +1,32 @@
-cdef extern from "_ask.h":
-    object mc_ask(object method, object one)
-
-
-def messages_of(PartitionContext context, list lot, long long first_offset, epoch):
+def messages_of(PartitionContext context, list lot):
     """The messages of librdkafka in ``lot`` as ours, the last one first, and their size, see ``_message_py``."""
     cdef Message message
-    cdef Py_ssize_t place
     cdef int kind
     cdef long long timestamp
     cdef list made = []
     cdef Py_ssize_t size = 0
     if not lot:
         return made, size
-    cdef int last_epoch = -1 if epoch is None else epoch
     kind_of_all = type(lot[0])  # methods are looked up once
     value_of, key_of, headers_of = kind_of_all.value, kind_of_all.key, kind_of_all.headers
-    timestamp_of, offset_of = kind_of_all.timestamp, kind_of_all.offset
-    for place in range(len(lot) - 1, -1, -1):
-        theirs = lot[place]
-        kind, timestamp = mc_ask(timestamp_of, theirs)
+    timestamp_of, offset_of, epoch_of = kind_of_all.timestamp, kind_of_all.offset, kind_of_all.leader_epoch
+    for theirs in reversed(lot):
+        kind, timestamp = timestamp_of(theirs)
         message = Message.__new__(Message)
-        message.value = mc_ask(value_of, theirs)
-        message.partition_key = mc_ask(key_of, theirs)
-        message._headers = mc_ask(headers_of, theirs)
+        message._value = value_of(theirs)
+        message._key = key_of(theirs)
+        message._headers = headers_of(theirs)
         message._context = context
-        message.offset = mc_ask(offset_of, theirs) if first_offset < 0 else first_offset + place
+        message.offset = offset_of(theirs)
         message.timestamp = timestamp if kind else 0
         message.timestamp_type = kind - 1
-        message.leader_epoch = epoch_of(theirs) if epoch is None else last_epoch
+        epoch = epoch_of(theirs)
+        message.leader_epoch = -1 if epoch is None else epoch
         message.protocol_version = 2
-        if message.value is not None:
-            size += len(message.value)
+        if message._value is not None:
+            size += len(message._value)
         made.append(message)
     return made, size
-
-
-cdef int epoch_of(theirs) except? -1:
-    epoch = theirs.leader_epoch()
-    return -1 if epoch is None else epoch
 
 
 def runs_of(list lot):
@@ -50,9 +39,9 @@ def runs_of(list lot):
     kind_of_all = type(lot[0])
     error_of, topic_of, partition_of = kind_of_all.error, kind_of_all.topic, kind_of_all.partition
     for message in lot:
-        error = mc_ask(error_of, message)
-        topic = mc_ask(topic_of, message)
-        partition = mc_ask(partition_of, message)
+        error = error_of(message)
+        topic = topic_of(message)
+        partition = partition_of(message)
         if error is not None or topic is None:
             runs.append((topic, partition, error, [message]))
             run = None

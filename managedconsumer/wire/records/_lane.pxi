@@ -119,7 +119,7 @@ cdef class Lane:
         else:
             self._last = -1
             self._other = chunk
-            self._ready = chunk._ready
+            self._ready = chunk.ready
 
     cdef bint _is_last(self):
         """True if the calling thread has the seat that was used last."""
@@ -255,11 +255,11 @@ cdef bint deserialized(Message message, deserializer, refused, FastPath consumer
 
     No signal comes between the lane and the deserializer, nor between that and the user: there is no Python code there.
     """
-    value, key = message.value, message.partition_key
+    value, key = message._value, message._key
     try:
-        message.value, message.partition_key = deserializer(value, key)
+        message._value, message._key = deserializer(value, key)
     except BaseException as error:
-        message.value, message.partition_key = value, key
+        message._value, message._key = value, key
         return consumer._not_deserialized(message, error) if refused is None else refused(message, error)
     return True
 
@@ -267,17 +267,13 @@ cdef bint deserialized(Message message, deserializer, refused, FastPath consumer
 cdef class FastPath:
     """Base of the consumers, see ``managedconsumer.wire.records._lane_py``."""
 
-    cdef Lane _fast
-    cdef object _lane              # the twin's, in a simulation
+    cdef Lane _lane
     cdef object _applied           # the deserializer, or None
 
-    def _open_lane(self, lane, deserializer=None):
+    def _open_lane(self, Lane lane not None, deserializer=None):
         """From now on ``consume()`` takes from ``lane``."""
+        self._lane = lane
         self._applied = deserializer
-        if isinstance(lane, Lane):
-            self._fast = lane
-        else:
-            self._lane = lane
 
     def _not_deserialized(self, message, error):
         """False: skip the message; otherwise what is raised leaves the position before it."""
@@ -296,20 +292,12 @@ With ``unblock_event`` (pykafka's) it returns None as soon as the event is set, 
 Raises what ended the consumer, ConsumerStoppedException when it is not running, an exception of a callback
 once, CorruptRecordError and the deserializer's exceptions as ``on_error`` decides.
 """
-        if unblock_event is None:
-            if self._fast is not None:
-                message = self._fast._next()
-                if message is None and block is True:
-                    message = self._fast._await()
-                if message is not None:
-                    if self._applied is None or deserialized(<Message>message, self._applied, None, self):
-                        return message
-            elif self._lane is not None:
-                if self._applied is None:
-                    message = self._lane.take()
-                else:
-                    message = self._lane.take_deserialized(self._applied, self._not_deserialized)
-                if message is not None:
+        if unblock_event is None and self._lane is not None:
+            message = self._lane._next()
+            if message is None and block is True:
+                message = self._lane._await()
+            if message is not None:
+                if self._applied is None or deserialized(<Message>message, self._applied, None, self):
                     return message
         return self._consume_waiting(block, unblock_event)
 

@@ -126,7 +126,7 @@ class Lane:
         self._note_ready(chunk)
         self._rest = []
         self._chunk = chunk
-        self._let_in(chunk._ready, me)  # noqa: SLF001 (the next message is the last one)
+        self._let_in(chunk.ready, me)  # the next message is the last one
         if self._chunk is not chunk:  # a signal's handler has detached it in the meantime
             self._shut()
 
@@ -140,7 +140,7 @@ class Lane:
         self._several = seats
 
     def _note_ready(self, chunk: Any) -> None:
-        ready: list[Message] = chunk._ready  # noqa: SLF001
+        ready: list[Message] = chunk.ready
         self._left = len(ready)
         self._offsets = None
         if ready:
@@ -179,14 +179,14 @@ class Lane:
         if chunk is None:
             return
         self._shut()
-        ready, rest = chunk._ready, self._rest  # noqa: SLF001
+        ready, rest = chunk.ready, self._rest
         if ready is not rest:
             # A thread may be about to take one more: from the other end, one by one, what is left has no holes.
             # One call, so that no signal comes in while a message is in neither list.
             with suppress(IndexError):
                 rest.extend(iter(partial(ready.pop, 0), None))
             self._note_taken(chunk, len(rest))
-            chunk._ready = rest  # noqa: SLF001
+            chunk.ready = rest
         self._chunk = self._offsets = None
 
     def _shut(self) -> None:

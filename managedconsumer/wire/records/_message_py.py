@@ -212,34 +212,22 @@ def shown_of(message: Any) -> str:
     return f"<Message {line(message.topic)}-{message.partition_id} offset {message.offset} key {key} value {value}>"
 
 
-def messages_of(
-    context: PartitionContext, lot: list[Any], first_offset: int, epoch: int | None
-) -> tuple[list[Message], int]:
-    """The messages of librdkafka in ``lot`` as ours, the last one first, and the bytes of their values.
-
-    ``first_offset``: theirs follow each other from it on; negative: each is asked. ``epoch``: the leader epoch of all;
-    None: each is asked.
-    """
+def messages_of(context: PartitionContext, lot: list[Any]) -> tuple[list[Message], int]:
+    """The messages of librdkafka in ``lot`` as ours, the last one first, and the bytes of their values."""
     made = []
     size = 0
-    for place in range(len(lot) - 1, -1, -1):
-        theirs = lot[place]
+    for theirs in reversed(lot):
         # Theirs: 0 none, 1 the producer's clock, 2 the broker's.
         kind, timestamp = theirs.timestamp()
+        epoch = theirs.leader_epoch()
         message: Message = Message.__new__(Message)
         message.value, message.partition_key, message.raw_headers = theirs.value(), theirs.key(), theirs.headers()
-        message.offset = theirs.offset() if first_offset < 0 else first_offset + place
+        message.offset = theirs.offset()
         message.timestamp = timestamp if kind else 0
-        message.origin = Origin(context, 2, kind - 1, epoch_of(theirs) if epoch is None else epoch)
+        message.origin = Origin(context, 2, kind - 1, -1 if epoch is None else epoch)
         size += len(message.value or b"")
         made.append(message)
     return made, size
-
-
-def epoch_of(theirs: Any) -> int:
-    """The leader epoch of one of librdkafka's messages; -1: unknown."""
-    epoch = theirs.leader_epoch()
-    return -1 if epoch is None else int(epoch)
 
 
 def runs_of(lot: list[Any]) -> list[tuple[str | None, int, Any, list[Any]]]:

@@ -38,13 +38,13 @@ cdef int open_legacy(RecordChunk chunk, Batch *batch) except -1:
     for record in reversed(decode_entry(chunk._slice(batch), chunk._max_batch_bytes, chunk._beside)):
         if record.offset >= chunk.position:
             message = Message.__new__(Message)
-            message.value, message.partition_key = record.value, record.key
+            message._value, message._key = record.value, record.key
             message._context = chunk.context
             message.offset, message.timestamp = record.offset, record.timestamp
             message.leader_epoch = -1
             message.timestamp_type, message.protocol_version = record.timestamp_type, record.magic
             made.append(message)
     for message in made:
-        chunk._unpacked += len(message.value or b"")
+        chunk._unpacked += len(message._value or b"")
     chunk._ready = made
     return 0

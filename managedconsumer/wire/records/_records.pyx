@@ -27,18 +27,6 @@ from managedconsumer.wire.records._recordwalk cimport (
     mc_crc_hardware, mc_crc_init, walk_batches,
 )
 
-cdef extern from "_slots.h":
-    ctypedef struct PyTypeObject:
-        pass
-    ctypedef struct PyMemberDef:
-        const char *name
-        int type
-        Py_ssize_t offset
-        int flags
-        const char *doc
-    Py_ssize_t mc_offset_of(object holder, object needle)
-    int mc_expose(PyTypeObject *cls, PyMemberDef *member) except -1
-
 from weakref import ref
 
 from managedconsumer.errors import CorruptRecordError, MissingPackageError
@@ -47,7 +35,7 @@ from managedconsumer.wire.records import format as fmt
 from managedconsumer.wire.records.arrow import constant
 from managedconsumer.wire.records.legacy import BadMessageError, decode_entry
 
-INTERFACE = 13
+INTERFACE = 14
 IMPLEMENTATION = "cython"
 
 mc_crc_init()

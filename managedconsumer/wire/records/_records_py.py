@@ -32,7 +32,7 @@ from managedconsumer.wire.records.compression import DEFAULT_MAX_BYTES, Beside, 
 from managedconsumer.wire.records.format import read_varint
 from managedconsumer.wire.records.legacy import BadMessageError, decode_entry
 
-INTERFACE = 12
+INTERFACE = 14
 IMPLEMENTATION = "python"
 
 _AHEAD_BYTES = 64 * 1024  # of small batches that are made ready together: few records do not pay for the slow path
@@ -44,9 +44,9 @@ class RecordChunk(Reread):
 
     __slots__ = (
         *("_aborts", "_batch", "_batches", "_beside", "_data", "_failure", "_index", "_left", "_max_batch_bytes"),
-        *("_origin", "_passed", "_payload", "_place", "_previous", "_raised", "_ready", "_skipped", "_unpacked"),
+        *("_origin", "_passed", "_payload", "_place", "_previous", "_raised", "_skipped", "_unpacked"),
         *("active", "context", "corrupt", "epochs", "exhausted", "fetch_offset", "last_leader_epoch", "nbytes"),
-        *("batch_bytes", "needs_bytes", "next_fetch_offset", "position", "record_count", "unpack_bytes"),
+        *("batch_bytes", "needs_bytes", "next_fetch_offset", "position", "ready", "record_count", "unpack_bytes"),
     )
 
     def __init__(
@@ -88,7 +88,7 @@ class RecordChunk(Reread):
         self._batch: Batch | None = None
         self._failure: str | None = None
         self._raised = False
-        self._ready: list[Message] = []  # the next message is the last one
+        self.ready: list[Message] = []  # the next message is the last one
         self._payload = b""
         self._unpacked = 0  # bytes of all batches opened so far
         self._passed = 0  # the position when everything that is ready has been taken
@@ -112,7 +112,7 @@ class RecordChunk(Reread):
         return self
 
     def __next__(self) -> Message:
-        ready = self._ready
+        ready = self.ready
         if not ready:
             if not self._refill():
                 raise StopIteration
@@ -149,7 +149,7 @@ class RecordChunk(Reread):
         return taken
 
     def _take(self, taken: list[Message], n: int, stop_offset: int | None, limit: int | None) -> None:
-        ready = self._ready
+        ready = self.ready
         while n > 0:
             if not ready:
                 if taken and limit is not None and self._unpacked >= limit:
@@ -184,7 +184,7 @@ class RecordChunk(Reread):
         self._left = 0
         self._index = -1
         self._passed = 0
-        del self._ready[:]  # the list itself stays: a Lane takes from it
+        del self.ready[:]  # the list itself stays: a Lane takes from it
 
     def skip_corrupt(self) -> int:
         """Move past the batch that has raised CorruptRecordError; the new position.  Else it does nothing."""
@@ -222,7 +222,7 @@ class RecordChunk(Reread):
                 self._finish()
                 return False
             self._make_ready()
-            if self._ready:
+            if self.ready:
                 return True
         return False
 
@@ -241,13 +241,13 @@ class RecordChunk(Reread):
         if self._batch is not None:
             self._passed = self._batch.last_offset + 1
             self._batch = None
-            if not self._ready:
+            if not self.ready:
                 self.position = max(self.position, self._passed)
 
     def _read_ahead(self) -> None:
         """Make the messages of small batches that follow ready, too. What goes wrong is met again by `_refill`."""
         most = self._unpacked + _AHEAD_BYTES
-        while self._failure is None and self._unpacked < most and len(self._ready) < _LOT:
+        while self._failure is None and self._unpacked < most and len(self.ready) < _LOT:
             if not self._left and not self._next_is_plain():
                 return
             try:
@@ -258,7 +258,7 @@ class RecordChunk(Reread):
     def _next_is_plain(self) -> bool:
         """The next batch is small, follows the last message, and has messages: no position in between is skipped."""
         last, following = self._batch, self._batches[self._index + 1 : self._index + 2]
-        if last is None or not following or self._ready[0].offset != last.last_offset:
+        if last is None or not following or self.ready[0].offset != last.last_offset:
             return False
         batch = following[0]
         skipped = batch.is_control or (self._aborts is not None and batch.attributes & fmt.TRANSACTIONAL)
@@ -313,7 +313,7 @@ class RecordChunk(Reread):
     def _open_legacy(self, batch: Batch) -> None:
         made = []
         # Nobody has checked the offsets within: those of damaged data may repeat offsets that are ready by now.
-        start = self._ready[0].offset + 1 if self._ready else self.position
+        start = self.ready[0].offset + 1 if self.ready else self.position
         entry = self._data[batch.start : batch.end]
         for record in reversed(decode_entry(entry, self._max_batch_bytes, self._beside)):
             if record.offset >= start:
@@ -323,7 +323,7 @@ class RecordChunk(Reread):
                 message.origin = Origin(self.context, record.magic, record.timestamp_type, -1)
                 made.append(message)
         self._unpacked += sum(len(message.value or b"") for message in made)
-        self._ready[:0] = made  # in front: the next message is the last one
+        self.ready[:0] = made  # in front: the next message is the last one
 
     def _read_lot(self, batch: Batch) -> None:
         """Turn the next records of the open batch into messages, up to one lot."""
@@ -336,7 +336,7 @@ class RecordChunk(Reread):
             self._failure, self._left = str(error), 0
         mend_timestamps(lot, batch.base_timestamp, batch.max_timestamp if self._origin.timestamp_type else None)
         lot.reverse()
-        self._ready[:0] = lot  # in front: the next message is the last one
+        self.ready[:0] = lot  # in front: the next message is the last one
 
     def _read_records(self, batch: Batch, lot: list[Message]) -> None:
         """The hot loop, see ``_recordparse_py``: varints of one or two bytes are looked up, longer ones computed."""
