@@ -15,7 +15,7 @@ def problems(tag: str, root: Path = ROOT) -> list[str]:
     """Each reason against a release of ``root`` as ``tag``, with its remedy; empty if there is none."""
     version = _first(r'^__version__ = "([^"]+)"', root / "managedconsumer" / "_version.py")
     newest = _first(r"^(\S+) \(\d{4}-\d\d-\d\d\)$", root / "CHANGELOG.rst")
-    fragments = sorted(path.name for path in (root / "changes.d").glob("*.rst"))
+    fragments = sorted(path.name for path in (root / "changes.d").glob("*.*.rst"))
     found = []
     if tag != f"v{version}":
         found.append(f"the tag is {tag}, the version {version}: change managedconsumer/_version.py, or tag v{version}")
