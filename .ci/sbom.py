@@ -15,10 +15,10 @@ import uuid
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 #: What only those install who work on the package.
-FOR_DEVELOPERS = {"bench", "fasttest", "test"}
+FOR_DEVELOPERS = {"bench", "docs", "fasttest", "lint", "test"}
 EXTRA = re.compile(r"""extra == ["']([^"']+)["']""")
 
 
@@ -27,18 +27,41 @@ def purl(name: str) -> str:
     return "pkg:pypi/" + re.sub(r"[-_.]+", "-", name).lower()
 
 
-def components(requirements: list[str]) -> Iterator[dict[str, Any]]:
+class Required(NamedTuple):
+    """One requirement of the wheel."""
+
+    extra: str  #: empty: pip always installs it
+    name: str
+    extras: frozenset[str]  #: those of the required package
+    allowed: str  #: the versions
+
+
+def read(requirement: str) -> Required:
+    """A requirement as the metadata write it; raises ValueError for anything else."""
+    wanted, _, marker = (part.strip() for part in requirement.partition(";"))
+    match = re.match(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[([^]]*)\])?\s*(.*)", wanted)
+    if match is None:
+        raise ValueError(f"not a requirement: {requirement!r}")
+    extra = EXTRA.search(marker)
+    extras = frozenset(part.strip() for part in (match[2] or "").split(",") if part.strip())
+    return Required(extra[1] if extra else "", match[1], extras, match[3].strip("() "))
+
+
+def resolved(own: str, requirements: list[Required], extra: str) -> Iterator[Required]:
+    """What ``extra`` brings, with the extras of the package itself (``own[...]``) that it names."""
+    for each in requirements:
+        if each.extra == extra and purl(each.name) == purl(own):
+            for inner in sorted(each.extras):
+                yield from (other._replace(extra=extra) for other in resolved(own, requirements, inner))
+        elif each.extra == extra:
+            yield each
+
+
+def components(own: str, requirements: list[Required]) -> Iterator[dict[str, Any]]:
     """One component for each package; what pip always installs is required."""
     found: dict[str, dict[str, Any]] = {}
-    for requirement in requirements:
-        wanted, _, marker = (part.strip() for part in requirement.partition(";"))
-        match = re.match(r"([A-Za-z0-9][A-Za-z0-9._-]*)(\[[^]]*\])?\s*(.*)", wanted)
-        if match is None:
-            raise ValueError(f"not a requirement: {requirement!r}")
-        name, allowed = match[1], match[3].strip("() ")
-        extra = EXTRA.search(marker)
-        if extra is not None and extra[1] in FOR_DEVELOPERS:
-            continue
+    extras = sorted({each.extra for each in requirements} - FOR_DEVELOPERS)
+    for extra, name, _, allowed in (each for one in extras for each in resolved(own, requirements, one)):
         component = found.setdefault(
             purl(name),
             {
@@ -50,9 +73,9 @@ def components(requirements: list[str]) -> Iterator[dict[str, Any]]:
                 "properties": [],
             },
         )
-        if extra is None:
+        if not extra:
             component["scope"] = "required"
-        where = f"managedconsumer:extra:{extra[1]}" if extra else "managedconsumer:always"
+        where = f"managedconsumer:extra:{extra}" if extra else "managedconsumer:always"
         said = {"name": where, "value": allowed or "any version"}
         if said not in component["properties"]:
             component["properties"].append(said)
@@ -68,7 +91,7 @@ def document(wheel: Path) -> dict[str, Any]:
             raise ValueError(f"{wheel} is no wheel: {len(names)} files METADATA")
         metadata = email.message_from_bytes(archive.read(names[0]))
     name, version = str(metadata["Name"]), str(metadata["Version"])
-    parts = list(components([str(each) for each in metadata.get_all("Requires-Dist") or []]))
+    parts = list(components(name, [read(str(each)) for each in metadata.get_all("Requires-Dist") or []]))
     own = f"{purl(name)}@{version}"
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",

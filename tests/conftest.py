@@ -26,6 +26,8 @@ from managedconsumer.wire.protocol import schemas
 from tests.open_directory import open_directory
 
 UNKNOWN_TOPIC = 3
+#: The releases of the shared brokers, the newest first.
+KAFKAS = ("4.3.0", "3.9.2")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores Ctrl-C, and so would the programs that tests start to see how they end by it.
@@ -67,8 +69,9 @@ _rerun: list[str] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--long``: what CI runs."""
+    """``--long`` and ``--kafka``: what CI runs."""
     parser.addoption("--long", action="store_true", help="with -m: also what takes long on purpose (see _LONG)")
+    parser.addoption("--kafka", choices=KAFKAS, help="only the tests on brokers of this release")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -109,10 +112,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.fast)
         if "busy" in marks and tries_again:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=1, only_rerun=TOO_SLOW))
-        (chosen if marks.isdisjoint(unwanted) else left_out).append(item)
+        wanted = marks.isdisjoint(unwanted) and config.option.kafka in (None, _kafka_of(item))
+        (chosen if wanted else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = chosen
+
+
+def _kafka_of(item: pytest.Item) -> str:
+    """The release of the shared brokers that a test asks for; a test without them counts for the newest release."""
+    chosen: str | None = getattr(getattr(item, "callspec", None), "params", {}).get("kafka")
+    return chosen or KAFKAS["kafka39" in getattr(item, "fixturenames", ())]
 
 
 def pytest_collection_finish() -> None:
@@ -227,7 +237,7 @@ def kafka43x3() -> Iterator[DevBroker]:
     yield from _session_broker("4.3.0", brokers=3, racks=("rack-1", "rack-2", "rack-3"))
 
 
-@pytest.fixture(params=["4.3.0", "3.9.2"])
+@pytest.fixture(params=KAFKAS)
 def kafka(request: pytest.FixtureRequest) -> DevBroker:
     """Each of the two tested releases in turn (the shared brokers)."""
     broker: DevBroker = request.getfixturevalue({"4.3.0": "kafka43", "3.9.2": "kafka39"}[request.param])

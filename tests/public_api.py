@@ -1,6 +1,6 @@
 """What users may import, written down as text: ``python -m tests.public_api`` writes ``public_api.txt`` anew.
 
-The file is the contract. A change of it is a change of behaviour: it belongs in CHANGELOG.rst.
+The file is the contract. A change of it is a change of behaviour: it has a news fragment in changes.d.
 """
 
 from __future__ import annotations

@@ -104,7 +104,8 @@ def test_a_page_renders(page: Path) -> None:
         source_path=str(page),
         settings_overrides={"report_level": 1, "halt_level": 5, "warning_stream": observer, "syntax_highlight": "none"},
     )
-    assert not problems
+    # Each version in the change log has the same headings; nothing links to them.
+    assert not [text for text in problems if page.name != "CHANGELOG.rst" or "Duplicate implicit target" not in text]
 
 
 def test_the_coordinator_page_shows_a_program_that_runs() -> None:

@@ -176,6 +176,9 @@ def test_the_bill_of_materials_is_valid_and_names_what_pip_installs(plain: Path)
     scopes = {part["name"]: part["scope"] for part in bom["components"]}
     assert {name for name, scope in scopes.items() if scope == "required"} == {"cramjam", "crc32c"}
     assert scopes["pyarrow"] == "optional"
+    assert "managedconsumer" not in scopes, "an extra that names other extras is resolved"
+    (spark,) = [part["properties"] for part in bom["components"] if part["name"] == "pyspark"]
+    assert [each["name"] for each in spark] == ["managedconsumer:extra:demo", "managedconsumer:extra:spark"]
     assert "pytest" not in scopes, "what only the tests need is not delivered"
 
 
@@ -194,4 +197,16 @@ def test_wheels_are_made_for_every_python_that_is_supported() -> None:
     assert settings["linux"]["archs"] == ["x86_64", "aarch64"]
     assert (ROOT / settings["test-command"].rpartition("{project}/")[2]).exists()
     for version in SUPPORTED:
-        assert f'"Programming Language :: Python :: {version}"' in (ROOT / "setup.py").read_text()
+        assert f'"Programming Language :: Python :: {version}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_a_free_threaded_python_is_refused_with_the_reason_and_the_remedy() -> None:
+    code = (
+        "import runpy, sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1;"
+        "runpy.run_path('setup.py', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "needs an interpreter with the GIL" in done.stderr
+    assert "messages could be lost or handed out twice" in done.stderr
+    assert "Install it with the ordinary build" in done.stderr

@@ -33,7 +33,7 @@ def compare(promised: dict[str, list[str] | str]) -> None:
     written = "\n".join(lines[lines.index(first) : end]).strip().splitlines()
     found = described(promised).strip().splitlines()
     changes = "\n".join(difflib.unified_diff(written, found, "promised", "found", lineterm="", n=2))
-    assert not changes, f"{changes}\n\nIf this is meant: python -m tests.public_api, and a line in CHANGELOG.rst"
+    assert not changes, f"{changes}\n\nIf this is meant: python -m tests.public_api, and a fragment in changes.d"
 
 
 def test_the_public_names_are_what_was_promised() -> None:

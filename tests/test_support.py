@@ -1,4 +1,4 @@
-"""docs/support.rst says what setup.py declares and the tests run on."""
+"""docs/support.rst says what pyproject.toml declares and the tests run on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def versions_of(what: str) -> list[str]:
 
 
 def test_pythons() -> None:
-    declared = re.findall(r"Python :: (3\.\d+)", (ROOT / "setup.py").read_text(encoding="utf-8"))
+    declared = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert versions_of("Python") == declared == list(pythons.SUPPORTED)
 
 

@@ -76,7 +76,7 @@ def test_group_id_is_found_under_sparks_name_too() -> None:
         ({"kafka.bootstrap.servers": "localhost"}, "host:port"),
         ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers is missing"),
         ({"kafka.auto.offset.reset": "earliest"}, "use the option startingOffsets"),
-        ({"kafka.isolation.level": "commited"}, "read_committed"),
+        ({"kafka.isolation.level": "commited"}, "read_committed"),  # codespell:ignore commited
         ({"kafka.partition.assignment.strategy": "best", "group.id": "g"}, "cooperative-sticky"),
         ({"kafka.session.timeout.ms": "-1", "group.id": "g"}, "session.timeout.ms"),
         ({"kafka.security.protocol": "SASL"}, "security_protocol"),

@@ -247,6 +247,40 @@ def test_a_port_that_is_taken_is_named_before_anything_is_fetched(
     assert not (tmp_path / "empty").exists()
 
 
+# What a Python on Windows does not have.
+WITHOUT_POSIX = """
+import os, signal, socket, sys
+for module in ("fcntl", "grp", "pwd", "resource", "termios"):
+    sys.modules[module] = None
+for holder, names in (
+    (os, ("O_NOFOLLOW", "fork", "getuid", "register_at_fork", "sched_getaffinity")),
+    (signal, ("SIGALRM", "SIGHUP", "SIGKILL", "pthread_sigmask")),
+    (socket, ("MSG_DONTWAIT", "SO_REUSEPORT", "TCP_USER_TIMEOUT")),
+):
+    for name in names:
+        if hasattr(holder, name):
+            delattr(holder, name)
+from managedconsumer import ManagedBalancedConsumer
+from managedconsumer.testing import DevBroker, DevBrokerError, MemoryBroker
+with MemoryBroker({"orders": 1}) as broker:
+    broker.produce("orders", [b"42"])
+    with ManagedBalancedConsumer("orders", broker.bootstrap, "billing") as consumer:
+        print(consumer.consume().value)
+        consumer.commit_offsets()
+os.name = "nt"
+try:
+    DevBroker().fetch()
+except DevBrokerError as error:
+    print(error)
+"""
+
+
+def test_without_posix_a_consumer_works_and_a_dev_broker_says_why_it_does_not() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_POSIX], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[:1] == ["b'42'"], done.stderr
+    assert "Start it under WSL, or use MemoryBroker" in done.stdout, done.stderr
+
+
 def test_a_port_taken_by_another_kafka_is_named(kafka43: DevBroker) -> None:
     with pytest.raises(PortTakenError, match=r"already in use by a Kafka broker. Choose another port, or 0"):
         DevBroker(port=kafka43.port_of(1)).start()

@@ -9,7 +9,6 @@ the last one.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import sys
@@ -39,6 +38,8 @@ class DataLock:
     @classmethod
     def take(cls, home: Path) -> DataLock:
         """Lock the directory, or raise :class:`DataDirError` that names who has it (after up to a second)."""
+        import fcntl  # Windows has none, and imports this module with managedconsumer.testing
+
         path = home / LOCK_FILE
         limit = time.monotonic() + _PATIENCE
         try:
@@ -74,6 +75,8 @@ class DataLock:
     def release(self) -> None:
         """Free the directory; no node may live any more. Idempotent."""
         if self.descriptor >= 0:
+            import fcntl
+
             # Not close alone: a child that this process forked may have the file open, too.
             with contextlib.suppress(OSError):
                 fcntl.flock(self.descriptor, fcntl.LOCK_UN)
@@ -108,4 +111,5 @@ def _in_child() -> None:
         lock.leave()
 
 
-os.register_at_fork(after_in_child=_in_child)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_in_child)

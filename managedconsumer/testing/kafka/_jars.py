@@ -8,7 +8,6 @@ Environment: ``MANAGEDCONSUMER_CACHE`` (directory), ``MANAGEDCONSUMER_MAVEN_REPO
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.util
 import json
 import os
@@ -144,6 +143,8 @@ def repository_name() -> str:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Holds an advisory lock on a file; the kernel releases it if this process dies."""
+    import fcntl  # Windows has none
+
     with open(path, "a", encoding="ascii") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

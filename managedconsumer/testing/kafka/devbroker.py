@@ -175,6 +175,11 @@ class DevBroker:
 
         A port that is in use and a version that does not exist are told before anything is fetched.
         """
+        if os.name == "nt":
+            raise DevBrokerError(
+                "A dev broker needs Linux or another POSIX system: its locks and signals do not exist on Windows. "
+                "Start it under WSL, or use MemoryBroker, which runs everywhere."
+            )
         with self._lock:
             version = self._settings.version
             check_fixed_ports(self._settings)

@@ -19,12 +19,12 @@ from managedconsumer.wire.records._recordcolumns cimport (
     AT_DAMAGE, AT_END, AT_STOP, FIRST_HEADERS, NO_KEY_ROOM, ODD_NAME, Binary, Columns, Count, Ending, copy_records, count_records,
 )
 from managedconsumer.wire.records._recordread cimport (
-    BELOW, DAMAGED, GOOD, MISPLACED, Cursor, Outcome, View, read_field, read_record, read_varint,
+    BELOW, GOOD, MISPLACED, Cursor, Outcome, View, read_field, read_record, read_varint,
 )
 from managedconsumer.wire.records._recordwalk cimport (
-    BAD_CRC, BAD_COUNT, BAD_ORDER, BEYOND_LIMIT, CODEC_MASK, CONTROL, HEADER_BYTES, LOG_APPEND_TIME, MIN_RECORD_BYTES,
-    NO_ROOM, SOUND, TRANSACTIONAL, UNKNOWN_MAGIC, UNPACKS_TO, Batch, Walk, mc_crc32, mc_crc32c, mc_crc32c_portable,
-    mc_crc_hardware, mc_crc_init, walk_batches,
+    BAD_CRC, BAD_ORDER, BEYOND_LIMIT, CODEC_MASK, CONTROL, HEADER_BYTES, LOG_APPEND_TIME, MIN_RECORD_BYTES,
+    NO_ROOM, SOUND, TRANSACTIONAL, UNKNOWN_MAGIC, UNPACKS_TO, Batch, Walk, mc_crc32c, mc_crc32c_portable,
+    mc_crc_init, walk_batches,
 )
 
 from weakref import ref
