@@ -89,6 +89,8 @@ BENCH = [
     "trustme>=1.1",
     "zstandard>=0.21",
 ]
+# What makes the documentation's site: docs/conf.py.
+DOCS = ["sphinx>=7.4", "furo>=2024.8", "sphinx-copybutton>=0.5"]
 # Lower bounds only; pip picks what the Python at hand can run (kio needs 3.11).
 # What the tests need that start neither a broker nor Spark, on every Python that is supported.
 FASTTEST = [
@@ -112,7 +114,7 @@ FASTTEST = [
     "pytest>=8",
     "pytest-rerunfailures>=14",
     "pytest-timeout>=2.3",
-    "sphinx>=7.4",
+    *DOCS,
     "pytest-xdist>=3.5",
     "trustme>=1.1",
     "wheel>=0.43",
@@ -161,6 +163,7 @@ setup(
         "duckdb": DUCKDB,
         "delta": DELTA,
         "iceberg": ICEBERG,
+        "docs": DOCS,
         "bench": BENCH,
         "fasttest": FASTTEST,
         "test": TEST,

@@ -149,6 +149,14 @@ def load_tables(path: Path) -> Tables:
     return {name: [Row(**row) for row in rows] for name, rows in facts["tables"].items()}
 
 
+def publish(page: Path, name: str, shown: str, report: str) -> None:
+    """Put ``shown`` between the marks of a page, and the whole report in ``figures/NAME.txt`` beside it."""
+    figures = page.with_name("figures")
+    figures.mkdir(exist_ok=True)
+    (figures / f"{name}.txt").write_text(report + "\n", encoding="utf-8")
+    replace_between(page, name, shown)
+
+
 def replace_between(path: Path, name: str, text: str) -> None:
     """Put ``text`` between the comments ``.. begin NAME`` and ``.. end NAME`` of a document."""
     document = path.read_text(encoding="utf-8")

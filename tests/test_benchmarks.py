@@ -173,10 +173,13 @@ def test_the_report_goes_into_the_documentation_and_can_be_made_again(
     }
     options = type("Options", (), {"out": tmp_path / "out", "docs": docs})
     report.write(options, facts, tables)
-    text = docs.read_text()
-    assert text.startswith("before") and text.endswith("after\n") and "old" not in text
+    page = docs.read_text()
+    assert page.startswith("before") and page.endswith("after\n") and "old" not in page
+    text = (tmp_path / "figures" / "consume.txt").read_text()
     for part in ("not installed", "Growth with partitions", "1.30", "Idle", "met"):
         assert part in text
+    assert "goals met" in page and "not installed" in page
+    assert "Idle" not in page, "the page shows the first table, the file has all of them"
     assert results.load_tables(tmp_path / "out" / "consume.json") == tables
 
 

@@ -34,7 +34,7 @@ class Links(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("site")
+    target = tmp_path_factory.mktemp("site").resolve()
     words = ["-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(target)]
     built = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, timeout=280)
     assert built.returncode == 0, built.stderr
@@ -42,23 +42,37 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_link_leads_somewhere(site: Path) -> None:
-    pages = {page.name: Links(page) for page in site.glob("*.html")}
-    assert {f"{path.stem}.html" for path in DOCS.glob("*.rst")} <= set(pages)
+    pages = {page: Links(page) for page in site.rglob("*.html") if "_static" not in page.parts}
+    assert {site / path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.rst")} <= set(pages)
     broken = []
-    for name, page in pages.items():
+    for where, page in pages.items():
         for target in page.targets:
             path, anchor = urldefrag(unquote(target))
-            if "://" in path or path.startswith(("mailto:", "_")):
+            if "://" in path or path.startswith("mailto:"):
                 continue
-            if (path and not (site / path).exists()) or (anchor and anchor not in pages[path or name].anchors):
-                broken.append(f"{name}: {target}")
+            leads_to = (where.parent / path).resolve() if path else where
+            if not leads_to.exists() or (anchor and anchor not in pages[leads_to].anchors):
+                broken.append(f"{where.relative_to(site)}: {target}")
     assert not broken
+
+
+def test_each_page_has_a_search_field_a_dark_mode_and_copy_buttons(site: Path) -> None:
+    for path in DOCS.rglob("*.rst"):
+        text = (site / path.relative_to(DOCS).with_suffix(".html")).read_text(encoding="utf-8")
+        assert "sidebar-search" in text and "theme-toggle" in text and "copybutton.js" in text, path
+
+
+def test_a_search_finds_options_and_commands(site: Path) -> None:
+    """The index that the page's script searches."""
+    index = (site / "searchindex.js").read_text(encoding="utf-8")
+    for word in ("queued_max_byt", "deadlett", "fencedstoreerror", "group_instance_id"):
+        assert word in index or word.replace("_", "") in index, word
 
 
 def test_every_public_name_is_in_the_reference(site: Path) -> None:
     import managedconsumer
 
-    anchors = Links(site / "api.html").anchors
+    anchors = Links(site / "reference" / "api.html").anchors
     documented = {anchor.rpartition(".")[2] for anchor in anchors}
     values = {"CompressionType", "OffsetAndMetadata", "OffsetResetStrategy", "OffsetType", "TopicPartition"}
     protocols = {"RangeProtocol", "RoundRobinProtocol"}

@@ -1,4 +1,4 @@
-"""docs/support.rst says what setup.py declares and the tests run on."""
+"""docs/reference/support.rst says what setup.py declares and the tests run on."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 from tests import pythons
+from tests.pages import text_of
 
 ROOT = Path(__file__).parent.parent
-TEXT = (ROOT / "docs" / "support.rst").read_text(encoding="utf-8")
+TEXT = text_of("support.rst")
 
 
 def versions_of(what: str) -> list[str]:
@@ -29,7 +30,7 @@ def test_kafkas() -> None:
 
 
 def test_the_tests_of_each_proposal_exist() -> None:
-    text = (ROOT / "docs" / "kips.rst").read_text(encoding="utf-8")
+    text = text_of("kips.rst")
     named = re.findall(r"     - ``(tests/[\w/]+\.py)(?:::(\w+))?``\n", text)
     assert len(named) == text.count("   * - ") - 1
     for path, test in named:

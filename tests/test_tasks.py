@@ -1,4 +1,4 @@
-"""docs/tasks.rst: every answer and every test that it names exists."""
+"""docs/howto/tasks.rst: every answer and every test that it names exists."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 from docutils.nodes import make_id
 
+from tests.pages import text_of
+
 ROOT = Path(__file__).parent.parent
 ROW = re.compile(
     r"   \* - (?P<task>.*\?)\n"
     r"     - `[^`<]+ <(?P<page>[a-z_]+\.rst)#(?P<anchor>[a-z0-9-]+)>`__\n"
     r"     - ``(?P<file>tests/[\w/]+\.py)(?:::(?P<test>\w+))?``\n"
 )
-TEXT = (ROOT / "docs" / "tasks.rst").read_text(encoding="utf-8")
+TEXT = text_of("tasks.rst")
 ROWS = [found.groupdict() for found in ROW.finditer(TEXT)]
 
 

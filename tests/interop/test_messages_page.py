@@ -1,4 +1,4 @@
-"""The programs of docs/messages.rst run as they stand there."""
+"""The programs of docs/howto/messages.rst run as they stand there."""
 
 from __future__ import annotations
 

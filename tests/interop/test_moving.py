@@ -1,4 +1,4 @@
-"""docs/moving.rst: its programs print the same before and after, and the names in its tables exist."""
+"""docs/howto/moving.rst: its programs print the same before and after, and the names in its tables exist."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,9 @@ from managedconsumer import KafkaClient, ManagedBalancedConsumer
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.records.encode import Record
+from tests.pages import text_of
 
-TEXT = (Path(__file__).parents[2] / "docs" / "moving.rst").read_text(encoding="utf-8")
+TEXT = text_of("moving.rst")
 CLIENTS = ["kafka-python", "confluent-kafka", "aiokafka"]
 COUNT = 5
 

@@ -1,4 +1,4 @@
-"""Every recipe of docs/processing.rst runs as it stands there."""
+"""Every recipe of docs/howto/processing.rst runs as it stands there."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import pytest
 
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.records.encode import Record
+from tests.pages import text_of
 from tests.waiting import until
 
-TEXT = (Path(__file__).parent.parent.parent / "docs" / "processing.rst").read_text(encoding="utf-8")
+TEXT = text_of("processing.rst")
 HEADINGS = ["Slow handlers", "Batches into a database", "Retries and dead letters", "Asyncio", "gevent"]
 KEYS = [b"a", b"b", None] * 4
 

@@ -1,4 +1,4 @@
-"""The programs of docs/stores.rst run."""
+"""The programs of docs/howto/stores.rst run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from docutils import core, nodes
 from managedconsumer.stores import DirectoryStore
 from managedconsumer.testing import MemoryBroker, Record
 from tests.open_directory import open_directory
+from tests.pages import page
 from tests.waiting import until
 
-PAGE = Path(__file__).parents[2] / "docs" / "stores.rst"
+PAGE = page("stores.rst")
 
 
 def programs() -> list[str]:
