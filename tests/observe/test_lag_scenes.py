@@ -10,6 +10,7 @@ from benchmarks import lag_scenes
 from tests.pages import text_of
 
 TEXT = text_of("observability.rst")
+TABLE = text_of("lag_scenes.txt")
 
 
 @pytest.mark.parametrize("name", [name for name in lag_scenes.SCENES if name != "spare member"])
@@ -29,7 +30,7 @@ def test_exporters_guess_wrong_in_most_scenes() -> None:
 
 
 def test_the_documented_table_is_what_the_script_prints() -> None:
-    assert lag_scenes.table() in re.sub(r"[ ]+$", "", TEXT, flags=re.MULTILINE)
+    assert lag_scenes.table() in re.sub(r"[ ]+$", "", TABLE, flags=re.MULTILINE)
 
 
 def test_a_stuck_partition_is_named_within_twice_its_threshold_and_no_other() -> None:
@@ -46,4 +47,4 @@ def test_a_day_of_a_thousand_groups() -> None:
     found = lag_scenes.alarms(groups=1000, hours=24)
     assert (found.false, found.due, found.named, found.logged) == (0, 67, 67, 67)
     assert found.latest == 360
-    assert "67 of 67 partitions that got stuck were named, 360 s at the latest" in TEXT
+    assert "67 of 67 partitions that got stuck were named, 360 s at the latest" in " ".join(TEXT.split())

@@ -19,7 +19,7 @@ from docutils import core, nodes
 
 from managedconsumer.testing import DevBroker
 from tests.broker.consumerkit import fill
-from tests.pages import text_of
+from tests.pages import page, text_of
 
 pytestmark = pytest.mark.broker
 
@@ -54,8 +54,8 @@ def run(program: str, mode: str, broker: DevBroker, group: str) -> Lines:
 
 def listed() -> Table:
     """The table of docs/howto/pykafka.rst: ``{(program, what): (pykafka's value, ours)}``."""
-    page = core.publish_doctree(text_of("pykafka.rst"))
-    (section,) = [s for s in page.findall(nodes.section) if s[0].astext() == SECTION]
+    document = core.publish_doctree(text_of("pykafka.rst"), source_path=str(page("pykafka.rst")))
+    (section,) = [s for s in document.findall(nodes.section) if s[0].astext() == SECTION]
     body = next(iter(section.findall(nodes.tbody)))  # the first table of the section
     table: Table = {}
     for row in body.findall(nodes.row):
