@@ -30,7 +30,7 @@ TESTS = {
     "get a DataFrame of pandas": "interop/test_recipes.py::test_pandas",
     "use it in a notebook": "interop/test_recipes.py::test_a_notebook",
     "look at messages on the command line": "cli/test_documented.py::test_the_page",
-    "make slow HTTP calls side by side, in order for each customer": ("processing/test_recipes.py::test_slow_handlers"),
+    "make slow HTTP calls side by side, in order for each customer": "interop/test_tutorial.py::test_step_1",
     "try again, and put aside what fails for good": "processing/test_recipes.py::test_retries_and_dead_letters",
     "write batches into a database": "processing/test_recipes.py::test_batches_into_a_database",
     "store results exactly once, in SQLite or PostgreSQL": "stores/test_docs.py::test_a_program_of_the_page_runs",

@@ -19,7 +19,7 @@ from tests.pages import text_of
 from tests.waiting import until
 
 TEXT = text_of("processing.rst")
-HEADINGS = ["Slow handlers", "Batches into a database", "Retries and dead letters", "Asyncio", "gevent"]
+HEADINGS = ["Batches into a database", "Retries and dead letters", "Asyncio", "gevent"]
 KEYS = [b"a", b"b", None] * 4
 
 
@@ -68,14 +68,6 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 def test_every_recipe_has_a_test() -> None:
     assert [heading for heading in HEADINGS if f"\n{heading}\n----" in TEXT] == HEADINGS
     assert TEXT.count("from managedconsumer import ManagedBalancedConsumer") == len(HEADINGS)
-
-
-@pytest.mark.slow
-def test_slow_handlers(program: Recipe) -> None:
-    *charged, last = program.run("Slow handlers")
-    assert last == "24 charged, 0 left to the next start"
-    assert len(charged) == 24
-    assert charged.count("charged b'a' b'0'") == 2
 
 
 @pytest.mark.slow
