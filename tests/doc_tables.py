@@ -25,11 +25,11 @@ def _codes() -> list[list[str]]:
 
 
 def _metrics(measures: Iterable[Measure]) -> list[list[str]]:
-    rows = [["Prometheus", "kind", "unit", "OpenTelemetry", "meaning"]]
+    rows = [["Prometheus", "meaning", "kind", "unit", "OpenTelemetry"]]
     for each in measures:
         unit = "By (bytes)" if each.unit == "By" else each.unit
         otel = f"``{each.otel}``" + (f", {each.operation}" if each.operation else "")
-        rows.append([f"``{each.name}``", each.kind, unit, otel, each.text])
+        rows.append([f"``{each.name}``", each.text, each.kind, unit, otel])
     return rows
 
 
