@@ -21,6 +21,7 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_theme_options = {"navigation_with_keys": True}
 html_title = f"managedconsumer {__version__}"
+html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["tables.css"]
 # The button leaves out prompts and, of a session, what the commands print.
