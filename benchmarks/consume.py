@@ -208,7 +208,7 @@ def main() -> None:
     parser.add_argument(
         "--docs",
         type=Path,
-        help="a page whose section '.. begin consume' is replaced; figures/consume.txt beside it gets all tables",
+        help="the page that includes figures/consume_shown.txt; that file and figures/consume.txt are written",
     )
     parser.add_argument("--again", action="store_true", help="report what --out holds, without measuring")
     options = parser.parse_args()

@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument(
         "--docs",
         type=Path,
-        help="a page whose section '.. begin rebalance' is replaced; figures/rebalance.txt beside it gets all tables",
+        help="the page that includes figures/rebalance_shown.txt; that file and figures/rebalance.txt are written",
     )
     options = parser.parse_args()
     refuse_the_twin()

@@ -96,13 +96,10 @@ def introduction(facts: Mapping[str, Any]) -> str:
     return f"{facts['when']}: {machine}, {load}, {runs}.\n\n{versions}."
 
 
-def shown(facts: Mapping[str, Any], tables: Tables, picture: str = "") -> str:
-    """The part of the report that the page shows: the plot, the goals in a line, the first workload's table."""
-    text = [introduction(facts)]
-    if picture:
-        text.append(_PICTURE.format(picture))
+def shown(facts: Mapping[str, Any], tables: Tables) -> str:
+    """The part of the report that the page shows below the plot: the goals in a line, the first workload's table."""
     workloads = [results.throughput_table(cell_of(k).title, rows) for k, rows in tables.items() if k not in _COLUMNS]
-    return "\n\n".join([*text, goal_summary(tables), *workloads[:1]])
+    return "\n\n".join([introduction(facts), goal_summary(tables), *workloads[:1]])
 
 
 def report(facts: Mapping[str, Any], tables: Tables, picture: str = "") -> str:
@@ -140,7 +137,5 @@ def write(options: argparse.Namespace, facts: Mapping[str, Any], tables: Tables)
     drawn = plots.bars(out / "consume.svg", panels(tables))
     (out / "consume.rst").write_text(report(facts, tables, "consume.svg" if drawn else "") + "\n", encoding="utf-8")
     if options.docs is not None:
-        picture = options.docs.with_name("performance.svg")
-        drawn = drawn and plots.bars(picture, panels(tables))
-        name = picture.name if drawn else ""
-        results.publish(options.docs, "consume", shown(facts, tables, name), report(facts, tables))
+        plots.bars(options.docs.with_name("performance.svg"), panels(tables))
+        results.publish(options.docs, "consume", shown(facts, tables), report(facts, tables))

@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument(
         "--docs",
         type=Path,
-        help="a page whose section '.. begin spark' is replaced; figures/spark.txt beside it gets all tables",
+        help="the page that includes figures/spark_shown.txt; that file and figures/spark.txt are written",
     )
     options = parser.parse_args()
     refuse_the_twin()
