@@ -3,9 +3,9 @@
 ::
 
     python benchmarks/consume.py --quick                        # three minutes
-    python benchmarks/consume.py --docs docs/performance.rst    # everything, five runs each: about 40 minutes
+    python benchmarks/consume.py --docs docs/explanation/performance.rst    # everything: about 40 minutes
     python benchmarks/consume.py --only throughput --peers for-loop,confluent --cells 100-none-8,1000-lz4-8
-    python benchmarks/consume.py --again --docs docs/performance.rst    # the last run's report once more, no measuring
+    python benchmarks/consume.py --again --docs docs/explanation/performance.rst    # the last run once more
 
 It starts a Kafka 4.3 and, for pykafka, a 3.9; writes ``consume.rst``, ``consume.json`` and a plot into ``--out``. Each
 measurement is a process of its own that counts what it got, and is given up when it hangs; all of them run the code as
@@ -205,7 +205,11 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=2_000_000, help="at most this many in each topic")
     parser.add_argument("--patience", type=float, default=45, help="seconds until a measurement is given up")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="directory for the report")
-    parser.add_argument("--docs", type=Path, help="a document whose section '.. begin consume' is replaced")
+    parser.add_argument(
+        "--docs",
+        type=Path,
+        help="the page that includes figures/consume_shown.txt; that file and figures/consume.txt are written",
+    )
     parser.add_argument("--again", action="store_true", help="report what --out holds, without measuring")
     options = parser.parse_args()
     options.runs = options.runs or (2 if options.quick else 5)

@@ -141,11 +141,15 @@ def goal_lines(tables: Tables) -> list[list[str]]:
     return lines
 
 
-def goal_table(tables: Tables) -> str:
-    """Which goals the medians meet."""
+def goal_summary(tables: Tables) -> str:
+    """How many of the goals the medians meet."""
     lines = goal_lines(tables)
     met, missed = (sum(line[3] == word for line in lines) for word in ("met", "NOT MET"))
     rest = f", {len(lines) - met - missed} not measured" if met + missed < len(lines) else ""
-    summary = f"{met} of {met + missed} goals met{rest}."
-    table = simple_table(["workload and row", "goal", "measured", "must", "stretch", "met"], lines)
-    return f"{heading('Goals')}\n\n{summary}\n\n{table}"
+    return f"{met} of {met + missed} goals met{rest}."
+
+
+def goal_table(tables: Tables) -> str:
+    """Which goals the medians meet."""
+    table = simple_table(["workload and row", "goal", "measured", "must", "stretch", "met"], goal_lines(tables))
+    return f"{heading('Goals')}\n\n{goal_summary(tables)}\n\n{table}"

@@ -1,6 +1,6 @@
 """Lag in seconds against the truth, in twelve scenes of simulated time: ours, and how exporters guess it.
 
-    python -m benchmarks.lag_scenes            # the table of docs/observability.rst
+    python -m benchmarks.lag_scenes            # docs/explanation/figures/lag_scenes.txt
     python -m benchmarks.lag_scenes --alarms   # 24 hours of 1,000 groups: no false alarm, and each stuck one is named
 
 The truth is the age of the oldest message that is not finished. *Interpolation* (Kafka Lag Exporter, Burrow's

@@ -3,7 +3,7 @@
 ::
 
     python benchmarks/rebalance.py --quick        # about two minutes
-    python benchmarks/rebalance.py --docs docs/performance.rst
+    python benchmarks/rebalance.py --docs docs/explanation/performance.rst
 
 For each protocol the groups of all clients read one topic of twelve partitions side by side, into which 400 messages a
 second go. A round: a fourth member joins, the group's first leaves cleanly, another joins, the first is killed with -9.
@@ -165,7 +165,11 @@ def main() -> None:
     parser.add_argument("--clients", default=",".join(CLIENTS), help="separated by commas")
     parser.add_argument("--protocols", default=",".join(PROTOCOLS), help="separated by commas")
     parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument("--docs", type=Path, help="a document whose section '.. begin rebalance' is replaced")
+    parser.add_argument(
+        "--docs",
+        type=Path,
+        help="the page that includes figures/rebalance_shown.txt; that file and figures/rebalance.txt are written",
+    )
     options = parser.parse_args()
     refuse_the_twin()
     rounds = options.rounds or (2 if options.quick else 5)
@@ -198,7 +202,8 @@ def main() -> None:
         options.out / "rebalance.json", {"when": when, "loads": loads, "problems": problems, "rows": facts}
     )
     if options.docs is not None:
-        results.replace_between(options.docs, "rebalance", text)
+        shown = "\n\n".join([head, reporting.summary(found, beats)])
+        results.publish(options.docs, "rebalance", shown, text)
     print(f"\n{text}\n\nwritten to {options.out}")
 
 

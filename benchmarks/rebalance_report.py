@@ -56,7 +56,7 @@ def _noise(found: Found, row: tuple[str, str, str], clients: Sequence[str], name
     return quiet + (beat_ms / times if name == "any" else 0.0)
 
 
-def verdicts(found: Found, beats: Mapping[tuple[str, str], float]) -> str:
+def _compared(found: Found, beats: Mapping[tuple[str, str], float]) -> list[list[str]]:
     """For each row our median beside the better of the other clients' medians."""
     rows = []
     for setting, protocol, event in dict.fromkeys(key[:3] for key in found):
@@ -76,7 +76,24 @@ def verdicts(found: Found, beats: Mapping[tuple[str, str], float]) -> str:
             verdict = "yes" if more <= 0 else "within noise" if more <= noise else "NO"
             what = f"{event}, {name}: {_NAMES[protocol]}, {setting}"
             rows.append([what, _ms(medians[OURS]), _ms(medians[best]), best, _ms(noise), verdict])
-    return results.simple_table(["row", "ours", "better other", "which", "noise", "no worse"], rows)
+    return rows
+
+
+def summary(found: Found, beats: Mapping[tuple[str, str], float]) -> str:
+    """How many rows are no worse than the better of the other clients', and which are."""
+    rows = _compared(found, beats)
+    no_worse, noise = (sum(row[-1] == word for row in rows) for word in ("yes", "within noise"))
+    worse = [row[0] for row in rows if row[-1] == "NO"]
+    return (
+        f"In {no_worse} of {len(rows)} rows ours is no worse than the better of the others, and in {noise} it is "
+        f"worse by less than the noise. Worse by more: {'; '.join(worse) or 'none'}."
+    )
+
+
+def verdicts(found: Found, beats: Mapping[tuple[str, str], float]) -> str:
+    """The comparison as a table."""
+    header = ["row", "ours", "better other", "which", "noise", "no worse"]
+    return results.simple_table(header, _compared(found, beats))
 
 
 def report(found: Found, beats: Mapping[tuple[str, str], float]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import plots
 import results
-from goals import goal_table
+from goals import goal_summary, goal_table
 from results import Row, Tables
 from workload import cell_of
 
@@ -60,6 +60,7 @@ _COLUMNS: dict[str, tuple[str, dict[str, tuple[str, int]]]] = {
         },
     ),
 }
+_PICTURE = ".. image:: {}\n   :alt: CPU nanoseconds per message"
 #: Workloads by their keys; the rest of a run's tables are of the other sections.
 _GROWTH = [1, 8, 64, 1000]
 
@@ -86,18 +87,26 @@ def growth_table(tables: Tables) -> str:
     return f"{results.heading('Growth with partitions: 100 B, plain')}\n\n{table}"
 
 
-def report(facts: Mapping[str, Any], tables: Tables, picture: str = "") -> str:
-    """The whole report as reStructuredText."""
+def introduction(facts: Mapping[str, Any]) -> str:
+    """When, where and with which versions the figures were measured."""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     machine = f"{facts['cpus']} CPUs ({facts['system']}), Python {facts['python']}"
     load = f"load average {facts['load'][0]} to {facts['load'][1]}"
-    text = [
-        f"{facts['when']}: {machine}, {load}, median of {facts['runs']} interleaved runs, decoder: {facts['decoder']}.",
-        f"{versions}.",
-        goal_table(tables),
-    ]
+    runs = f"median of {facts['runs']} interleaved runs, decoder: {facts['decoder']}"
+    return f"{facts['when']}: {machine}, {load}, {runs}.\n\n{versions}."
+
+
+def shown(facts: Mapping[str, Any], tables: Tables) -> str:
+    """The part of the report that the page shows below the plot: the goals in a line, the first workload's table."""
+    workloads = [results.throughput_table(cell_of(k).title, rows) for k, rows in tables.items() if k not in _COLUMNS]
+    return "\n\n".join([introduction(facts), goal_summary(tables), *workloads[:1]])
+
+
+def report(facts: Mapping[str, Any], tables: Tables, picture: str = "") -> str:
+    """The whole report as reStructuredText."""
+    text = [introduction(facts), goal_table(tables)]
     if picture:
-        text.append(f".. image:: {picture}\n   :alt: CPU nanoseconds per message")
+        text.append(_PICTURE.format(picture))
     others = {name: rows for name, rows in tables.items() if name in _COLUMNS}
     text += [results.throughput_table(cell_of(k).title, rows) for k, rows in tables.items() if k not in others]
     growth = growth_table(tables)
@@ -128,7 +137,5 @@ def write(options: argparse.Namespace, facts: Mapping[str, Any], tables: Tables)
     drawn = plots.bars(out / "consume.svg", panels(tables))
     (out / "consume.rst").write_text(report(facts, tables, "consume.svg" if drawn else "") + "\n", encoding="utf-8")
     if options.docs is not None:
-        picture = options.docs.with_name("performance.svg")
-        drawn = drawn and plots.bars(picture, panels(tables))
-        text = report(facts, tables, picture.name if drawn else "")
-        results.replace_between(options.docs, "consume", text)
+        plots.bars(options.docs.with_name("performance.svg"), panels(tables))
+        results.publish(options.docs, "consume", shown(facts, tables), report(facts, tables))

@@ -149,12 +149,14 @@ def load_tables(path: Path) -> Tables:
     return {name: [Row(**row) for row in rows] for name, rows in facts["tables"].items()}
 
 
-def replace_between(path: Path, name: str, text: str) -> None:
-    """Put ``text`` between the comments ``.. begin NAME`` and ``.. end NAME`` of a document."""
-    document = path.read_text(encoding="utf-8")
-    begin, end = f".. begin {name}\n", f".. end {name}\n"
-    if document.count(begin) != 1 or document.count(end) != 1:
-        raise ValueError(f"{path} must hold {begin.strip()!r} and {end.strip()!r} once each")
-    head, rest = document.split(begin)
-    tail = rest.split(end)[1]
-    path.write_text(f"{head}{begin}\n{text}\n\n{end}{tail}", encoding="utf-8")
+def publish(page: Path, name: str, shown: str, report: str) -> None:
+    """Write what a documentation page includes into ``figures`` beside it.
+
+    ``NAME_shown.txt`` is for the page itself, ``NAME.txt`` is the whole report.
+    """
+    figures = page.with_name("figures")
+    if f"figures/{name}_shown.txt" not in page.read_text(encoding="utf-8"):
+        raise ValueError(f"{page} does not include figures/{name}_shown.txt")
+    figures.mkdir(exist_ok=True)
+    (figures / f"{name}_shown.txt").write_text(shown + "\n", encoding="utf-8")
+    (figures / f"{name}.txt").write_text(report + "\n", encoding="utf-8")

@@ -3,7 +3,7 @@
 ::
 
     python benchmarks/spark.py --quick
-    python benchmarks/spark.py --docs docs/performance.rst
+    python benchmarks/spark.py --docs docs/explanation/performance.rst
     python benchmarks/spark.py --jobs small,noop --jars /path/to/connector/jars
 
 A million page views of 100 bytes with a key, 800,000 of 1 kB, 200,000 for small triggers; 8 partitions; ``local[2]``.
@@ -84,25 +84,29 @@ def overview(tables: results.Tables) -> str:
     return results.simple_table(header, lines)
 
 
-def report(
-    facts: Mapping[str, Any], tables: results.Tables, counts: Mapping[str, int], said: str, planning: list[list[str]]
-) -> str:
-    """The whole report."""
+def introduction(facts: Mapping[str, Any], counts: Mapping[str, int], said: str) -> str:
+    """When, where, on which data and with which connector the figures were measured."""
     from pyspark import __version__ as version
 
     topics = ", ".join(f"{counts[name]:,} messages of {size} B" for name, (size, _) in TOPICS.items())
-    head = (
+    return (
         f"{facts['when']}: {facts['cpus']} CPUs ({facts['system']}), Python {facts['python']}, PySpark {version}, "
         f"local[2], load average {facts['load'][0]} to {facts['load'][1]}; {topics}; median of "
         f"{facts['runs']} interleaved rounds after one for warming up: seconds (CPU seconds). Connector: {said}."
     )
+
+
+def report(
+    facts: Mapping[str, Any], tables: results.Tables, counts: Mapping[str, int], said: str, planning: list[list[str]]
+) -> str:
+    """The whole report."""
     columns = {"seconds": ("seconds", 2), "inside triggers": ("inside", 2), "CPU s": ("cpu", 2)}
     parts = [results.metric_table(JOBS[job].title, columns, rows) for job, rows in tables.items()]
     if planning:
         table = results.simple_table(["partitions with news", "planning", "with Spark's JSON"], planning)
         title = results.heading("Planning a trigger of 10,000 partitions, ms of CPU")
         parts.append(f"{title}\n\n{table}")
-    return "\n\n".join([head, overview(tables), verdicts(tables), *parts])
+    return "\n\n".join([introduction(facts, counts, said), overview(tables), verdicts(tables), *parts])
 
 
 def rounds(
@@ -176,7 +180,11 @@ def main() -> None:
     parser.add_argument("--jobs", default=",".join(JOBS), help=f"some of {', '.join(JOBS)}")
     parser.add_argument("--jars", type=Path, help="a directory with the connector's jars and what they need")
     parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument("--docs", type=Path, help="a document whose section '.. begin spark' is replaced")
+    parser.add_argument(
+        "--docs",
+        type=Path,
+        help="the page that includes figures/spark_shown.txt; that file and figures/spark.txt are written",
+    )
     options = parser.parse_args()
     refuse_the_twin()
     options.runs = options.runs or (1 if options.quick else 5)
@@ -197,7 +205,8 @@ def main() -> None:
     results.save_json(options.out / "spark.json", {**facts, "messages": counts, "planning": planning, "tables": named})
     (options.out / "spark.rst").write_text(text + "\n", encoding="utf-8")
     if options.docs is not None:
-        results.replace_between(options.docs, "spark", text)
+        shown = "\n\n".join([introduction(facts, counts, said), overview(tables)])
+        results.publish(options.docs, "spark", shown, text)
     print(f"\n{text}\n\nwritten to {options.out}")
 
 

@@ -58,7 +58,7 @@ class ManagedBalancedConsumer(BalancedConsumer):
         history: Any = None,
         use_greenlets: bool | None = None,
     ) -> None:
-        """Every option is described in ``docs/options.rst``; names, order and defaults are pykafka's up to the ``*``.
+        """``docs/reference/options.rst`` describes every option; names, order, defaults are pykafka's before the ``*``.
 
         Raises TypeError or ConfigurationError for a bad argument; with ``auto_start`` whatever :meth:`start` raises.
         """

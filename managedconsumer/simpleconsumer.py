@@ -65,7 +65,7 @@ class SimpleConsumer(ConsumerAPI):
         use_greenlets: bool | None = None,
         **more: Unpack[NewSimpleOptions],
     ) -> None:
-        """Every option is described in ``docs/options.rst``; ``generation_id`` and ``consumer_id`` are unused.
+        """``docs/reference/options.rst`` describes every option; ``generation_id`` and ``consumer_id`` are unused.
 
         Raises TypeError or ConfigurationError for bad arguments; with ``auto_start`` whatever :meth:`start` raises.
         """

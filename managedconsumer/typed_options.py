@@ -48,7 +48,7 @@ class _SharedOptions(NewReaderOptions, total=False):
 
 
 class SimpleConsumerOptions(_SharedOptions, total=False):
-    """The keywords of ``Topic.get_simple_consumer``; ``docs/options.rst`` describes each."""
+    """The keywords of ``Topic.get_simple_consumer``; ``docs/reference/options.rst`` describes each."""
 
     partitions: Iterable[Any] | None
     generation_id: int
@@ -75,7 +75,7 @@ class NewMemberOptions(NewReaderOptions, _MemberOptions, total=False):
 
 
 class ManagedConsumerOptions(_SharedOptions, _MemberOptions, total=False):
-    """The keywords of :class:`~managedconsumer.ManagedBalancedConsumer`; ``docs/options.rst`` describes each."""
+    """The keywords of :class:`~managedconsumer.ManagedBalancedConsumer`; see ``docs/reference/options.rst``."""
 
     rebalance_max_retries: int
     rebalance_backoff_ms: int

@@ -151,8 +151,8 @@ def test_the_source_distribution_holds_what_a_reader_needs_and_no_tests(sdist: P
         "CHANGELOG.rst",
         "LICENSE",
         "README.rst",
-        "docs/pykafka.rst",
-        "docs/performance.svg",
+        "docs/howto/pykafka.rst",
+        "docs/explanation/performance.svg",
         "examples/callback.py",
     }
     there |= {"pyproject.toml", "setup.py", "managedconsumer/py.typed"}

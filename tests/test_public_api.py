@@ -19,7 +19,7 @@ from tests.public_api import OF_SPARK, PROGRAMS, PROMISED, SNAPSHOT, described, 
 ROOT = Path(__file__).parent.parent
 #: OpenTelemetry's names have dots, too.
 OTEL = {each.otel for each in MEASURES.values()}
-TEXTS = [*sorted((ROOT / "docs").glob("*.rst")), ROOT / "README.rst", ROOT / "CHANGELOG.rst"]
+TEXTS = [*sorted((ROOT / "docs").rglob("*.rst")), ROOT / "README.rst", ROOT / "CHANGELOG.rst"]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 _IMPORT = re.compile(r"^[ >.]*(?:from (managedconsumer[\w.]*) import ([\w, ]+)|import (managedconsumer[\w.]*))", re.M)
 _PATH = re.compile(r"\bmanagedconsumer(?:\.[A-Za-z_]\w*)+")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -34,7 +35,7 @@ class Links(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("site")
+    target = tmp_path_factory.mktemp("site").resolve()
     words = ["-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(target)]
     built = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, timeout=280)
     assert built.returncode == 0, built.stderr
@@ -42,23 +43,46 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_link_leads_somewhere(site: Path) -> None:
-    pages = {page.name: Links(page) for page in site.glob("*.html")}
-    assert {f"{path.stem}.html" for path in DOCS.glob("*.rst")} <= set(pages)
+    pages = {page: Links(page) for page in site.rglob("*.html") if "_static" not in page.parts}
+    assert {site / path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.rst")} <= set(pages)
     broken = []
-    for name, page in pages.items():
+    for where, page in pages.items():
         for target in page.targets:
             path, anchor = urldefrag(unquote(target))
-            if "://" in path or path.startswith(("mailto:", "_")):
+            if "://" in path or path.startswith("mailto:"):
                 continue
-            if (path and not (site / path).exists()) or (anchor and anchor not in pages[path or name].anchors):
-                broken.append(f"{name}: {target}")
+            leads_to = (where.parent / path).resolve() if path else where
+            if not leads_to.exists() or (anchor and anchor not in pages[leads_to].anchors):
+                broken.append(f"{where.relative_to(site)}: {target}")
     assert not broken
+
+
+def test_each_page_has_a_search_field_a_dark_mode_and_copy_buttons(site: Path) -> None:
+    for path in DOCS.rglob("*.rst"):
+        text = (site / path.relative_to(DOCS).with_suffix(".html")).read_text(encoding="utf-8")
+        assert "sidebar-search" in text and "theme-toggle" in text and "copybutton.js" in text, path
+
+
+def test_a_search_finds_options_errors_and_tasks(site: Path) -> None:
+    """In the index that the page's script searches; its words are stems."""
+    text = (site / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    expected = {
+        "queued_max_byt": "reference/options",
+        "fencedstoreerror": "howto/stores",
+        "gunicorn": "howto/recipes",
+        "doctor": "reference/commands",
+    }
+    for word, page in expected.items():
+        places = index["terms"].get(word, []), index["titleterms"].get(word, [])
+        numbers = {n for found in places for n in (found if isinstance(found, list) else [found])}
+        assert page in {index["docnames"][n] for n in numbers}, word
 
 
 def test_every_public_name_is_in_the_reference(site: Path) -> None:
     import managedconsumer
 
-    anchors = Links(site / "api.html").anchors
+    anchors = Links(site / "reference" / "api.html").anchors
     documented = {anchor.rpartition(".")[2] for anchor in anchors}
     values = {"CompressionType", "OffsetAndMetadata", "OffsetResetStrategy", "OffsetType", "TopicPartition"}
     protocols = {"RangeProtocol", "RoundRobinProtocol"}

@@ -1,4 +1,4 @@
-"""docs/support.rst says what pyproject.toml declares and the tests run on."""
+"""docs/reference/support.rst says what pyproject.toml declares and the tests run on."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from pathlib import Path
 
 from tests import pythons
+from tests.pages import rows_of, text_of
 
 ROOT = Path(__file__).parent.parent
-TEXT = (ROOT / "docs" / "support.rst").read_text(encoding="utf-8")
+TEXT = text_of("support.rst")
 
 
 def versions_of(what: str) -> list[str]:
-    found = re.search(rf"   \* - {what}\n     - (.*)\n", TEXT)
-    assert found is not None
-    return re.findall(r"\d\.\d+", found[1])
+    (versions,) = [row[1] for row in rows_of(TEXT) if row[0] == what]
+    return re.findall(r"\d\.\d+", versions)
 
 
 def test_pythons() -> None:
@@ -29,8 +29,9 @@ def test_kafkas() -> None:
 
 
 def test_the_tests_of_each_proposal_exist() -> None:
-    text = (ROOT / "docs" / "kips.rst").read_text(encoding="utf-8")
-    named = re.findall(r"     - ``(tests/[\w/]+\.py)(?:::(\w+))?``\n", text)
-    assert len(named) == text.count("   * - ") - 1
-    for path, test in named:
-        assert f"def {test or 'test_'}" in (ROOT / path).read_text(encoding="utf-8"), (path, test)
+    rows = rows_of(text_of("kips.rst"))
+    assert len(rows) > 20
+    for proposal, _, named in rows:
+        found = re.fullmatch(r"``(tests/[\w/]+\.py)(?:::(\w+))?``", named)
+        assert found is not None, proposal
+        assert f"def {found[2] or 'test_'}" in (ROOT / found[1]).read_text(encoding="utf-8"), named

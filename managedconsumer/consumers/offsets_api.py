@@ -339,8 +339,8 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         """How far each partition is, keyed as the offset dicts. Asks no broker and never blocks on one; thread-safe.
 
         Ends and timestamps come with the fetches. Reading the oldest message takes about 0.1 ms for each partition.
-        See :class:`~managedconsumer.PartitionProgress` for what the values mean, ``docs/observability.rst`` for where
-        they are bounds.
+        See :class:`~managedconsumer.PartitionProgress` for what the values mean, ``docs/howto/observability.rst`` for
+        where they are bounds.
         """
         session = self._session
         found = session.engine.survey.progress()
@@ -369,7 +369,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         ``stuck_after_s``. ``reasons``: a sentence for whatever makes one of the two False.
         ``partitions`` gives the *next* offset (None: not known yet) by partition: the key is the partition's number as
         a str (``"0"``), with several topics ``"<topic>-<number>"``, so that all of it can be written as JSON.
-        ``run`` says how :meth:`run` gets on (``docs/processing.rst``), None while it does not run.
+        ``run`` says how :meth:`run` gets on (``docs/howto/processing.rst``), None while it does not run.
         ``implementation`` is ``"cython"`` (the accelerator) or ``"python"`` (its slower twin).
         """
         session, engine = self._session, self._session.engine

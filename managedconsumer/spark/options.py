@@ -1,7 +1,7 @@
 """The options of the data source: the names of Spark's own Kafka source, and a few more. Checked at once, all of them.
 
-``docs/spark.rst`` describes them for users. A name that is not known is an error, so that a typing mistake does not
-become a default; Kafka settings (``kafka.*``) that have no meaning here are reported in the log and ignored.
+``docs/reference/spark_options.rst`` lists them for users. A name that is not known is an error, so that a typo does
+not become a default; Kafka settings (``kafka.*``) that have no meaning here are reported in the log and ignored.
 """
 
 from __future__ import annotations

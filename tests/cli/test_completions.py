@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from managedconsumer import cli
+from tests.pages import text_of
 
 VARIABLE = "_MANAGEDCONSUMER_COMPLETE"
 
@@ -50,7 +51,7 @@ def test_in_bash(tmp_path: Path) -> None:
     command = tmp_path / "managedconsumer"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m managedconsumer "$@"\n', encoding="utf-8")
     command.chmod(0o755)
-    page = (Path(__file__).parents[2] / "docs" / "commands.rst").read_text(encoding="utf-8")
+    page = text_of("commands.rst")
     (line,) = [line.strip() for line in page.splitlines() if line.startswith("    eval ") and "bash_source" in line]
     program = f"""
 {line}

@@ -1,4 +1,4 @@
-"""``managedconsumer doctor --source``, as it is typed: what docs/pykafka.rst shows is what it prints."""
+"""``managedconsumer doctor --source``, as it is typed: what docs/howto/pykafka.rst shows is what it prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/commands.rst shows is what the commands print."""
+"""What docs/reference/commands.rst shows is what the commands print."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import contextlib
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from managedconsumer import ManagedBalancedConsumer, cli
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
+from tests.pages import page
 
 pytestmark = pytest.mark.broker
 
-PAGE = Path(__file__).parents[2] / "docs" / "commands.rst"
+PAGE = page("commands.rst")
 BEGAN = 1_767_261_600_000
 COMMANDS = {
     "topics": ["topics orders"],

@@ -123,7 +123,7 @@ def test_consumers_get_the_same_security(secure: DevBroker, cafile: Path) -> Non
 def test_the_program_of_the_page(
     secure: DevBroker, cafile: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """docs/security.rst, where the system trusts the provider's authority."""
+    """docs/howto/security.rst, where the system trusts the provider's authority."""
     secure.create_topic("orders", 1)
     with Producer(secure.bootstrap) as producer:
         producer.produce("orders", [Record(b"first"), Record(b"second")])

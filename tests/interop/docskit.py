@@ -7,17 +7,12 @@ import re
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from managedconsumer.testing import MemoryBroker
+from tests.pages import text_of
 
 #: How many messages each of the two partitions of "orders" has.
 COUNT = 5
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def text_of(page: str) -> str:
-    return (DOCS / page).read_text(encoding="utf-8")
 
 
 def programs(page: str, heading: str, bootstrap: str = "localhost:9092") -> list[str]:

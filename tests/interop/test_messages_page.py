@@ -1,4 +1,4 @@
-"""The programs of docs/messages.rst run as they stand there."""
+"""The programs of docs/howto/messages.rst run as they stand there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 BEGAN = 1_767_261_600_000  # 2026-01-01T10:00:00Z
 TESTED = [
     *("JSON", "Avro with headers", "Eight threads on one consumer", "Pause and resume"),
-    *("A part of a topic", "A group from a time on", "Typed code"),
+    *("A part of a topic", "A compacted topic as a table", "A group from a time on", "Typed code"),
 ]
 
 
@@ -50,8 +50,9 @@ def test_every_program_has_a_test() -> None:
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    values = [b'{"id": 1}', b"{", b'{"id": 3}']
-    assert run("JSON", [Record(value) for value in values], capsys) == ["0 1", "left out: 0 1 JSONDecodeError", "2 3"]
+    values = [b'{"id": 1}', b"{", b'{"number": 3}', b'{"id": 4, "note": "x"}']
+    lines = ["0 1", "left out: 0 1", "left out: 0 2", "3 4", "{'good': 2, 'JSONDecodeError': 1, 'TypeError': 1}"]
+    assert run("JSON", [Record(value) for value in values], capsys) == lines
 
 
 def test_avro_with_headers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,6 +82,11 @@ def test_a_part_of_a_topic(dated: list[Record], capsys: pytest.CaptureFixture[st
     by_time = [f"{p} {o} 2026-01-01T10:00:0{o}" for p in range(2) for o in (2, 3)]
     lines = run("A part of a topic", dated, capsys, partitions=2)
     assert (sorted(lines[:4]), lines[4:]) == (by_time, ["0 1", "0 2"])
+
+
+def test_a_compacted_topic_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    records = [Record(b"1", b"a"), Record(b"2", b"b"), Record(b"3", b"a"), Record(None, b"b")]
+    assert run("A compacted topic as a table", records, capsys) == ["{b'a': b'3'}"]
 
 
 def test_a_group_from_a_time_on(dated: list[Record], capsys: pytest.CaptureFixture[str]) -> None:

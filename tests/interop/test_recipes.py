@@ -1,4 +1,4 @@
-"""The programs of docs/recipes.rst run as they stand there; those of web servers are in test_servers.py."""
+"""The programs of docs/howto/recipes.rst run as they stand there; those of web servers are in test_servers.py."""
 
 from __future__ import annotations
 

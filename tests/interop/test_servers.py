@@ -1,4 +1,4 @@
-"""The programs of docs/recipes.rst for web frameworks run in them as they stand there."""
+"""The programs of docs/howto/recipes.rst for web frameworks run in them as they stand there."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import pytest
 from tests.mutants.__main__ import ROOT, StaleMutant, hunt, planted
 from tests.mutants.kinds import Mutant
 from tests.mutants.table import MUTANTS
+from tests.pages import text_of
 
 
 def test_the_mutants_are_kept_up_to_date() -> None:
@@ -33,7 +34,7 @@ def test_the_names_are_different() -> None:
 
 
 def test_the_docs_say_how_many_there_are() -> None:
-    text = " ".join((ROOT / "docs" / "reliability.rst").read_text().split())
+    text = " ".join(text_of("reliability.rst").split())
     assert f"plants {len(MUTANTS)} mistakes one by one" in text
     assert f"CI runs {sum(mutant.ci for mutant in MUTANTS)} of them" in text
 

@@ -1,4 +1,4 @@
-"""The programs of docs/observability.rst run as they stand there."""
+"""The programs of docs/howto/observability.rst run as they stand there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from opentelemetry import trace
 from prometheus_client import generate_latest
 
 from managedconsumer.testing import MemoryBroker
-from tests.interop.docskit import programs, text_of
+from tests.interop.docskit import programs
+from tests.pages import text_of
 
 PAGE = "observability.rst"
 

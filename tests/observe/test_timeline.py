@@ -15,6 +15,7 @@ from managedconsumer.coordinator.history import GroupEvent
 from managedconsumer.observe import drawing
 from managedconsumer.observe.recorder import Recorder
 from managedconsumer.observe.timeline import Gap, Round, Span, timeline_of
+from tests.pages import text_of
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -180,7 +181,7 @@ def files(tmp_path: Path) -> list[str]:
 def test_the_command(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["timeline", *files]) == 0
     shown = capsys.readouterr().out
-    documented = (Path(__file__).parents[2] / "docs" / "commands.rst").read_text(encoding="utf-8")
+    documented = text_of("commands.rst")
     assert "".join(f"    {line}\n" if line else "\n" for line in shown.splitlines()) in documented
     assert "00:02:00.200  100 ms           3  m2 left (consumer stopped)" in shown
     assert [line.split() for line in shown.splitlines()][-2:] == [

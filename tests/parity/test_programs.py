@@ -1,4 +1,4 @@
-"""Programs after pykafka's usage guide print the same lines here, but for those that docs/pykafka.rst lists.
+"""Programs after pykafka's usage guide print the same lines here, but for those that docs/howto/pykafka.rst lists.
 
 Each program in ``programs/`` runs with pykafka 2.8 on Kafka 3.9, and with our consumers by a changed import and by
 ``patch_pykafka()``, on 3.9 and on 4.3. A line that differs has to be a row of the table "Programs, line by line" with
@@ -19,6 +19,7 @@ from docutils import core, nodes
 
 from managedconsumer.testing import DevBroker
 from tests.broker.consumerkit import fill
+from tests.pages import page, text_of
 
 pytestmark = pytest.mark.broker
 
@@ -52,9 +53,9 @@ def run(program: str, mode: str, broker: DevBroker, group: str) -> Lines:
 
 
 def listed() -> Table:
-    """The table of docs/pykafka.rst: ``{(program, what): (pykafka's value, ours)}``."""
-    page = core.publish_doctree((ROOT / "docs/pykafka.rst").read_text(encoding="utf-8"))
-    (section,) = [s for s in page.findall(nodes.section) if s[0].astext() == SECTION]
+    """The table of docs/howto/pykafka.rst: ``{(program, what): (pykafka's value, ours)}``."""
+    document = core.publish_doctree(text_of("pykafka.rst"), source_path=str(page("pykafka.rst")))
+    (section,) = [s for s in document.findall(nodes.section) if s[0].astext() == SECTION]
     body = next(iter(section.findall(nodes.tbody)))  # the first table of the section
     table: Table = {}
     for row in body.findall(nodes.row):

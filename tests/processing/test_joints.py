@@ -1,8 +1,8 @@
 """Where one room meets another: whatever makes the engine forget or stop a partition, against whatever holds messages.
 
 Each test lets a holder take the messages 0 to 9 of a partition and finish none of them, lets something happen to the
-partition, lets the holder go on, and looks what was worked on and what is committed. ``docs/reliability.rst`` has the
-table of :data:`CELLS`; ``tests/test_docs.py`` compares the two.
+partition, lets the holder go on, and looks what was worked on and what is committed. ``reliability.rst`` in docs/ has
+the table of :data:`CELLS`; ``tests/test_docs.py`` compares the two.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every recipe of docs/processing.rst runs as it stands there."""
+"""Every recipe of docs/howto/processing.rst runs as it stands there."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import pytest
 
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.records.encode import Record
+from tests.pages import text_of
 from tests.waiting import until
 
-TEXT = (Path(__file__).parent.parent.parent / "docs" / "processing.rst").read_text(encoding="utf-8")
-HEADINGS = ["Slow handlers", "Batches into a database", "Retries and dead letters", "Asyncio", "gevent"]
+TEXT = text_of("processing.rst")
+HEADINGS = ["Batches into a database", "Retries and dead letters", "Asyncio", "gevent"]
 KEYS = [b"a", b"b", None] * 4
 
 
@@ -67,14 +68,6 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 def test_every_recipe_has_a_test() -> None:
     assert [heading for heading in HEADINGS if f"\n{heading}\n----" in TEXT] == HEADINGS
     assert TEXT.count("from managedconsumer import ManagedBalancedConsumer") == len(HEADINGS)
-
-
-@pytest.mark.slow
-def test_slow_handlers(program: Recipe) -> None:
-    *charged, last = program.run("Slow handlers")
-    assert last == "24 charged, 0 left to the next start"
-    assert len(charged) == 24
-    assert charged.count("charged b'a' b'0'") == 2
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire import records
 from managedconsumer.wire.protocol import schemas
+from tests.pages import text_of
 from tests.runtime.silent_proxy import SilentProxyBroker
 from tests.waiting import until
 
@@ -162,7 +162,7 @@ def test_when_an_answer_is_overdue(
 
 
 def test_the_docs_name_the_times() -> None:
-    text = " ".join((Path(__file__).parents[2] / "docs" / "guarantees.rst").read_text().split())
+    text = " ".join(text_of("guarantees.rst").split())
     connecting = ConnectionSettings("").connect_timeout_ms / 1000
     assert f"is given up after {SOON_S:g} s without a byte" in text
     assert f"Connecting anew takes up to {connecting:g} s" in text

@@ -1,4 +1,4 @@
-"""The contract of the rebalance callbacks, held against what one simulated listener sees (``docs/guarantees.rst``)."""
+"""The contract of the rebalance callbacks (``docs/explanation/guarantees.rst``), checked for one simulated listener."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""The examples of docs/testing.rst run as they stand there."""
+"""The examples of docs/howto/testing.rst run as they stand there."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from docutils import core, nodes
 
 from managedconsumer.testing.kafka.producer import Producer, Record
+from tests.pages import text_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "testing.rst").read_text(encoding="utf-8")
+PAGE = text_of("testing.rst")
 
 
 @cache

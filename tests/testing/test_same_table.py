@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from managedconsumer.testing import MemoryBroker
+from tests.pages import text_of
 from tests.testing import test_same_classic as classic
 from tests.testing import test_same_logs as logs
 from tests.testing import test_same_members as members
@@ -17,7 +17,7 @@ from tests.testing import test_same_offsets as offsets
 from tests.testing.clients import CLIENTS, LACKS, Wish
 
 FILES = (classic, logs, members, modern, offsets)
-PAGE = (Path(__file__).parents[2] / "docs" / "testing.rst").read_text(encoding="utf-8")
+PAGE = text_of("testing.rst")
 NAMES = {
     "ours": "managedconsumer",
     "confluent": "confluent-kafka",

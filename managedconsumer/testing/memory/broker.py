@@ -8,8 +8,8 @@
 
 Any client that speaks the protocol of Kafka 2.4 may use it, several at a time. It has one node or several, groups of
 both kinds (classic with KIP-345 and KIP-394, and KIP-848), transactions as readers see them, idempotent producers, SASL
-and TLS. It has no transactional producers, no quotas and no ACLs; ``docs/testing.rst`` says what is the same as in
-Kafka. A stop and a start are a fail-over of its coordinator: topics, commits and members stay; the members' sessions
+and TLS. It has no transactional producers, no quotas and no ACLs; ``docs/howto/testing.rst`` says what is the same as
+in Kafka. A stop and a start are a fail-over of its coordinator: topics, commits and members stay; the members' sessions
 begin anew. What a real broker does under faults is :class:`~managedconsumer.testing.DevBroker`'s to tell.
 """
 
