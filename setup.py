@@ -48,9 +48,9 @@ def extensions() -> list[Extension]:
     return built
 
 
-# The GIL is the lock of managedconsumer/wire/records, in both twins, and of runtime/engine/_inline.pyx: a step of the lane
-# between fetching and consuming threads (_lane.pxi, _lane_py.py) is one step to all other threads. A mutex for each
-# message would cost more than a message does.
+# The GIL is the lock of managedconsumer/wire/records, in both twins, and of runtime/engine/_inline.pyx: a step of the
+# lane between fetching and consuming threads (_lane.pxi, _lane_py.py) is one step to all other threads. A mutex for
+# each message would cost more than a message does.
 if sysconfig.get_config_var("Py_GIL_DISABLED"):
     raise SystemExit(
         f"managedconsumer needs an interpreter with the GIL, and {sys.executable} is a free-threaded build of Python "

@@ -103,6 +103,19 @@ class Signal(Enum):
 FetchEvent: TypeAlias = OutOfRange | Truncated | Recreated | TooLarge | Fatal | Signal
 
 
+class Lent(NamedTuple):
+    """A request in flight that a consuming thread repeats."""
+
+    #: True if it may wait for long at the broker.
+    patient: bool
+    session_id: int
+    session_epoch: int
+    lines: list[Line]
+    #: After so many seconds without a message a request may wait for so many ms; 0: for no longer than usual.
+    quiet_after: float
+    quiet_wait_ms: int
+
+
 class LeaderFetch:
     """The decisions of one fetch worker. ``key``: the broker's id and the worker's number at it, of ``slots``."""
 
@@ -124,8 +137,7 @@ class LeaderFetch:
         self._repeat = Repeat()
         # The partitions that the next request has to name, if it repeats the last one; None: it is another one.
         self._moved: Moved | None = None
-        #: True if a request may wait for long at the broker after a silence.
-        self.may_be_patient = limits.min_bytes <= 1 and limits.max_wait_ms < QUIET_WAIT_MS
+        self._may_be_patient = limits.min_bytes <= 1 and limits.max_wait_ms < QUIET_WAIT_MS
         # Offsets of answers that went past the high watermark which came with them, see :meth:`_past_watermark`.
         self._refetched: dict[TopicPartition, int] = {}
 
@@ -223,7 +235,7 @@ class LeaderFetch:
         return not self._moved and now - self.quiet_since >= _QUIET_AFTER
 
     def _how_patient(self, now: float) -> FetchState:
-        return FetchState.PATIENT if self.may_be_patient and self.quiet(now) else FetchState.ASKING
+        return FetchState.PATIENT if self._may_be_patient and self.quiet(now) else FetchState.ASKING
 
     @property
     def repeats(self) -> bool:
@@ -237,14 +249,17 @@ class LeaderFetch:
         """True if the answer may be received by a consuming thread: the last request again, and the thread waits."""
         return self.starved and self._moved is not None
 
-    def lend(self, plan: fp.FetchPlan) -> tuple[bool, int, int, list[Line]]:
-        """Lend the request in flight: whether it is patient, its session's epoch and id, and its partitions."""
-        patient = self.state is FetchState.PATIENT
+    def lend(self, plan: fp.FetchPlan) -> Lent:
+        """Lend the request in flight."""
+        patient, session = self.state is FetchState.PATIENT, self._session
         self._move(FetchState.LENT)
-        return patient, self._session.epoch, self._session.id, self._repeat.lines(plan)
+        self._moved = []
+        wait_ms = QUIET_WAIT_MS if self._may_be_patient else 0
+        return Lent(patient, session.id, session.epoch, self._repeat.lines(plan), _QUIET_AFTER, wait_ms)
 
-    def may_go_on(self, snapshot: ClusterSnapshot, now: float) -> bool:
-        """True while a request that was lent is the one that is needed."""
+    def may_go_on(self, snapshot: ClusterSnapshot, quiet_since: float, now: float) -> bool:
+        """True while a request that was lent is the one that is needed. ``quiet_since``: when the last message came."""
+        self.quiet_since = max(self.quiet_since, quiet_since)
         return self._repeat.may_go_on(self._buffer, snapshot, now)
 
     def returned(

@@ -13,7 +13,6 @@ import pytest
 
 from managedconsumer.clock import Backoff
 from managedconsumer.errors import CorruptRecordError
-from managedconsumer.fetch import leader as lf
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.leader import LeaderFetch
 from managedconsumer.wire import records
@@ -106,17 +105,19 @@ class Inline(Side):
     def lend(self) -> None:
         """The request in flight is lent."""
         assert self.plan is not None
-        patient, epoch, session, lines = self.mind.lend(self.plan)
+        asked = self.mind.lend(self.plan)
         self.wire = self.all.add(
             None,
             self.cluster,
             fd=-1,
             inbox=memoryview(bytearray(1 << 16)),
             held=0,
-            lines=lines,
+            lines=asked.lines,
             limits={
                 "max_wait_ms": LIMITS.max_wait_ms,
-                "quiet_wait_ms": lf.QUIET_WAIT_MS,
+                "quiet_wait_ms": asked.quiet_wait_ms,
+                "quiet_after": asked.quiet_after,
+                "soon_s": 6.0,
                 "min_bytes": 1,
                 "max_bytes": self.plan.granted,
                 "isolation_level": 0,
@@ -125,11 +126,10 @@ class Inline(Side):
             request={
                 "head": framing.rest_of_header(CLIENT, flexible=True),
                 "version": VERSION,
-                "soon_s": 6.0,
                 "correlation_id": self.correlation,
-                "session_id": session,
-                "session_epoch": epoch,
-                "patient": patient,
+                "session_id": asked.session_id,
+                "session_epoch": asked.session_epoch,
+                "patient": asked.patient,
                 "sent_at": self.now,
                 "overdue_at": 1e12,
                 "slowest": 0.0,

@@ -72,9 +72,6 @@ cdef enum:
     LEAST_ANSWER = 17         # bytes of one without partitions
     PART_HEAD = 36            # of a partition in an answer, up to the length of its records
 
-# After so many seconds without a message a request may wait for longer (see ``fetch.leader``).
-cdef double QUIET_AFTER = 1.0
-
 
 cdef inline double monotonic() noexcept nogil:
     cdef timespec now
@@ -177,7 +174,7 @@ cdef class Wire:
     cdef readonly list queues
     cdef readonly object owner          # the worker's
     cdef int _fd, _version, _session, _count, _topics, _wait_ms, _quiet_ms, _least_bytes, _most_bytes, _isolation
-    cdef double _soon_s
+    cdef double _soon_s, _quiet_after
     cdef long long _most_messages
     cdef Line *_lines
     cdef Part *_parts
@@ -205,7 +202,7 @@ cdef class Wire:
         self._session, self.session_epoch = request["session_id"], request["session_epoch"]
         self.sent_at, self.overdue_at, self.slowest = request["sent_at"], request["overdue_at"], request["slowest"]
         self.heard_at, self.quiet_since = request["heard_at"], request["quiet_since"]
-        self.patient, self._soon_s = request["patient"], request["soon_s"]
+        self.patient, self._soon_s, self._quiet_after = request["patient"], limits["soon_s"], limits["quiet_after"]
         self._wait_ms, self._quiet_ms = limits["max_wait_ms"], limits["quiet_wait_ms"]
         self._least_bytes, self._most_bytes = limits["min_bytes"], limits["max_bytes"]
         self._isolation, self._most_messages = limits["isolation_level"], limits["max_messages"]
@@ -308,7 +305,7 @@ cdef class Wire:
         cdef bint moved = False
         for place in range(self._count):
             moved = moved or self._lines[place].moved
-        self.patient = not moved and self._quiet_ms > self._wait_ms and now - self.quiet_since >= QUIET_AFTER
+        self.patient = not moved and self._quiet_ms > self._wait_ms and now - self.quiet_since >= self._quiet_after
         self.correlation_id = 1 if self.correlation_id == 0x7FFFFFFF else self.correlation_id + 1
         if self._session:
             self.session_epoch = 1 if self.session_epoch == 0x7FFFFFFF else self.session_epoch + 1

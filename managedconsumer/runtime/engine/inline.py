@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from managedconsumer.fetch.leader import QUIET_WAIT_MS
 from managedconsumer.fetch.plan import FetchLimits, FetchPlan
 from managedconsumer.fetch.request import PLAIN_VERSIONS
 from managedconsumer.runtime.engine.fetcher import Fetcher, Sent
@@ -44,6 +43,8 @@ class InlineReceive:
             return None
         if not plan.by_id or sent.version not in PLAIN_VERSIONS or inline.full:
             return None
+        if self._parking.wants(fetcher.leader, engine.handler.now()):  # only the worker can leave it to the watch
+            return None
         lent = connection.lend()
         if lent is None:
             return None
@@ -64,25 +65,23 @@ class InlineReceive:
 
     def _make_wire(self, fetcher: Fetcher, plan: FetchPlan, sent: Sent, lent: Lent) -> Any:
         engine, limits, leader = self._engine, self._limits, fetcher.leader
-        patient, epoch, session_id, lines = leader.lend(plan)
+        asked = leader.lend(plan)
         options: dict[str, Any] = {"read_committed": limits.isolation_level == 1, "check_crcs": limits.check_crcs}
         options |= {"max_batch_bytes": limits.max_batch_bytes}
         request: dict[str, Any] = {"head": lent.head, "version": sent.version, "correlation_id": sent.request}
-        request |= {"session_id": session_id, "session_epoch": epoch, "patient": patient, "soon_s": overdue.SOON_S}
+        request |= {"session_id": asked.session_id, "session_epoch": asked.session_epoch, "patient": asked.patient}
         request |= {"sent_at": lent.sent_at, "overdue_at": lent.overdue_at, "slowest": lent.slowest}
         request |= {"heard_at": lent.heard_at, "quiet_since": leader.quiet_since}
-        bounds: dict[str, Any] = {
-            "max_wait_ms": limits.max_wait_ms,
-            "quiet_wait_ms": QUIET_WAIT_MS if leader.may_be_patient else 0,
-        }
+        bounds: dict[str, Any] = {"max_wait_ms": limits.max_wait_ms, "quiet_wait_ms": asked.quiet_wait_ms}
         bounds |= {"min_bytes": limits.min_bytes, "max_bytes": plan.granted, "max_messages": engine.buffer.max_messages}
+        bounds |= {"quiet_after": asked.quiet_after, "soon_s": overdue.SOON_S}
         return engine.inline.add(
             fetcher,
             engine.cluster,
             fd=lent.descriptor,
             inbox=lent.inbox,
             held=lent.held,
-            lines=lines,
+            lines=asked.lines,
             limits={**bounds, "isolation_level": limits.isolation_level},
             request=request,
             options=options,
@@ -134,7 +133,11 @@ class InlineReceive:
         snapshot, now = engine.cluster.snapshot, engine.handler.now()
         for wire in inline.wires:
             leader = wire.owner.leader
-            if wire.recalled or not leader.may_go_on(snapshot, now) or self._parking.wants(leader, now):
+            if (
+                wire.recalled
+                or not leader.may_go_on(snapshot, wire.quiet_since, now)
+                or self._parking.wants(leader, now)
+            ):
                 wire.recall()
                 engine.loans.notify_all()
         return bool(inline.usable) and not inline.inside
