@@ -20,6 +20,7 @@ from managedconsumer.config import (
     check_group,
     names_checked,
 )
+from managedconsumer.consumers.group_metadata import GroupMetadata, GroupOffsets
 from managedconsumer.consumers.insight import Health
 from managedconsumer.consumers.life import GroupLives
 from managedconsumer.consumers.machines import AssignorChoice, error_handlers
@@ -197,6 +198,23 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
     def generation_id(self) -> int:
         """The group's current generation as we know it, -1 outside of one."""
         return self._generation.id
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the present membership, for another library's ``send_offsets_to_transaction`` (KIP-447).
+
+        Ask for it when the results are sent and the offsets follow, not earlier: Kafka refuses what is older than the
+        present generation, and that is the fence. Raises UnknownMemberId while the consumer is no member and
+        RebalanceInProgress while its share in a new generation is not known yet: then abort the transaction.
+        Never blocks on a broker. :class:`managedconsumer.stores.KafkaStore` does all of this.
+        """
+        self._session.require_running()
+        generation, instance_id = self._session.committer.membership()
+        return GroupMetadata(self._session.group or "", generation.id, generation.member_id, instance_id)
+
+    @property
+    def group_offsets(self) -> GroupOffsets:
+        """The offsets that the group has committed, for stores that commit in a producer's transaction."""
+        return GroupOffsets(self._session)
 
     @property
     def _member(self) -> GroupMember | None:

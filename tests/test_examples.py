@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from managedconsumer import SimpleConsumer
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.broker.consumerkit import fill
@@ -150,6 +151,18 @@ def test_dead_letters(run: Callable[..., str], kafka43: DevBroker, topic: Callab
         (1, values[1]),
         (4, values[4]),
     ]
+
+
+def test_kafka_to_kafka(run: Callable[..., str], kafka43: DevBroker, topic: Callable[..., str]) -> None:
+    pytest.importorskip("confluent_kafka")
+    output = topic(kafka43, 2)
+    options = ("--to", output, "--id", output, "--timeout-ms", "2000")
+    assert sum(int(line.split()[0]) for line in run("kafka_to_kafka", *options).splitlines()) == 20
+    assert run("kafka_to_kafka", *options) == ""
+    with SimpleConsumer(
+        output, kafka43.bootstrap, isolation_level="read_committed", consumer_timeout_ms=1000
+    ) as consumer:
+        assert sorted(message.value for message in consumer) == sorted([b"V%d" % n for n in range(10)] * 2)
 
 
 def test_pykafka_migration(run: Callable[..., str]) -> None:

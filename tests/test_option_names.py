@@ -12,6 +12,7 @@ import managedconsumer
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer.config import ConsumerOptions, GroupOptions
 from managedconsumer.runtime.net.security import Security
+from managedconsumer.stores import KafkaStore
 from tests.imports import tree_of
 
 PACKAGE = Path(managedconsumer.__file__).parent
@@ -45,7 +46,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 def real_options() -> set[str]:
     """All that a user can set, and the arguments of a consumer's methods."""
     names = {*ConsumerOptions._fields, *GroupOptions._fields, *Security._fields}
-    calls = [KafkaClient, ManagedBalancedConsumer, SimpleConsumer]
+    calls = [KafkaClient, ManagedBalancedConsumer, SimpleConsumer, KafkaStore]
     methods = [method for kind in calls for _, method in inspect.getmembers(kind, inspect.isfunction)]
     for call in [*calls, *methods]:
         names.update(inspect.signature(call).parameters)

@@ -55,6 +55,8 @@ class _Parts(NamedTuple):
     #: See :class:`~managedconsumer.runtime.running.calls.Calls`.
     deserialize: Callable[[Message], bool] | None
     moved_on: MovedOn | None
+    #: False if something else commits what is finished.
+    commits: bool
 
 
 class RunningAPI(ReadingAPI):
@@ -62,16 +64,24 @@ class RunningAPI(ReadingAPI):
 
     _ordered = ""
     _moved_on: MovedOn | None = None
+    _commits = True
 
-    def keep_order(self, why: str, moved_on: MovedOn | None = None) -> None:
+    def keep_order(self, why: str, moved_on: MovedOn | None = None, *, commits: bool = True) -> None:
         """From here on :meth:`run` takes ``order="partition"`` alone; ``why`` is what it says where it refuses another.
 
         ``moved_on(error, messages)`` is asked, in a worker's thread, about what a handler has raised: True if it means
         that the group has given the messages to others (or is about to). Then the failure does not count.
+        ``commits=False``: :meth:`run` commits nothing, as the store commits the group's offsets; raises
+        ConfigurationError for a consumer with ``auto_commit_enable``, whose late commit could take them back.
         Stores call this when they are attached, as they keep one next offset for each partition. Call it before
         ``run()``. Thread-safe.
         """
-        self._ordered, self._moved_on = why, moved_on
+        if not commits and self._session.options.auto_commit_enable:
+            raise err.ConfigurationError(
+                "auto_commit_enable=True: the store commits the group's offsets, and an automatic commit that is late "
+                "would take them back. Leave auto_commit_enable off"
+            )
+        self._ordered, self._moved_on, self._commits = why, moved_on, commits
 
     def run(
         self,
@@ -185,7 +195,7 @@ class RunningAPI(ReadingAPI):
     def _parts(self) -> _Parts:
         deserialize = None if self._session.options.deserializer is None else self._can_use
         decide = self._decide_corrupt
-        return _Parts(self._session, self.end_soon, self._stop_now, decide, deserialize, self._moved_on)
+        return _Parts(self._session, self.end_soon, self._stop_now, decide, deserialize, self._moved_on, self._commits)
 
     def _can_use(self, message: Message) -> bool:
         """Apply the deserializer; False: the user wants the message skipped. What it raises is the handler's error."""
@@ -339,7 +349,7 @@ class _Running:
         keep(self._run)
         session = self._session
         session.running = self
-        if session.group is not None:
+        if session.group is not None and self._consumer.commits:
             session.committer.follow(self._run, self._commit_every)
 
     def _watch_signals(self, stack: ExitStack) -> None:

@@ -16,9 +16,16 @@ if TYPE_CHECKING:
     from managedconsumer.stores.delta import DeltaStore as DeltaStore
     from managedconsumer.stores.directory import DirectoryStore as DirectoryStore
     from managedconsumer.stores.iceberg import IcebergStore as IcebergStore
+    from managedconsumer.stores.kafka import KafkaStore as KafkaStore
     from managedconsumer.stores.sql import SQLStore as SQLStore
 
-_HOMES = {"DeltaStore": "delta", "DirectoryStore": "directory", "IcebergStore": "iceberg", "SQLStore": "sql"}
+_HOMES = {
+    "DeltaStore": "delta",
+    "DirectoryStore": "directory",
+    "IcebergStore": "iceberg",
+    "KafkaStore": "kafka",
+    "SQLStore": "sql",
+}
 
 __all__ = [  # noqa: PLE0604
     "AlreadyStoredError",

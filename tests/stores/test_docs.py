@@ -63,4 +63,5 @@ def test_a_program_of_the_page_runs(
 
 
 def test_there_are_no_more_programs() -> None:
-    assert len(programs()) == 4
+    """The one with a KafkaStore runs in tests/broker/test_kafka_store.py: its producer needs a real broker."""
+    assert ["KafkaStore" in program for program in programs()] == [False] * 4 + [True]

@@ -147,6 +147,21 @@ class Committer:
             return generation, problem
         return generation, None
 
+    def membership(self) -> tuple[Generation, str | None]:
+        """Return the generation to commit under, and the static member's instance id.
+
+        Raises the reason for which no commit may be sent now: UnknownMemberId while the consumer is no member,
+        RebalanceInProgress while it does not know yet what is its share in a new generation.
+        """
+        generation, hindrance = self._standing()
+        if hindrance is not None:
+            raise hindrance
+        return generation, None if self._member is None else self._member.instance_id
+
+    def note(self, offsets: Offsets) -> None:
+        """Note offsets that somebody else, a producer's transaction, has committed for this member."""
+        self._note(offsets, self._states(offsets))
+
     def _note(self, offsets: Offsets, states: Mapping[TopicPartition, Any], *, finish: bool = False) -> None:
         """Note committed offsets. ``finish``: by the user, so their messages are finished, with the one in flight."""
         with self._engine.lock:

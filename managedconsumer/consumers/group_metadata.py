@@ -1,0 +1,71 @@
+"""For transactions of other libraries' producers: the membership (KIP-447), and what the group has committed."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Iterable, Mapping
+
+from managedconsumer import errors as err
+from managedconsumer.consumers.session import Session
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+from managedconsumer.values import NamedTuple
+
+_GENERATION = struct.Struct("=i")
+
+
+class GroupMetadata(NamedTuple):
+    """A member of a group as it is now. Kafka refuses offsets that are sent under an older one (KIP-447).
+
+    ``generation`` is the member's epoch in a group of KIP-848. ``group_instance_id``: None for a dynamic member.
+    """
+
+    group: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None = None
+
+    def for_confluent(self) -> bytes:
+        """Return what confluent-kafka's ``Producer.send_offsets_to_transaction`` takes.
+
+        The format is that of librdkafka 1.6 and newer (``rd_kafka_consumer_group_metadata_write``).
+        """
+        name, member = self.group.encode(), self.member_id.encode()
+        instance = b"\x01" if self.group_instance_id is None else b"\x00%b\x00" % self.group_instance_id.encode()
+        return b"CGMDv2:%b%b\x00%b\x00%b" % (_GENERATION.pack(self.generation), name, member, instance)
+
+    def for_kafka_python(self) -> Any:
+        """Return what kafka-python's ``KafkaProducer.send_offsets_to_transaction`` takes.
+
+        Raises MissingPackageError without kafka-python 3: older ones send the group's name alone, so that Kafka cannot
+        refuse a member that was evicted.
+        """
+        try:
+            from kafka.structs import ConsumerGroupMetadata
+        except ImportError as error:
+            raise err.MissingPackageError(
+                "kafka-python 3 or newer is needed (pip install 'kafka-python>=3'): an older producer sends the "
+                "group's name alone with its offsets, so that Kafka cannot refuse a member that was evicted"
+            ) from error
+        return ConsumerGroupMetadata(self.group, self.generation, self.member_id, self.group_instance_id)
+
+
+class GroupOffsets:
+    """The offsets that a group has committed, for stores that commit them in a producer's transaction. Thread-safe."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def committed(self, tps: Iterable[TopicPartition], seconds: float) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return next offset and metadata of each of ``tps`` of which the group has committed something.
+
+        The coordinator is asked. A transaction that has sent offsets and has not ended is waited for, for at most
+        ``seconds`` (KIP-447); then UnstableOffsetCommit is raised, or what else the question has failed with.
+        """
+        self._session.require_running()
+        engine = self._session.engine
+        found = engine.offsets.committed(tps, seconds, lambda: engine.closing or engine.stopping)
+        return {tp: OffsetAndMetadata(e.offset, e.metadata) for tp, e in found.items() if e.offset >= 0}
+
+    def note(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """These next offsets were committed just now: ``progress()`` says so."""
+        self._session.committer.note({tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()})

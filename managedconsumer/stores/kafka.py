@@ -1,0 +1,354 @@
+"""KafkaStore: results and next offsets in one transaction of somebody else's Kafka producer (KIP-447).
+
+The rows of this store are the group's committed offsets, with the member's name (and the topic's id) as their metadata.
+Who may claim is decided by the group itself: the coordinator takes offsets only from a member of the present
+generation. So a claim is a note in memory; it is over when the group has taken the partition away.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager, suppress
+from typing import Any, Callable, Iterable, Iterator, Mapping, NoReturn, Sequence
+from weakref import ref
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
+from managedconsumer.stores.attaching import partitions_of
+from managedconsumer.stores.errors import AlreadyStoredError, FencedStoreError, TopicGoneError
+from managedconsumer.stores.producers import producing
+from managedconsumer.stores.rows import NO_GROUP, Move, Row, spans_of, with_topic
+from managedconsumer.stores.store import Store
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+from managedconsumer.values import NamedTuple
+
+log = logging.getLogger(__name__)
+
+# Whose claim it is where the group has taken a partition away, or somebody else has committed.
+_NOBODY = "another member"
+# How long (seconds) it may take until this member knows what its coordinator knows already, and how often it is looked.
+_NEWS, _LOOK = 10.0, 0.02
+_ORDER = (
+    "a KafkaStore is attached to this consumer. A group has one next offset for each partition, so a message that is "
+    "stored before an earlier one would move the offset beyond that one, which would be lost"
+)
+
+
+class _Claim(NamedTuple):
+    """This object's claim of a partition: its number, the member, and what the group had committed at that time."""
+
+    number: int
+    member: str
+    next: int | None
+
+
+class _RefusedError(FencedStoreError):
+    """The group's coordinator has refused the membership ``sent`` (None: there was none), or partitions are gone."""
+
+    sent: Any = None
+    claims: Mapping[TopicPartition, _Claim | None] = {}
+
+
+class KafkaStore(Store):
+    """Results into Kafka: what a block sends with the producer and the offsets of its messages are one transaction.
+
+    The producer is the user's: ``confluent_kafka.Producer`` or kafka-python's ``KafkaProducer``, with a transactional
+    id of its own. A store has one producer and one consumer, a member of a group. Transactions of several threads are
+    carried out one after the other. A transaction that fails is aborted, and its messages are handed out again, in
+    order. Readers of the results need ``isolation_level="read_committed"``.
+    """
+
+    keeps_topic_ids = True
+
+    def __init__(self, producer: Any, *, patience_ms: int = 120_000, use_greenlets: bool = False) -> None:
+        """``producer``: the store initialises its transactions when it is attached, and never closes it.
+
+        ``patience_ms``: how long a call of the producer is waited for, and the transaction of a producer that died (it
+        ends after that one's ``transaction.timeout.ms`` and 10 s). Raises TypeError for what is no transactional
+        producer, ConfigurationError for a producer for asyncio.
+        """
+        super().__init__(patience_ms=patience_ms, use_greenlets=use_greenlets)
+        self.producer = producer
+        self._producing = producing(producer, self._handler, self._patience)
+        self._prepared = False
+        self._group: str | None = None
+        self._consumer: Callable[[], Any] = lambda: None
+        self._mine: dict[TopicPartition, _Claim] = {}
+        # One transaction of the producer at a time; who has it.
+        self._one_at_a_time = self._handler.Lock()
+        self._whose: int | None = None
+        # What ends the last transaction, where that has failed.
+        self._left: Callable[[], None] | None = None
+        self._saving: set[int] = set()
+
+    def __repr__(self) -> str:
+        return f"<KafkaStore of {type(self.producer).__module__}.{type(self.producer).__name__}, group {self._group}>"
+
+    # -- consumers --------------------------------------------------------------------------------------
+
+    def attach(self, consumer: Any, *, group: str | None = None) -> None:
+        """See :meth:`Store.attach`; also initialises the producer's transactions, which ends what a dead one has left.
+
+        Raises ConfigurationError for a consumer that is no member of a group, for one with ``auto_commit_enable``, for
+        another consumer than the one that is attached and runs, and for a producer without a transactional id; what
+        the producer raises.
+        """
+        if not hasattr(consumer, "group_metadata"):
+            raise err.ConfigurationError(
+                f"attach: {type(consumer).__name__} is no member of a group, so Kafka cannot tell who may move its "
+                "offsets. Use ManagedBalancedConsumer"
+            )
+        if group not in (None, consumer.group):
+            raise err.ConfigurationError(f"group={group!r}: a KafkaStore keeps the offsets of the consumer's own group")
+        other = self._consumer()
+        if other is not None and other is not consumer and other.health()["running"]:
+            raise err.ConfigurationError(
+                "attach: another consumer is attached, and runs. A producer has one transaction at a time: make a "
+                "producer and a KafkaStore for each consumer"
+            )
+        consumer.keep_order(_ORDER, commits=False)
+        if not self._prepared:
+            self._producing.prepare()
+            self._prepared = True
+        self._group, self._consumer = consumer.group, ref(consumer)
+        super().attach(consumer)
+        consumer.keep_order(_ORDER, self._moved_on, commits=False)
+
+    def foreach_batch(
+        self, write: Callable[[Any, Any], object], *, group: str, max_offsets: int | None = None
+    ) -> NoReturn:
+        """Raises ConfigurationError: Spark's query is no member of a group, and keeps its offsets itself."""
+        del write, group, max_offsets
+        raise err.ConfigurationError(
+            "a KafkaStore has no foreach_batch: a query of Spark is no member of a group, so Kafka cannot refuse the "
+            "offsets of one that was replaced"
+        )
+
+    def give_up(self, group: str, tps: Iterable[TopicPartition]) -> None:
+        """See :meth:`Store.give_up`."""
+        tps = list(tps)
+        for tp in tps:
+            if tp in self._mine:
+                self._mine[tp] = _Claim(self._mine[tp].number + 1, _NOBODY, None)
+        super().give_up(group, tps)
+
+    # -- the rows ---------------------------------------------------------------------------------------
+
+    def rows(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
+        """See :meth:`Store.rows`. Waits for transactions that have sent offsets and have not ended."""
+        consumer = self._consumer()
+        if consumer is None or group != self._group:
+            raise err.IllegalStateError(
+                f"a KafkaStore asks the attached consumer what its group has committed: attach() a consumer of {group}"
+            )
+        wanted = list(tps)
+        try:
+            committed = consumer.group_offsets.committed(wanted, self._patience)
+        except err.UnstableOffsetCommit as error:
+            raise err.UnstableOffsetCommit(
+                f"group {group}: a transaction with offsets of these partitions has not ended for "
+                f"{self._patience:.0f} s. Its producer has died, or has lost its brokers. It is aborted after that "
+                "producer's transaction.timeout.ms, at once when a producer with the same transactional.id starts. "
+                f"Give KafkaStore a patience_ms that is longer: {', '.join(f'{t}-{n}' for t, n in wanted)}"
+            ) from error
+        return {tp: row for tp in wanted if (row := self._row(tp, committed.get(tp))) is not None}
+
+    def _row(self, tp: TopicPartition, entry: OffsetAndMetadata | None) -> Row | None:
+        mine = self._mine.get(tp)
+        if entry is None:
+            return None if mine is None else Row(None, mine.number, NO_GROUP, mine.member)
+        told = Row(entry.offset, 0, NO_GROUP, entry.metadata)
+        if mine is None:
+            return told._replace(member=with_topic(_NOBODY, told.topic))
+        ours = told.owner == mine.member or entry.offset == mine.next
+        number, member = (mine.number, mine.member) if ours else (mine.number + 1, _NOBODY)
+        return Row(entry.offset, number, NO_GROUP, with_topic(member, told.topic))
+
+    def swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
+        """See :meth:`Store.swap`. The group has given us the partitions: nobody else needs to know."""
+        del group  # there is one
+        for tp, (old, new) in changes.items():
+            self._mine[tp] = _Claim(new.claim, new.owner, None if old is None else old.next)
+        return True
+
+    # -- transactions -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self, messages: Any, *, group: str | None = None) -> Iterator[Any]:
+        """See :meth:`Store.transaction`; gives the producer. What it has sent when the block ends is a part of it.
+
+        When it fails it is aborted, and the consumer goes back to the first of ``messages``, as far as it still has
+        their partitions (in ``run()`` its retries decide). Raises FencedStoreError also when Kafka refuses the
+        membership, ProducerFenced when another producer with the same transactional id has begun, or the transaction
+        has taken longer than its ``transaction.timeout.ms``: then the producer is of no use any more.
+        """
+        begun = False
+        try:
+            with super().transaction(messages, group=group) as moves:
+                begun = True
+                yield self.producer
+                self._send_offsets(moves)
+        except BaseException as error:
+            if begun or not isinstance(error, (AlreadyStoredError, err.IllegalStateError)):
+                self._read_again(messages)
+            raise
+
+    def save(self, messages: Any, write: Callable[[Any, Any], object], *, group: str | None = None) -> None:
+        """See :meth:`Store.save`. Also again when the group went on to another generation, and all is still ours."""
+        me = self._handler.ident()
+        self._saving.add(me)
+        try:
+            super().save(messages, write, group=group)
+        except BaseException as error:
+            self._saving.discard(me)
+            if not isinstance(error, err.IllegalStateError):
+                self._read_again(messages)
+            raise
+        finally:
+            self._saving.discard(me)
+
+    @contextmanager
+    def writing(self, group: str, moves: Mapping[TopicPartition, Move]) -> Iterator[Any]:
+        """See :meth:`Store.writing`; gives the moves, whose offsets have to be sent before the block ends."""
+        self._wait_for_turn()
+        try:
+            self._begin()
+            ending = False
+            try:
+                yield moves
+                ending = True
+                self._producing.commit()
+            except BaseException as error:
+                self._undo(ending=ending)
+                if ending and isinstance(error, Exception):
+                    self._complain(error)
+                raise
+        finally:
+            self._whose = None
+            self._one_at_a_time.release()
+        consumer = self._consumer()
+        if consumer is not None and group == self._group:
+            consumer.group_offsets.note({tp: move.next for tp, move in moves.items()})
+
+    def passing(self, error: BaseException) -> bool:
+        """True also where the group went on to another generation, and everything is still ours."""
+        return super().passing(error) or (isinstance(error, _RefusedError) and self._still_ours(error))
+
+    def _wait_for_turn(self) -> None:
+        me = self._handler.ident()
+        if self._whose == me:
+            raise err.IllegalStateError(
+                "a transaction of this producer is open in this thread, and it can have one at a time. Tasks of an "
+                "event loop store by `await asyncio.to_thread(store.save, messages, write)`"
+            )
+        if not self._one_at_a_time.acquire(timeout=self._patience):
+            raise err.IllegalStateError(
+                f"another thread's transaction of this producer has been open for {self._patience:.0f} s, and it can "
+                "have one at a time"
+            )
+        self._whose = me
+
+    def _begin(self) -> None:
+        if self._left is not None:  # if it does not end now either, the next transaction cannot begin
+            for end in (self._left, self._producing.abort):
+                with suppress(Exception):
+                    end()
+                    break
+        try:
+            self._producing.begin()
+        except Exception as error:
+            self._complain(error)
+            raise
+        self._left = None
+
+    def _send_offsets(self, moves: Mapping[TopicPartition, Move]) -> None:
+        try:
+            # Before the look at the claims: what is taken away after it goes to others in a later generation.
+            membership = self._consumer().group_metadata()
+        except (err.KafkaException, AttributeError) as error:
+            raise self._refused(moves, None) from error
+        lost = [tp for tp, move in moves.items() if not self._has(tp, move.row)]
+        if lost:
+            raise self._refused(lost, None)
+        offsets = {tp: OffsetAndMetadata(move.next, move.member) for tp, move in moves.items()}
+        try:
+            self._producing.send_offsets(offsets, membership)
+        except Exception as error:
+            if self._producing.refused(error):
+                raise self._refused(moves, membership) from error
+            self._complain(error)
+            raise
+
+    def _has(self, tp: TopicPartition, row: Row) -> bool:
+        mine = self._mine.get(tp)
+        return mine is not None and (mine.number, mine.member) == (row.claim, row.owner)
+
+    def _undo(self, *, ending: bool) -> None:
+        """The transaction has failed: abort it, or remember what has to end it."""
+        try:
+            self._producing.abort()
+        except Exception as problem:  # noqa: BLE001 - the first error is the one that matters
+            log.info("the transaction could not be aborted: %s", problem)
+            # What has begun to commit may have to be committed: the end of it is asked for.
+            self._left = self._producing.commit if ending else self._producing.abort
+
+    def _complain(self, problem: Exception) -> None:
+        if self._producing.fenced(problem):
+            raise err.ProducerFenced(
+                "the producer is fenced: another one with the same transactional.id has begun (each process needs an "
+                "id of its own), or its transaction has taken longer than transaction.timeout.ms. It cannot be used "
+                f"any more: {problem}"
+            ) from problem
+
+    # -- what went wrong --------------------------------------------------------------------------------
+
+    def _refused(self, tps: Iterable[TopicPartition], sent: Any) -> _RefusedError:
+        names = ", ".join(f"{topic}-{number}" for topic, number in tps)
+        text = f"group {self._group}: it has gone on without this member, or has given {names} to others"
+        error = _RefusedError(f"{text}: nothing was stored", tuple(tps))
+        error.sent, error.claims = sent, {tp: self._mine.get(tp) for tp in tps}
+        return error
+
+    def _still_ours(self, error: _RefusedError) -> bool:
+        """True if the member was in an earlier generation only, and has everything in the present one.
+
+        Waits until the member knows what the coordinator knows.
+        """
+        deadline = Deadline(self._handler.now(), _NEWS)
+        while error.sent is not None and not deadline.expired(self._handler.now()):
+            try:
+                if self._consumer().group_metadata() != error.sent:
+                    return all(self._mine.get(tp) == claim for tp, claim in error.claims.items())
+            except (err.KafkaException, AttributeError):
+                return False
+            self._handler.sleep(_LOOK)
+        return False
+
+    def _moved_on(self, error: BaseException, messages: Sequence[Any]) -> bool:
+        """True if ``run()`` shall call the handler again, or drop the messages with their partitions.
+
+        Kafka is not asked by a commit, as :class:`attaching.Taking` does: it would move the store's offsets.
+        """
+        if not isinstance(error, FencedStoreError):
+            return False
+        if isinstance(error, TopicGoneError) or (isinstance(error, _RefusedError) and self._still_ours(error)):
+            return True
+        deadline = Deadline(self._handler.now(), _NEWS)
+        while not any(message.fenced for message in messages):
+            if deadline.expired(self._handler.now()):
+                return False
+            self._handler.sleep(_LOOK)
+        return True
+
+    def _read_again(self, messages: Any) -> None:
+        """Let the consumer hand out again what was undone, as far as it still has it. ``run()`` does so by itself."""
+        consumer = self._consumer()
+        if consumer is None or self._handler.ident() in self._saving:
+            return
+        with suppress(err.KafkaException):
+            if consumer.health()["run"] is not None:
+                return
+            begins, held = self.begins(self._group or ""), set(partitions_of(consumer))
+            for tp, span in spans_of(messages).items():
+                if tp in held:
+                    consumer.seek(tp, begins.get(tp, span.first))

@@ -1,0 +1,157 @@
+"""Transactional producers of other libraries, as ``KafkaStore`` drives them: confluent-kafka's and kafka-python's."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping
+
+from managedconsumer import codes
+from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
+from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+
+# librdkafka's own error codes.
+_FENCED, _NOT_CONFIGURED, _STATE = -144, -145, -172
+# Kafka's codes by which the coordinator refuses offsets of a member that is none any more (KIP-447, KIP-848).
+_NO_MEMBER = frozenset(
+    (
+        codes.ILLEGAL_GENERATION,
+        codes.UNKNOWN_MEMBER_ID,
+        codes.FENCED_INSTANCE_ID,
+        codes.FENCED_MEMBER_EPOCH,
+        err.StaleMemberEpoch.ERROR_CODE,
+    )
+)
+_PRODUCER_FENCED = (_FENCED, err.InvalidProducerEpoch.ERROR_CODE, err.ProducerFenced.ERROR_CODE)
+_PAUSE = 0.1
+_NO_ID = (
+    "this producer has no transactional.id, so it has no transactions: give it one that no other producer of the "
+    "cluster has, and that is the same when this process starts again ('billing-1')"
+)
+
+
+def producing(producer: Any, handler: Handler, patience: float) -> Confluent:
+    """Raises TypeError for what is no producer, ConfigurationError for one that Kafka could not fence."""
+    if not all(callable(getattr(producer, name, None)) for name in ("begin_transaction", "commit_transaction")):
+        raise TypeError(
+            f"producer={producer!r}: needed is a transactional confluent_kafka.Producer or kafka.KafkaProducer"
+        )
+    from inspect import iscoroutinefunction  # here, as importing it takes long
+
+    if iscoroutinefunction(producer.begin_transaction):
+        raise err.ConfigurationError(
+            f"{type(producer).__module__}.{type(producer).__name__} is a producer for asyncio. aiokafka's sends the "
+            "group's name alone with its offsets, so that Kafka cannot refuse a member that was evicted. Use "
+            "confluent_kafka.Producer or kafka.KafkaProducer, and `await asyncio.to_thread(store.save, batch, write)`"
+        )
+    kind = Confluent if hasattr(producer, "produce") else KafkaPython
+    return kind(producer, handler, patience)
+
+
+class Confluent:
+    """confluent-kafka's ``Producer``, and what is derived from it. Its calls block, and raise its library's errors."""
+
+    def __init__(self, producer: Any, handler: Handler, patience: float) -> None:
+        """``patience``: seconds for each call."""
+        self._producer, self._handler, self._patience = producer, handler, patience
+
+    def prepare(self) -> None:
+        """Initialise its transactions, unless that was done. Raises ConfigurationError if it has none."""
+        try:
+            self._patiently(self._producer.init_transactions)
+        except Exception as error:
+            if _code(error) == _NOT_CONFIGURED:
+                raise err.ConfigurationError(_NO_ID) from error
+            if _code(error) != _STATE:  # that is: it is initialised
+                raise
+
+    def begin(self) -> None:
+        """A transaction begins."""
+        self._producer.begin_transaction()
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], membership: Any) -> None:
+        """Make these next offsets a part of it; ``membership``: a ``GroupMetadata``."""
+        from confluent_kafka import TopicPartition as Place
+
+        places = [Place(*tp, each.offset, each.metadata) for tp, each in offsets.items()]
+        self._patiently(self._producer.send_offsets_to_transaction, places, membership.for_confluent())
+
+    def commit(self) -> None:
+        """End it; all that was sent counts."""
+        self._patiently(self._producer.commit_transaction)
+
+    def abort(self) -> None:
+        """End it; nothing of it counts."""
+        self._patiently(self._producer.abort_transaction)
+
+    def refused(self, error: BaseException) -> bool:
+        """True if the group's coordinator has said that the membership is over."""
+        return _code(error) in _NO_MEMBER
+
+    def fenced(self, error: BaseException) -> bool:
+        """True if the producer itself is fenced: by another one with its transactional.id, or a time-out."""
+        return _code(error) in _PRODUCER_FENCED
+
+    def _patiently(self, call: Callable[..., Any], *words: Any) -> None:
+        """A call that has timed out goes on in the background: librdkafka wants it called again until it is over."""
+        deadline = Deadline(self._handler.now(), self._patience)
+        while True:
+            try:
+                self._handler.run_blocking(call, *words, max(deadline.remaining(self._handler.now()) or 0.0, _PAUSE))
+                return
+            except Exception as error:
+                problem: Any = error.args[0] if error.args else None
+                again = hasattr(problem, "retriable") and problem.retriable() and not problem.txn_requires_abort()
+                if not again or deadline.expired(self._handler.now()):
+                    raise
+            self._handler.sleep(_PAUSE)
+
+
+class KafkaPython(Confluent):
+    """kafka-python's ``KafkaProducer``, version 3 or newer.
+
+    Its calls have no time-out, and 3.0.12 waits as long as a dead broker is away: a worker calls, and is waited for.
+    """
+
+    def prepare(self) -> None:
+        """See :meth:`Confluent.prepare`."""
+        if getattr(self._producer, "config", {}).get("transactional_id") is None:
+            raise err.ConfigurationError(_NO_ID)
+        self._producer.init_transactions()
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], membership: Any) -> None:
+        """See :meth:`Confluent.send_offsets`."""
+        from kafka.structs import OffsetAndMetadata as Entry
+        from kafka.structs import TopicPartition as Place
+
+        entries = {Place(*tp): Entry(each.offset, each.metadata, -1) for tp, each in offsets.items()}
+        self._patiently(self._producer.send_offsets_to_transaction, entries, membership.for_kafka_python())
+
+    def refused(self, error: BaseException) -> bool:
+        """See :meth:`Confluent.refused`."""
+        return type(error).__name__ == "CommitFailedError" or getattr(error, "errno", None) in _NO_MEMBER
+
+    def fenced(self, error: BaseException) -> bool:
+        """See :meth:`Confluent.fenced`. After the first time the producer says it in a text alone."""
+        return "ProducerFenced" in f"{type(error).__name__}: {error}"
+
+    def _patiently(self, call: Callable[..., Any], *words: Any) -> None:
+        ended: list[Exception | None] = []
+
+        def attempt() -> None:
+            try:
+                call(*words)
+                ended.append(None)
+            except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+                ended.append(error)
+
+        self._handler.run_beside("producer", self._patience, attempt)
+        if not ended:
+            raise err.RequestTimedOut(f"kafka-python's {call.__name__}() has not ended for {self._patience:.0f} s")
+        if ended[0] is not None:
+            raise ended[0]
+
+
+def _code(error: BaseException) -> int | None:
+    problem: Any = error.args[0] if error.args else None
+    return int(problem.code()) if hasattr(problem, "code") else None

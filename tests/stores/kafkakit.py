@@ -1,0 +1,213 @@
+"""A group of processes that copy one topic to another, are killed and frozen, and what must have come out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from managedconsumer import SimpleConsumer
+from managedconsumer.testing import DevBroker
+from managedconsumer.testing.kafka.producer import Producer, Record
+from tests.stores.kafka_worker import FENCED
+from tests.waiting import until
+
+PARTITIONS = 4
+SESSION_MS = 3000
+# How long (seconds) a process stands still: longer than the session, which is 6 s in a KIP-848 group.
+FROZEN = 8.0
+#: Where a process may die: before its offsets are sent, behind that, while its commit is on its way, behind that.
+PLACES = ("produced", "sent", "ending", "ended")
+ALIVE = ("never", 0)
+
+
+class Pipeline:
+    """Processes from ``source`` to ``sink``, in slots: each has a transactional id, whoever is in it."""
+
+    def __init__(self, broker: DevBroker, source: str, sink: str, logs: Path, **options: Any) -> None:
+        self.broker, self.source, self.sink, self.logs = broker, source, sink, logs
+        self.options = {"way": "transaction", "kind": "confluent", "protocol": "classic", **options}
+        self.workers: list[subprocess.Popen[str]] = []
+        self.sizes = [0] * PARTITIONS
+        self._over = threading.Event()
+        self._load = threading.Thread(target=self._produce)
+        self._load.start()
+
+    def _produce(self) -> None:
+        with Producer(self.broker.bootstrap) as producer:
+            while not self._over.is_set():
+                for number in range(PARTITIONS):
+                    # Each key is in one partition of the source.
+                    records = [Record(b"x", b"%d-%d" % (number, each % 3)) for each in range(10)]
+                    producer.produce(self.source, records, partition=number)
+                    self.sizes[number] += 10
+                self._over.wait(0.2)
+
+    def start(
+        self, slot: int, die: tuple[str, int] = ALIVE, *, timeout_ms: int | None = None, **options: Any
+    ) -> subprocess.Popen[str]:
+        """A process; it is a member soon."""
+        told = {
+            "assignor": "cooperative-sticky",
+            **self.options,
+            **options,
+            "bootstrap": self.broker.bootstrap,
+            "source": self.source,
+            "sink": self.sink,
+            "group": f"group-{self.source}",
+            "id": f"{self.source}-{slot}",
+            "session_ms": SESSION_MS,
+            "timeout_ms": 60_000 if timeout_ms is None else timeout_ms,
+            "die": die,
+        }
+        with self.log(len(self.workers)).open("w") as out:
+            words = [sys.executable, "-W", "ignore", "-m", "tests.stores.kafka_worker", json.dumps(told)]
+            self.workers.append(subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT, text=True))
+        return self.workers[-1]
+
+    def log(self, number: int) -> Path:
+        return self.logs / f"{self.source}-{number}"
+
+    def said(self, worker: subprocess.Popen[str]) -> str:
+        return self.log(self.workers.index(worker)).read_text()
+
+    def reached(self) -> list[int]:
+        """The next offset of each partition, as the processes have said it."""
+        found = [0] * PARTITIONS
+        for number in range(len(self.workers)):
+            for line in self.log(number).read_text().splitlines():
+                if line.startswith("at "):
+                    partition, end = map(int, line.split()[1:])
+                    found[partition] = max(found[partition], end)
+        return found
+
+    def failed(self) -> str:
+        ends = (None, 0, -signal.SIGKILL, FENCED)
+        return "".join(self.said(each) for each in self.workers if each.poll() not in ends)
+
+    def progress(self, messages: int = 40) -> None:
+        """Wait until so many more messages are through."""
+        before = sum(self.reached())
+        until(lambda: sum(self.reached()) >= before + messages or self.failed(), 90)
+        assert not self.failed(), self.failed()
+
+    def dies(self, worker: subprocess.Popen[str]) -> None:
+        """Wait until it is dead."""
+        until(lambda: worker.poll() is not None, 90, lambda: self.said(worker))
+        assert worker.returncode == -signal.SIGKILL, self.said(worker)
+
+    def zombie(self, slot: int, **options: Any) -> subprocess.Popen[str]:
+        """A process that stands still in its third transaction, for longer than its session, while others go on."""
+        worker = self.start(slot, ("stands", 3), **options)
+        stands = psutil.Process(worker.pid)
+        until(lambda: stands.status() == psutil.STATUS_STOPPED or self.failed(), 60, lambda: self.said(worker))
+        time.sleep(FROZEN)
+        self.progress()
+        worker.send_signal(signal.SIGCONT)
+        return worker
+
+    def fenced(self, worker: subprocess.Popen[str]) -> None:
+        """Wait until it has learnt that it is a zombie."""
+        until(lambda: "fenced:" in self.said(worker), 60, lambda: self.said(worker))
+
+    def end(self, seconds: float = 120.0) -> None:
+        """No more messages: wait until all are through, and end the processes."""
+        self._over.set()
+        self._load.join(60)
+        committed = f"group-{self.source}"
+
+        def through() -> bool:
+            with SimpleConsumer(self.source, self.broker.bootstrap, committed, consumer_timeout_ms=50) as consumer:
+                ends = {number: entry.offset for number, entry in consumer.fetch_offsets()}
+            return [ends[number] for number in range(PARTITIONS)] == self.sizes or bool(self.failed())
+
+        until(through, seconds, lambda: "\n---\n".join(map(self.said, self.workers)), sleep=lambda _: time.sleep(0.3))
+        for worker in self.workers:
+            if worker.poll() is None:
+                worker.send_signal(signal.SIGTERM)
+        until(lambda: all(each.poll() is not None for each in self.workers), 60)
+        assert not self.failed(), self.failed()
+
+    def output(self) -> list[tuple[bytes, int, int]]:
+        """What a reader of committed messages gets by now: key, partition and offset of the source."""
+        found = []
+        with SimpleConsumer(self.sink, self.broker.bootstrap, isolation_level="read_committed") as consumer:
+            ends = consumer.end_offsets(consumer.partitions)
+            while any(consumer.position(number) < end for number, end in ends.items()):
+                for message in consumer.consume_batch(1000, 200):
+                    number, offset = message.value.split(b":")
+                    found.append((message.partition_key, int(number), int(offset)))
+        return found
+
+    def result(self) -> tuple[int, int, int, int]:
+        """How many messages there were; how many are missing, too many, and out of order by key."""
+        output = self.output()
+        counts = Counter((number, offset) for _, number, offset in output)
+        wanted = Counter((number, offset) for number, size in enumerate(self.sizes) for offset in range(size))
+        last: dict[bytes, int] = {}
+        disorder = 0
+        for key, _, offset in output:
+            disorder += offset < last.get(key, -1)
+            last[key] = offset
+        return wanted.total(), (wanted - counts).total(), (counts - wanted).total(), disorder
+
+    def close(self) -> None:
+        self._over.set()
+        self._load.join(60)
+        for worker in self.workers:
+            if worker.poll() is None:
+                worker.send_signal(signal.SIGCONT)
+                worker.kill()
+            worker.wait(60)
+
+
+@contextlib.contextmanager
+def pipeline(*words: Any, **options: Any) -> Iterator[Pipeline]:
+    """Ended afterwards."""
+    made = Pipeline(*words, **options)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def killed(made: Pipeline, kills: int, slots: int = 3, seed: int = 1) -> Counter[str]:
+    """So many processes die by kill -9, one after the other in each slot; how often where."""
+    chance, died = random.Random(seed), Counter[str]()
+    # What each slot's process is to do: the next place in turn.
+    fates: dict[int, str] = {}
+    running: dict[int, subprocess.Popen[str]] = {}
+    begun = 0
+
+    def replace(slot: int) -> None:
+        nonlocal begun
+        die = ALIVE
+        if begun < kills:
+            die = (PLACES[begun % len(PLACES)], chance.randint(2, 8))
+            begun += 1
+        fates[slot] = die[0]
+        running[slot] = made.start(slot, die)
+
+    for slot in range(slots):
+        replace(slot)
+    while died.total() < kills:
+        gone = until(lambda: [slot for slot, each in running.items() if each.poll() is not None], 120)
+        for slot in gone:
+            if running[slot].returncode == FENCED:  # a transaction that took too long
+                running[slot] = made.start(slot, (fates[slot], 2))
+                continue
+            made.dies(running[slot])
+            died[fates[slot]] += 1
+            replace(slot)
+    return died
