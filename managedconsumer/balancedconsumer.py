@@ -19,6 +19,7 @@ from managedconsumer.config import (
     check_bool,
     check_group,
     names_checked,
+    wrong_kind,
 )
 from managedconsumer.consumers.group_metadata import GroupMetadata, GroupOffsets
 from managedconsumer.consumers.insight import Health
@@ -120,7 +121,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         consumer_options = ConsumerOptions(**options)
         check_listener(listener)
         metrics = check_metrics(metrics)
-        assignors = AssignorChoice.of(wish.group_protocol, membership_protocol)
+        assignors = AssignorChoice.of(wish, membership_protocol)
         session = Session(topic, cluster, group, consumer_options, use_greenlets)
         ConsumerAPI.__init__(self, session)
         self._consumer = HeldConsumer(session, self)
@@ -186,6 +187,21 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
             handler()
         elif error_code and not err.error_for_code(error_code).retriable:
             raise err.error_for_code(error_code)
+
+    def enforce_rebalance(self, reason: str | None = None) -> None:
+        """Ask the group to share its partitions out again (KIP-568); ``reason`` is for the broker's log (KIP-800).
+
+        Returns at once; the rebalance follows in the membership worker. From any thread, also in a callback. Where a
+        rebalance is wanted or goes on already, nothing is added. Under KIP-848 the broker decides when to share out:
+        the member then tells it everything in a heartbeat at once, and gets its whole assignment again. Raises
+        TypeError for a ``reason`` that is no text, and what has ended the consumer, or ConsumerStoppedException.
+        """
+        if reason is not None and not isinstance(reason, str):
+            raise wrong_kind("reason", reason, "a str (or None)")
+        self._session.require_running()
+        member = self._member
+        if member is not None:
+            member.request_rejoin(reason or "rebalance enforced by the user")
 
     # -- what a user may ask ---------------------------------------------------------------------------
 
@@ -266,11 +282,13 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
 
         See :meth:`managedconsumer.SimpleConsumer.health` for ``live``, ``ready``, and what (seconds) makes them False.
         """
-        member, link = self._member, self._session.engine.link
+        life, link = self._lives.current, self._session.engine.link
+        member = None if life is None else life.member
         broker = None if link is None else link.broker
         generation = NO_GENERATION if member is None else member.generation
         mine = {
             "group": self._session.group,
+            "group_protocol": None if life is None else life.protocol,
             "state": "stopped" if member is None else member.state.value,
             "member_id": generation.member_id,
             "generation": generation.id,

@@ -7,25 +7,29 @@ names the argument, the value and what is allowed. A type checker needs each opt
 
 from __future__ import annotations
 
+import re
 from functools import wraps
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any, Callable, ClassVar, Iterable, Literal, Mapping, ParamSpec
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Iterable, Literal, Mapping, ParamSpec, Union
 
 from managedconsumer.errors import ConfigurationError, UnicodeException
-from managedconsumer.structs import OffsetResetStrategy, OffsetType
+from managedconsumer.structs import Ago, OffsetResetStrategy, OffsetType
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
-GROUP_PROTOCOLS = ("classic", "consumer")
+GROUP_PROTOCOLS = ("auto", "classic", "consumer")
 
 _P = ParamSpec("_P")
 
 OnError = str | Callable[[BaseException, Any], str]
 Deserializer = Callable[[Any, Any], Any]
 #: ``int``: pykafka's :class:`~managedconsumer.OffsetType`, or kafka-python's OffsetResetStrategy.
-OffsetReset = int | Literal["earliest", "latest", "none"]
+OffsetReset = Union[int, Literal["earliest", "latest", "none"], "timedelta"]
 Isolation = Literal["read_uncommitted", "read_committed"]
-GroupProtocol = Literal["classic", "consumer"]
+GroupProtocol = Literal["auto", "classic", "consumer"]
 
 _RESETS = {
     OffsetType.EARLIEST: "earliest",
@@ -35,6 +39,9 @@ _RESETS = {
     "latest": "latest",
     "none": "none",
 }
+_DURATION = re.compile(
+    r"by_duration:P(?=.)(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII | re.IGNORECASE
+)
 
 
 def wrong_kind(name: str, value: Any, allowed: str) -> TypeError:
@@ -200,12 +207,28 @@ def check_group(value: Any, *, required: bool) -> str | None:
 
 
 def check_reset(value: Any) -> str:
-    """``auto_offset_reset`` as ``"earliest"``, ``"latest"`` or ``"none"``."""
+    """``auto_offset_reset`` as ``"earliest"``, ``"latest"``, ``"none"`` or ``"by_duration:..."``."""
     try:
         return _RESETS[value]
     except (KeyError, TypeError):
-        allowed = "OffsetType.EARLIEST (-2), OffsetType.LATEST (-1), 'earliest', 'latest' or 'none' (raise)"
+        from datetime import timedelta  # here, as it takes two milliseconds
+
+        if isinstance(value, timedelta) and value >= timedelta(milliseconds=1):
+            return f"by_duration:PT{value // timedelta(milliseconds=1) / 1000:.3f}S"
+        if isinstance(value, str) and duration_of(value) is not None:
+            return value
+        allowed = (
+            "OffsetType.EARLIEST (-2), OffsetType.LATEST (-1), 'earliest', 'latest' or 'none' (raise), or a timedelta "
+            "above 0 or text like 'by_duration:P1DT2H30M'"
+        )
         raise wrong_value("auto_offset_reset", value, allowed) from None
+
+
+def duration_of(reset: str) -> Ago | None:
+    """The duration in ``"by_duration:P1DT2H30M5.5S"`` (KIP-1106: days, hours, minutes, seconds), if there is one."""
+    found = _DURATION.fullmatch(reset)
+    units = zip(() if found is None else found.groups("0"), (86_400, 3_600, 60, 1), strict=False)
+    return Ago(round(1000 * sum(float(number) * seconds for number, seconds in units))) or None
 
 
 class _Options:
@@ -330,3 +353,8 @@ class GroupOptions(_Options):
             isinstance(self.group_instance_id, str) and self.group_instance_id
         ):
             raise wrong_value("group_instance_id", self.group_instance_id, "a str that is not empty (or None)")
+
+    def left_to_the_broker(self) -> list[str]:
+        """The names of the options that are not at their defaults, and that the broker decides under KIP-848."""
+        names = ("session_timeout_ms", "heartbeat_interval_ms")
+        return [name for name in names if getattr(self, name) != getattr(GroupOptions, name)]

@@ -18,7 +18,7 @@ from numbers import Integral
 from typing import Any
 
 from managedconsumer.config import wrong_kind, wrong_value
-from managedconsumer.structs import OffsetAndMetadata, OffsetType
+from managedconsumer.structs import Ago, OffsetAndMetadata, OffsetType
 
 #: As ``auto_offset_reset`` and ``read()`` say it.
 _NAMED = {"earliest": OffsetType.EARLIEST, "latest": OffsetType.LATEST}
@@ -41,6 +41,8 @@ def target_of(value: Any, what: str) -> tuple[str, int]:
     """
     import datetime as dt  # here, as it takes two milliseconds
 
+    if isinstance(value, Ago):
+        return "lookup", value
     if isinstance(value, dt.datetime):
         # Naive datetimes are UTC, as in pykafka.
         tuple_ = value.utctimetuple() if value.tzinfo else value.timetuple()

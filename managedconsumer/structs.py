@@ -42,6 +42,13 @@ class OffsetResetStrategy:
     NONE = 0
 
 
+class Ago(int):
+    """Milliseconds before the moment of a look-up: where ``auto_offset_reset="by_duration:..."`` (KIP-1106) starts.
+
+    It is given in the place of a timestamp. Where there is no later message it means the log's end.
+    """
+
+
 class OffsetAndTimestamp(NamedTuple):
     """kafka-python's answer of ``offsets_for_times``: a message's offset, timestamp (ms since 1970), leader epoch."""
 

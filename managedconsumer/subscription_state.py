@@ -22,6 +22,7 @@ import logging
 import re
 from collections.abc import Iterable
 
+from managedconsumer.config import duration_of
 from managedconsumer.errors import IllegalStateError
 from managedconsumer.partition_state import TRANSITIONS as TRANSITIONS
 from managedconsumer.partition_state import FetchState as FetchState
@@ -82,12 +83,13 @@ class SubscriptionState:
     )
 
     def __init__(self, offset_reset_strategy: str = "earliest", *, exclude_internal_topics: bool = True) -> None:
-        """``offset_reset_strategy``: 'earliest', 'latest' or 'none'; anything else logs a warning and means 'none',
-        under which a partition without a usable offset is an error for the user to handle."""
+        """``offset_reset_strategy``: 'earliest', 'latest', 'by_duration:P1D' or 'none'; else a warning is logged, and
+        it means 'none', under which a partition without a usable offset is an error for the user to handle."""
         name = str(offset_reset_strategy).upper()
-        if name not in _STRATEGIES:
+        strategy = _STRATEGIES.get(name, duration_of(name))
+        if strategy is None:
             log.warning("Unrecognized offset_reset_strategy %r, using NONE", offset_reset_strategy)
-        self._default_offset_reset_strategy = _STRATEGIES.get(name, OffsetResetStrategy.NONE)
+        self._default_offset_reset_strategy = strategy or OffsetResetStrategy.NONE
         #: A pattern matches no topics of Kafka's own.
         self.exclude_internal_topics = exclude_internal_topics
         self.subscription: set[str] | None = None
@@ -358,7 +360,7 @@ class SubscriptionState:
         return all(state.has_valid_position for state in self.assignment.values())
 
     def has_default_offset_reset_policy(self) -> bool:
-        """True if the consumer's own strategy is earliest or latest."""
+        """True if the consumer's own strategy is not 'none'."""
         return self._default_offset_reset_strategy != OffsetResetStrategy.NONE
 
     def partitions_auto_assigned(self) -> bool:

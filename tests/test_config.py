@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from datetime import timedelta
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from managedconsumer import BalancedConsumer, KafkaClient, ManagedBalancedConsumer, OffsetType, SimpleConsumer
-from managedconsumer.config import ConsumerOptions, GroupOptions, check_group, check_reset
+from managedconsumer.config import ConsumerOptions, GroupOptions, check_group, check_reset, duration_of
 from managedconsumer.errors import ConfigurationError, KafkaException, UnicodeException
 
 # No broker is needed: arguments are looked at before anybody is asked.
@@ -151,7 +152,28 @@ def test_offset_reset(given: Any, meant: str) -> None:
     assert check_reset(given) == meant
 
 
-@pytest.mark.parametrize("wrong", [5, -3, "smallest", None, [], {}])
+@pytest.mark.parametrize(
+    ("given", "ms"),
+    [
+        (timedelta(days=1, milliseconds=5), 86_400_005),
+        ("by_duration:P1D", 86_400_000),
+        ("by_duration:P1DT2H30M1.5S", 95_401_500),
+        ("BY_DURATION:pt36h", 129_600_000),
+        ("by_duration:PT0.001S", 1),
+    ],
+)
+def test_a_duration(given: Any, ms: int) -> None:
+    assert duration_of(check_reset(given)) == ms
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(5, -3, "smallest", None, [], {}, timedelta(0), timedelta(seconds=-1), "by_duration", "by_duration:"),
+        *("by_duration:P", "by_duration:PT", "by_duration:P1DT", "by_duration:-P1D", "by_duration:P1W", "P1D"),
+        *("by_duration:PT0S", "by_duration:P1.5D", "by_duration:P1D\n"),
+    ],
+)
 def test_a_wrong_offset_reset(wrong: Any) -> None:
     text = refusal(ConfigurationError, simple, auto_offset_reset=wrong)
     assert text.startswith("auto_offset_reset must be OffsetType.EARLIEST (-2), OffsetType.LATEST (-1)")
@@ -160,7 +182,7 @@ def test_a_wrong_offset_reset(wrong: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "allowed"),
-    [("isolation_level", "'read_uncommitted', 'read_committed'"), ("group_protocol", "'classic', 'consumer'")],
+    [("isolation_level", "'read_uncommitted', 'read_committed'"), ("group_protocol", "'auto', 'classic', 'consumer'")],
 )
 @pytest.mark.parametrize("wrong", ["serializable", None, 1, []])
 def test_a_wrong_choice(name: str, allowed: str, wrong: Any) -> None:

@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable
 
 from managedconsumer import errors as err
+from managedconsumer.clock import Backoff
 from managedconsumer.config import GroupOptions
 from managedconsumer.consumers.machines import CLASSIC, CONSUMER, AssignorChoice, build_machine
 from managedconsumer.consumers.metrics import ConsumerMetrics
@@ -37,6 +38,10 @@ _TICK = 0.5
 _FOR_A_ROUND = {MemberState.PREPARING_REBALANCE: 0.02, MemberState.COMPLETING_REBALANCE: 0.2}
 # After this long (seconds) without a partition a KIP-848 member says what it may wait for.
 _TELL_AFTER = 5.0
+# So many lives are refused, one after the other, before a refused classic one ends a consumer that starts.
+_MOST_REFUSALS = 2
+# The longest pause (seconds) between two of them.
+_REFUSAL_PAUSE = 1.0
 
 
 class GroupLife:
@@ -56,9 +61,10 @@ class GroupLife:
             raise err.IllegalStateError("a managed consumer needs a group")
         negotiation = assignors.negotiation(protocol, session.options.client_rack)
         self.protocol = protocol
+        self._auto, self._session = assignors.auto, session
         self.engine = engine
         self.listener_calls = ListenerCalls(listener, engine, options.rebalance_timeout_ms)
-        self.machine = build_machine(protocol, engine, options, negotiation, assignors.server)
+        self.machine = build_machine(protocol, engine, options, negotiation, assignors)
         self.owner = GroupOwner(
             session,
             self.machine,
@@ -115,10 +121,13 @@ class GroupLife:
         self._idle_since = None
 
     def refused(self, error: BaseException) -> bool:
-        """True if ``error`` says that the broker does not speak this protocol, but an older one."""
-        unsupported = isinstance(error, (err.UnsupportedVersion, err.UnsupportedBrokerError))
-        # Only the heartbeat's: it may be the answer to another request.
-        return unsupported and self.protocol == CONSUMER and self.machine.error is error
+        """True if ``error`` says that broker or group do not speak this protocol, but perhaps the other one."""
+        if self.machine.error is not error:  # it may be the answer to another request than the membership's
+            return False
+        if self.protocol == CLASSIC:
+            return self._auto and isinstance(error, err.InconsistentGroupProtocol)
+        groups = isinstance(error, err.GroupIdNotFound) and self._auto
+        return groups or isinstance(error, (err.UnsupportedVersion, err.UnsupportedBrokerError))
 
     def _finish_round(self, timeout: float) -> None:
         """Let a rebalance end that is about to, in a part of the stop's ``timeout`` seconds.
@@ -141,14 +150,14 @@ class GroupLife:
 
     def leave(self, reason: str, timeout: float) -> None:
         """Leave the group, in what is left of the stop's ``timeout`` seconds."""
-        self.member.leave(reason, self._left(timeout))
+        self.member.leave(reason, self._left(timeout), self._session.leaving)
 
     def _left(self, timeout: float) -> float:
         return max(timeout / 4, self.engine.stop_by - self.engine.handler.now())
 
 
 class GroupLives:
-    """The lives that a consumer has in its group, one after the other: one for each start and each fall-back.
+    """The lives that a consumer has in its group, one after the other: one for each start and change of protocol.
 
     ``current`` is replaced as a whole, so nobody sees the parts of two lives. Read it anew in each turn of a loop. Only
     the consumer holds this object for long: when both are collected, the membership worker leaves the group.
@@ -165,7 +174,7 @@ class GroupLives:
     ) -> None:
         self._session = session
         self._options = options
-        self._assignors = assignors
+        self.assignors = assignors
         self._listener = listener
         self._post_rebalance = post_rebalance
         self._metrics = metrics
@@ -175,7 +184,10 @@ class GroupLives:
 
             self._flight = FlightRecorder(options.history, session.engine.handler)
             session.engine.history.watch(self._flight.add)
-        self._protocol = options.group_protocol
+        #: The protocol of the present life, or of the last one.
+        self.protocol = assignors.protocol
+        # Counts lives that were refused, one after the other.
+        self._refused = Backoff(0.1, _REFUSAL_PAUSE, session.engine.handler.random)
         #: The present life; None outside of start() to stop().
         self.current: GroupLife | None = None
 
@@ -200,6 +212,8 @@ class GroupLives:
         patience = StartPatience(str(session.group), session.cluster, seconds)
         session.open(patience)
         session.subscribe()
+        self.protocol = self.assignors.protocol
+        self._refused.succeed()
         self._begin()
         wait_for_first_assignment(lambda: self.current, session.engine, patience)
 
@@ -221,27 +235,44 @@ class GroupLives:
     def make(self) -> GroupLife:
         """The parts of a new life; nothing of them works yet."""
         return GroupLife(
-            self._protocol, self._session, self._options, self._assignors, self._listener, self._post_rebalance
+            self.protocol, self._session, self._options, self.assignors, self._listener, self._post_rebalance
         )
 
-    def fall_back(self, life: GroupLife, error: BaseException) -> None:
-        """The broker does not speak KIP-848 (Kafka 3.9 even advertises it and then refuses): classic from here on.
+    def hopeless(self, life: GroupLife) -> bool:
+        """True if broker and group have refused both protocols to a consumer that starts.
 
-        Runs on the membership worker of ``life``, which ends; the new life has a new worker.
+        For one that runs this passes: the group may still hold its place under the other protocol.
+        """
+        return life.protocol == CLASSIC and self._refused.failures >= _MOST_REFUSALS and self._session.starting
+
+    def change_protocol(self, life: GroupLife, error: BaseException) -> None:
+        """Broker or group do not speak the protocol of ``life`` (Kafka 3.9 even advertises KIP-848 and then refuses).
+
+        Until the next start it is the other one. Runs on the membership worker of ``life``, which ends; the new life
+        has a new worker.
         """
         group, engine = self._session.group, self._session.engine
-        log.warning(
-            "group %s: group_protocol='consumer' is refused, using 'classic': %s",
+        other = CLASSIC if life.protocol == CONSUMER else CONSUMER
+        log.log(
+            logging.INFO if self.assignors.auto else logging.WARNING,
+            "group %s: group_protocol=%r is refused, using %r: %s",
             group,
+            life.protocol,
+            other,
             error,
             extra=engine.log_fields(),
         )
         life.member.interrupt()
         life.member.leave("group protocol not supported", 0.5)
+        if life.owner.assignments:
+            self._refused.succeed()
+        pause = self._refused.fail(engine.handler.now())
+        if self._refused.failures > 1:
+            engine.handler.sleep(pause)
         with engine.lock:
             if engine.stopping:  # the stop that has begun ends this life, and no other
                 return
-            self._protocol = CLASSIC
+            self.protocol = other
             self._begin()
 
     def end(self, timeout: float, reason: str) -> None:
@@ -336,11 +367,11 @@ def _work(there: weakref.ref[GroupLives], life: GroupLife) -> None:
 
 
 def _end_of(lives: GroupLives, life: GroupLife, error: BaseException) -> None:
-    """``error`` ends ``life``: the older protocol follows, or the consumer has failed."""
-    if not life.refused(error):
+    """``error`` ends ``life``: the other protocol follows, or the consumer has failed."""
+    if not life.refused(error) or lives.hopeless(life):
         life.engine.fail(_with_what_the_group_has(error, life))
         return
     try:
-        lives.fall_back(life, error)
+        lives.change_protocol(life, error)
     except BaseException as problem:  # noqa: BLE001 - a worker's death must reach the user
         life.engine.fail(problem)

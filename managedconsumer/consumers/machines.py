@@ -8,6 +8,7 @@ from typing import Any, Callable
 from managedconsumer import codes
 from managedconsumer.compat.membership import accept_assignors
 from managedconsumer.config import GroupOptions
+from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.broker_regex import broker_regex
 from managedconsumer.coordinator.membership import Membership
 from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
@@ -24,30 +25,45 @@ log = logging.getLogger(__name__)
 
 AnyMembership = Membership | ConsumerGroupMembership
 
-CLASSIC, CONSUMER = "classic", "consumer"
+AUTO, CLASSIC, CONSUMER = "auto", "classic", "consumer"
 #: The assignors that run in the broker under KIP-848.
 SERVER_ASSIGNORS = ("uniform", "range")
 
 
 class AssignorChoice(NamedTuple):
-    """The choice of ``membership_protocol``."""
+    """The choice of ``group_protocol`` and ``membership_protocol``."""
 
+    #: The protocol to begin with; ``auto``: the other one follows where broker or group refuse it.
+    protocol: str
+    auto: bool
     #: The classic assignors.
     classic: list[Any]
     #: The broker's own assignor by name, for KIP-848 only; None: its default.
     server: str | None
 
     @classmethod
-    def of(cls, protocol: str, chosen: Any) -> AssignorChoice:
-        """The choice under ``protocol``; raises ConfigurationError or TypeError for one that is none."""
-        if protocol != CONSUMER or not isinstance(chosen, str):
-            return cls(accept_assignors(chosen), None)
-        if chosen not in SERVER_ASSIGNORS:
+    def of(cls, options: GroupOptions, chosen: Any) -> AssignorChoice:
+        """The choice of ``options`` and ``chosen`` assignors. With "auto" an option of the classic protocol chooses it.
+
+        Raises ConfigurationError or TypeError for one that is none, or that the protocol does not have.
+        """
+        protocol = options.group_protocol
+        server = chosen if isinstance(chosen, str) and chosen in SERVER_ASSIGNORS and protocol != CLASSIC else None
+        classic = accept_assignors(chosen if server is None else "range")
+        local = len(classic) > 1 or not isinstance(classic[0], RangePartitionAssignor)  # range is at both places
+        if protocol == CONSUMER and local:
             raise ConfigurationError(
                 f"membership_protocol={chosen!r}: with group_protocol='consumer' the broker assigns; it knows "
-                f"{' and '.join(map(repr, SERVER_ASSIGNORS))}"
+                f"{' and '.join(map(repr, SERVER_ASSIGNORS))}. group_protocol='classic' has assignors in the client"
             )
-        return cls(accept_assignors("range"), chosen)
+        theirs = options.left_to_the_broker()
+        if protocol == CONSUMER and theirs:
+            log.info("group_protocol='consumer': the broker goes by settings of its own, not by %s", ", ".join(theirs))
+        if protocol != AUTO:
+            return cls(protocol, False, classic, server)
+        if local or theirs:
+            return cls(CLASSIC, False, classic, None)
+        return cls(CONSUMER, True, classic, server)
 
     def negotiation(self, protocol: str, rack: str | None) -> Negotiation:
         """The negotiation that goes with a machine of ``protocol``."""
@@ -59,7 +75,7 @@ def build_machine(
     engine: Engine,
     options: GroupOptions,
     negotiation: Negotiation,
-    server_assignor: str | None,
+    choice: AssignorChoice,
 ) -> AnyMembership:
     """A machine for one life of a member. It is driven under the member's lock, and takes no other."""
     group, handler = engine.group_id or "", engine.handler
@@ -82,8 +98,9 @@ def build_machine(
                 retry_backoff_max_ms=longest,
                 group_instance_id=options.group_instance_id,
                 rack=engine.options.client_rack,
-                server_assignor=server_assignor,
+                server_assignor=choice.server,
                 topic_regex=_topic_regex(engine),
+                yields=choice.auto,
             ),
             topics,
             handler.random,

@@ -6,6 +6,7 @@ import logging
 from typing import Callable, Mapping
 
 from managedconsumer import errors as err
+from managedconsumer.config import duration_of
 from managedconsumer.fetch.epochs import checked_epochs
 from managedconsumer.fetch.resets import OffsetAnswer
 from managedconsumer.processing.offset_map import map_in
@@ -29,8 +30,9 @@ class Positioning:
 
     @property
     def default_reset(self) -> int:
-        """Return ``auto_offset_reset`` as an ``OffsetType``; EARLIEST where it is "none"."""
-        return OffsetType.LATEST if self._engine.options.auto_offset_reset == "latest" else OffsetType.EARLIEST
+        """Return ``auto_offset_reset`` as an ``OffsetType`` or ``Ago``; EARLIEST where it is "none"."""
+        reset = self._engine.options.auto_offset_reset
+        return duration_of(reset) or (OffsetType.LATEST if reset == "latest" else OffsetType.EARLIEST)
 
     def find(
         self,

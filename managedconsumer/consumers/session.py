@@ -66,6 +66,8 @@ class Session:
         self._life_lock = self.engine.handler.RLock()
         #: The ``run()`` that goes on, None: there is none.
         self.running: Any = None
+        #: Whether the next stop leaves the group (KIP-1092); None: unless the member is static.
+        self.leaving: bool | None = None
         #: True while a thread is inside :meth:`start`.
         self.starting = False
 
@@ -80,7 +82,7 @@ class Session:
         with self._life_lock:
             if not self.engine.closing:
                 return
-            self.starting = True
+            self.starting, self.leaving = True, None
             try:
                 begin()
             except BaseException as error:

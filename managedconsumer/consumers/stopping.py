@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
+from managedconsumer.config import check_bool
 from managedconsumer.consumers.session import Session
 from managedconsumer.runtime.waiting.reentry import in_our_work
 
@@ -35,10 +36,14 @@ class LifeAPI:
         """Stop, and wait for it."""
         raise NotImplementedError
 
-    def stop(self, timeout: float | None = None) -> None:
+    def stop(self, timeout: float | None = None, *, leave: bool | None = None) -> None:
         """Stop: commit what is finished (``auto_commit_enable``), leave the group, end the workers, close the sockets.
 
-        Idempotent, from any thread and from a signal handler; never raises. ``timeout`` in seconds (default 5). A call
+        ``leave`` (KIP-1092): None: a static member (``group_instance_id``) keeps its place in the group until its
+        session is over, others leave. True: a static member leaves, too. False: nobody leaves.
+
+        Idempotent, from any thread and from a signal handler; raises nothing but TypeError for a ``leave`` that is none
+        of these. ``timeout`` in seconds (default 5). A call
         that interrupts another call of the consumer (in a signal handler, a callback, a ``__del__``) returns at once:
         the next ``consume()`` then stops and raises ConsumerStoppedException; if none comes within a second, a worker
         stops. In a child of the process that made the consumer it does nothing.
@@ -46,15 +51,17 @@ class LifeAPI:
         engine = self._session.engine
         if not engine.in_own_process():
             return  # the locks and sockets are the parent's
+        if leave is not None:
+            self._session.leaving = check_bool("leave", leave)
         # Whatever is interrupted may hold a lock, and goes on only when this has returned.
         if engine.handler.ident() in engine.inside or not engine.handler.may_wait() or in_our_work():
             self._stop_soon(timeout)
         elif self._session.running is None or not self._session.running.end(timeout):
             self._stop_now(timeout)
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float | None = None, *, leave: bool | None = None) -> None:
         """The same as :meth:`stop`."""
-        self.stop(timeout)
+        self.stop(timeout, leave=leave)
 
     def _stop_soon(self, timeout: float | None) -> None:
         """Without a lock and without waiting: the thread that consumes stops, as it may end the program right after.

@@ -204,16 +204,17 @@ class Membership(Machine):
                 self.request_rejoin(rejoin)
         return self._drain()
 
-    def leave(self, reason: str) -> list[Event]:
+    def leave(self, reason: str, wish: bool | None = None) -> list[Event]:
         """Leave the group: a LeaveGroup for a dynamic member with an id; static members just go (KIP-345).
 
         Also after a loss or a failure: what the coordinator may still hold under our id, the others would wait for.
+        ``wish`` (KIP-1092): True: a static member leaves, too. False: nobody does.
         """
         if self.state not in (_S.LEAVING, _S.LEFT):
             self._void_in_flight()
             self._leave_reason = reason
-            known = self.generation.member_id and not self.config.keeps_place
-            self._move(_S.LEAVING if known else _S.LEFT, reason)
+            leaves = not self.config.keeps_place if wish is None else wish
+            self._move(_S.LEAVING if leaves and self.generation.member_id else _S.LEFT, reason)
         self.rejoin_reason = None
         return self._drain()
 

@@ -34,7 +34,8 @@ _S = MemberState
 #: Topic ids and partition numbers, as the heartbeat carries them.
 Target = tuple[tuple[bytes, tuple[int, ...]], ...]
 
-_EXPELLED = frozenset({codes.UNKNOWN_MEMBER_ID, codes.FENCED_MEMBER_EPOCH})
+_GROUPLESS = frozenset({codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND})
+_EXPELLED = _GROUPLESS | {codes.FENCED_MEMBER_EPOCH}
 #: States in which heartbeats are sent.
 _BEATING = frozenset({_S.PREPARING_REBALANCE, _S.ASSIGNING, _S.STABLE})
 _JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_STATIC_EPOCH = 0, -1, -2
@@ -54,6 +55,8 @@ class ConsumerGroupConfig(NamedTuple):
     server_assignor: str | None = None
     #: RE2 text of the pattern subscribed to, for the broker to find topics by; from version 1 of the heartbeat on.
     topic_regex: str | None = None
+    #: A classic group that does not change ends the membership; without it the join is tried again.
+    yields: bool = False
 
 
 class ConsumerGroupMembership(Machine):
@@ -95,7 +98,7 @@ class ConsumerGroupMembership(Machine):
         self._reported_topics: tuple[str, ...] | None = None
         self._regex = config.topic_regex
         # True while the coordinator may hold a place under our id.
-        self._known = False
+        self._known = self._for_good = False
 
     # -- what the driver asks -------------------------------------------------------------------------
 
@@ -120,14 +123,17 @@ class ConsumerGroupMembership(Machine):
         """The last heartbeat, with which a member leaves; everything else is :meth:`next_heartbeat`."""
         if self.state is not _S.LEAVING or self._leave_in_flight is not None:
             return None
-        self._leave_in_flight = self.leave_request(self._leave_reason)
+        self._leave_in_flight = self.leave_request(self._leave_reason, self._for_good)
         return self._leave_in_flight
 
-    def leave_request(self, _reason: str) -> Request | None:
-        """The last heartbeat; a static member says that it will be back. None if the coordinator does not know us."""
+    def leave_request(self, _reason: str, for_good: bool = False) -> Request | None:
+        """The last heartbeat; a static member says that it will be back, unless it goes ``for_good``.
+
+        None if the coordinator does not know us.
+        """
         if not self._known:
             return None
-        epoch = _LEAVE_EPOCH if self.config.group_instance_id is None else _LEAVE_STATIC_EPOCH
+        epoch = _LEAVE_EPOCH if self.config.group_instance_id is None or for_good else _LEAVE_STATIC_EPOCH
         body = {**self._identity(), "member_epoch": epoch}
         return Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, 2.0, self.generation)
 
@@ -233,15 +239,17 @@ class ConsumerGroupMembership(Machine):
             self._move(_S.STABLE, rejoin or "assignment taken over")
         return self._drain()
 
-    def leave(self, reason: str) -> list[Event]:
+    def leave(self, reason: str, wish: bool | None = None) -> list[Event]:
         """Leave the group; a static member says that it will be back.
 
         Also in the middle of a join, and after a loss or a failure: the coordinator may know us (KIP-1082).
+        ``wish`` (KIP-1092): True: a static member leaves for good. False: a dynamic one says nothing.
         """
         if self.state not in (_S.LEAVING, _S.LEFT):
             self._void_in_flight()
-            self._leave_reason = reason
-            self._move(_S.LEAVING if self._known else _S.LEFT, reason)
+            self._leave_reason, self._for_good = reason, wish is True
+            silent = wish is False and self.config.group_instance_id is None
+            self._move(_S.LEAVING if self._known and not silent else _S.LEFT, reason)
         self.rejoin_reason = None
         return self._drain()
 
@@ -310,13 +318,13 @@ class ConsumerGroupMembership(Machine):
             return
         error = err.error_for_code(code, response.get("error_message"))
         self._forget_reported()
-        if code in _EXPELLED:
-            self._expelled(error, now)
-        elif code == codes.INVALID_REGULAR_EXPRESSION and self._regex is not None:
+        if code == codes.INVALID_REGULAR_EXPRESSION and self._regex is not None:
             self._regex = None  # go on with the topic names that we match ourselves
             self._retry(error, now)
         elif (final := self._refusal(code, response.get("error_message"))) is not None:
             self._end_with(final)
+        elif code in _EXPELLED:
+            self._expelled(error, now)
         else:
             if code == codes.COORDINATOR_LOAD_IN_PROGRESS:
                 self.heartbeat.coordinator_away()
@@ -378,7 +386,8 @@ class ConsumerGroupMembership(Machine):
         self._end(error, self.generation.joined and self.state in (_S.ASSIGNING, _S.STABLE))
 
     def _refusal(self, code: int, message: str | None = None) -> err.ProtocolClientError | None:
-        if code not in FATAL_848:
+        classic = code == codes.GROUP_ID_NOT_FOUND and self.state is _S.PREPARING_REBALANCE
+        if code not in FATAL_848 and not (classic and self.config.yields):
             return None
         assignor = self.config.server_assignor
         return refusal(code, self.config, [] if assignor is None else [assignor], message)
@@ -394,7 +403,7 @@ class ConsumerGroupMembership(Machine):
 
 def _knows_us(error: BaseException) -> bool:
     """False if ``error``, by which we are expelled, says that the coordinator has no member of our id."""
-    return getattr(error, "ERROR_CODE", codes.UNKNOWN_MEMBER_ID) != codes.UNKNOWN_MEMBER_ID
+    return getattr(error, "ERROR_CODE", codes.UNKNOWN_MEMBER_ID) not in _GROUPLESS
 
 
 def _target(entries: Sequence[Mapping[str, Any]]) -> Target:

@@ -31,7 +31,9 @@ FATAL_848 = (FATAL - {codes.INVALID_SESSION_TIMEOUT}) | {
 EXPELLED = frozenset({codes.ILLEGAL_GENERATION, codes.UNKNOWN_MEMBER_ID})
 
 # They say that the place is another member's, or that we never had one.
-_NO_PLACE = frozenset({codes.FENCED_INSTANCE_ID, codes.UNRELEASED_INSTANCE_ID, codes.UNSUPPORTED_VERSION})
+_NO_PLACE = frozenset(
+    {codes.FENCED_INSTANCE_ID, codes.UNRELEASED_INSTANCE_ID, codes.UNSUPPORTED_VERSION, codes.GROUP_ID_NOT_FOUND}
+)
 
 
 def has_no_place(error: BaseException) -> bool:

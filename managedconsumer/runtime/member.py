@@ -339,6 +339,8 @@ class GroupMember:
             if self._feed(lambda: self.machine.check_session(self._handler.now())):
                 continue
             with self._lock:
+                if self.leaving:  # since the check above: nobody wakes us again
+                    return
                 now = self._handler.now()
                 request = self.machine.next_heartbeat(now)
                 if request is None:
@@ -358,15 +360,16 @@ class GroupMember:
         self._link.interrupt(MEMBERSHIP)
         self.wake()
 
-    def leave(self, reason: str, timeout: float) -> None:
+    def leave(self, reason: str, timeout: float, wish: bool | None = None) -> None:
         """Leave the group (KIP-800 reason) and stop the heartbeats; never raises for a broker that is gone.
 
-        ``timeout``: seconds for both together.
+        ``timeout``: seconds for both together. ``wish`` (KIP-1092): whether the group is told; None: not by a static
+        member, which keeps its place.
         """
         deadline = Deadline(self._handler.now(), timeout)
         with self._lock:
             self._closing = True
-            events = self.machine.leave(reason)
+            events = self.machine.leave(reason, wish)
             request = self.machine.next_request(self._handler.now())
         self._dispatch(events)
         self.wake()

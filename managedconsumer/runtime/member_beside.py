@@ -135,10 +135,10 @@ class BesideMember(GroupMember):
 
     # -- the end ---------------------------------------------------------------------------------------
 
-    def leave(self, reason: str, timeout: float) -> None:
+    def leave(self, reason: str, timeout: float, wish: bool | None = None) -> None:
         """Break a join off that waits, leave the group, end both workers; ``timeout``: seconds for the leave."""
         self.interrupt()
-        super().leave(reason, timeout)
+        super().leave(reason, timeout, wish)
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.join(_END_SECONDS)

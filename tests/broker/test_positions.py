@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
+from managedconsumer import KafkaClient, ManagedBalancedConsumer, OffsetAndMetadata, SimpleConsumer, TopicPartition
 from managedconsumer import errors as err
+from managedconsumer.coordinator.commits import commit_body
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
+from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
+from managedconsumer.structs import NO_GENERATION
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
+from managedconsumer.wire.protocol import schemas
+from tests.runtime.test_fetch_range import delete_records
+from tests.waiting import until
 
 LATEST = -1
 MakeTopic = Callable[..., str]
@@ -51,6 +58,67 @@ def test_begin_here(kafka43: DevBroker, topic: MakeTopic, unique: Callable[[str]
         write(kafka43, name, b"newer")
         with opened(group) as second:
             assert second.consume().value == b"newer"
+
+
+def _has_coordinator(cluster: Cluster, group: str) -> bool:
+    try:
+        cluster.find_coordinator(group)
+    except err.GroupCoordinatorNotAvailable:  # the topic of all committed offsets is being made
+        return False
+    return True
+
+
+def expire(broker: DevBroker, name: str, group: str) -> None:
+    """Commit an offset with a retention of a millisecond (OffsetCommit version 4), and wait until the group is gone."""
+    handler = ThreadingHandler()
+    cluster = Cluster(parse_bootstrap(broker.bootstrap), handler)
+    try:
+        cluster.refresh(())
+        until(lambda: _has_coordinator(cluster, group), 30, "the group has a coordinator")
+        link = CoordinatorLink(cluster, group)
+        body = commit_body(group, {TopicPartition(name, 0): OffsetAndMetadata(3)}, NO_GENERATION, None)
+        link.request("commit", schemas.OFFSET_COMMIT, {**body, "retention_time_ms": 1}, 10_000, 4)
+    finally:
+        cluster.close()
+    with KafkaClient(broker.bootstrap) as client:
+        until(lambda: group not in {each.name for each in client.groups()}, 30, "the offset expires")
+
+
+@pytest.mark.parametrize("gone", ["offset", "messages"])
+def test_an_expired_offset_is_reset_by_a_duration(dev_broker: Callable[..., DevBroker], gone: str) -> None:
+    """KIP-1106, where the group's retention has taken the offset, and where the topic's has taken its messages."""
+    broker = dev_broker("4.3.0", properties={"offsets.retention.check.interval.ms": 300})
+    broker.create_topic("t", 1)
+    now = int(time.time() * 1000)
+    with Producer(broker.bootstrap) as producer:
+        for days in (2, 1):
+            stamp = now - (days * 86_400 - 3_600) * 1000
+            producer.produce("t", [Record(b"%d" % days, None, stamp)] * 5, partition=0, batch_records=5)
+
+    def begin(kind: str, reset: Any) -> Any:
+        group, options = f"{kind}-{reset}", {"auto_offset_reset": reset, "consumer_timeout_ms": 10_000}
+        if gone == "offset":
+            expire(broker, "t", group)
+        else:
+            with SimpleConsumer("t", broker.bootstrap, group, auto_offset_reset="earliest") as before:
+                before.commit_offsets([(before.topic.partitions[0], 1)])
+        if kind == "simple":
+            return SimpleConsumer("t", broker.bootstrap, group, auto_start=False, **options)
+        return ManagedBalancedConsumer("t", broker.bootstrap, group, group_protocol=kind, auto_start=False, **options)
+
+    made = [begin("simple", timedelta(days=1)), begin("classic", "by_duration:P1D"), begin("auto", timedelta(hours=24))]
+    late = begin("simple", "by_duration:PT1H")
+    if gone == "messages":
+        delete_records(broker, "t", 3)
+    for consumer in made:
+        with consumer:
+            assert (consumer.consume().offset, consumer.consume().value) == (5, b"1")
+            consumer.reset_offsets()
+            assert consumer.consume().offset == 5
+    with late:  # all are older: what comes from here on
+        until(lambda: late.position(0) == 10, 20, "the log's end")
+        write(broker, "t", b"new")
+        assert late.consume().value == b"new"
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from tests.broker.listenerkit import MARGIN_S, SESSION_S, ListenerGroup, Listene
 PARTITIONS = 6
 Make = Callable[..., ListenerGroup]
 CONSUMER = {"group_protocol": "consumer"}
+#: With the defaults of what the broker decides under KIP-848: it would choose the classic protocol.
+AUTO: dict[str, Any] = {"group_protocol": "auto", "session_timeout_ms": 45000, "heartbeat_interval_ms": 3000}
 BOTH = {"membership_protocol": ["cooperative-sticky", "range"]}
 COOPERATIVE = {"membership_protocol": "cooperative-sticky"}
 EAGER = {"membership_protocol": "range"}
@@ -50,11 +52,14 @@ def test_server_assignors(kafka43: DevBroker, groups: Make, assignor: str) -> No
     assert listener_view(group.calls) == {member.name: member.owned for member in group.members}
 
 
-def test_falls_back_to_classic_where_the_broker_refuses(kafka39: DevBroker, groups: Make) -> None:
+@pytest.mark.parametrize("options", [CONSUMER, AUTO], ids=["consumer", "auto"])
+def test_falls_back_to_classic_where_the_broker_refuses(
+    kafka39: DevBroker, groups: Make, options: dict[str, Any]
+) -> None:
     """Kafka 3.9 advertises ConsumerGroupHeartbeat and answers that it does not know it."""
     group = groups(kafka39, "consumer")
-    first = group.join()
-    second = group.join()
+    first = group.join(**options)
+    second = group.join(**options)
     group.wait_balanced(PARTITIONS)
     write(kafka39, group.topic, PARTITIONS, 5)
     group.until(lambda: len(first.got) + len(second.got) == 5 * PARTITIONS, "all messages")
@@ -82,6 +87,8 @@ def both_way(group: ListenerGroup, acked: Load, steps: list[dict[str, Any]]) -> 
             group.leave(old)
             everybody.append(group.join(auto_commit_enable=True, **options))
             group.wait_balanced(PARTITIONS, SESSION_S + 10)
+            speaks = everybody[-1].consumer.health()["group_protocol"]
+            assert (speaks == "consumer") == (options in (CONSUMER, AUTO))
             seen = len(acked.acked)
             group.until(lambda seen=seen: len(acked.acked) > seen + 30, "load goes on")  # type: ignore[misc]
     return everybody
@@ -89,8 +96,8 @@ def both_way(group: ListenerGroup, acked: Load, steps: list[dict[str, Any]]) -> 
 
 ROADS = {
     "classic to consumer": [COOPERATIVE, CONSUMER],
-    "eager to consumer": [EAGER, CONSUMER],
-    "consumer to classic": [CONSUMER, COOPERATIVE],
+    "eager to auto": [EAGER, AUTO],
+    "auto to classic": [AUTO, COOPERATIVE],
     "consumer to eager": [CONSUMER, EAGER],
     "range to cooperative-sticky": [EAGER, BOTH, COOPERATIVE],
     "cooperative-sticky to range": [COOPERATIVE, BOTH, EAGER],

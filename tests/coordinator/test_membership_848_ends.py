@@ -82,6 +82,26 @@ def test_a_member_that_was_expelled(code: int, leaves: bool, dropped: bool) -> N
     assert _leaves(member) is leaves
 
 
+def test_a_member_whose_group_is_gone_joins_again() -> None:
+    """It is no KIP-848 group any more, or not for now: the answer to the join decides."""
+    member = Modern()
+    member.to_stable([0])
+    member.wait(5.0)
+    member.answer(member.beat(), error_code=codes.GROUP_ID_NOT_FOUND)
+    assert member.machine.state is S.LOSING
+    member.machine.forgotten()
+    assert not _leaves(member)
+
+
+@pytest.mark.parametrize("yields", [False, True])
+def test_a_join_that_a_classic_group_refuses(yields: bool) -> None:
+    member = Modern(yields=yields)
+    member.begin()
+    member.answer(member.beat(), error_code=codes.GROUP_ID_NOT_FOUND)
+    assert member.machine.state is (S.FAILED if yields else S.PREPARING_REBALANCE)
+    assert not _leaves(member)
+
+
 def test_a_member_whose_commit_was_refused_as_that_of_no_member() -> None:
     member = Modern()
     member.to_stable([0])

@@ -1,4 +1,4 @@
-"""Answers to a plain Fetch: the short way and the table read the same, or the short way leaves the bytes to the table."""
+"""Answers to a plain Fetch: the short way reads them as the table does, or leaves them to it."""
 
 from __future__ import annotations
 

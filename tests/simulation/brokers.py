@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Callable, Mapping
 
 from managedconsumer import codes
@@ -54,14 +55,32 @@ class Brokers:
         #: Called with what is committed, as a coordinator tells it.
         self.on_committed_told: Callable[[TopicPartition, int], None] = lambda _tp, _offset: None
         self.logs: dict[TopicPartition, Log] = {}
-        self.group: ClassicGroup | ModernGroup
-        if modern:
-            self.group = ModernGroup(lambda: kernel.now, kernel.after, self._say, lambda: self.logs, modern)
-        else:
-            self.group = ClassicGroup(lambda: kernel.now, kernel.after, self._say, initial_delay)
+        #: Whether KIP-848 is switched on.
+        self.speaks_modern = True
+        self._delay, self._session = initial_delay, modern
+        self._turns = 0
+        self.group: ClassicGroup | ModernGroup = self._modern_group() if modern else self._classic_group()
         self._fetches: list[tuple[int, Body, Reply]] = []
         for topic, count in topics.items():
             self.add_partitions(topic, count)
+
+    def _modern_group(self) -> ModernGroup:
+        kernel = self.kernel
+        return ModernGroup(lambda: kernel.now, kernel.after, self._say, lambda: self.logs, self._session)
+
+    def _classic_group(self) -> ClassicGroup:
+        ids = itertools.count(1)
+        name = f"m{self._turns}." if self._turns else "m"  # no two members have the same id
+        return ClassicGroup(
+            lambda: self.kernel.now, self.kernel.after, self._say, self._delay, lambda _body: f"{name}{next(ids)}"
+        )
+
+    def _turn(self, made: ClassicGroup | ModernGroup) -> None:
+        """A group without members becomes one of the other protocol, for the member that comes."""
+        self.note(f"the group is a {'KIP-848' if isinstance(made, ModernGroup) else 'classic'} one now")
+        made.committed, made.ended_sessions = self.group.committed, self.group.ended_sessions
+        made.down, self.group = self.group.down, made
+        self._turns += 1
 
     def _say(self, text: str) -> None:
         self.note(text)
@@ -131,6 +150,14 @@ class Brokers:
         code = LOADING if self.kernel.now < self.loading_until else codes.NONE
         if node != self.coordinator:
             code = codes.NOT_COORDINATOR
+        if not code and api is schemas.CONSUMER_GROUP_HEARTBEAT and not self.speaks_modern:
+            code = codes.UNSUPPORTED_VERSION
+        elif not code and self._session and not self.group.members:
+            joins = api is schemas.CONSUMER_GROUP_HEARTBEAT and body["member_epoch"] == 0
+            if api is schemas.JOIN_GROUP and isinstance(self.group, ModernGroup):
+                self._turn(self._classic_group())
+            elif joins and isinstance(self.group, ClassicGroup):
+                self._turn(self._modern_group())
         group = self.group
         if not code and isinstance(group, ModernGroup) and api.key in _CLASSIC_ONLY:
             code = codes.INCONSISTENT_GROUP_PROTOCOL if api is schemas.JOIN_GROUP else codes.UNKNOWN_MEMBER_ID

@@ -59,7 +59,7 @@ class Witness:
         self.report = report
         self.programs: list[Program] = []
         self._committed_only = plan.isolation == "read_committed"
-        self._modern = plan.protocol == "consumer"
+        self._modern = plan.protocol != "classic"
         self._latest = plan.reset == "latest"
         self._skips_damage = plan.on_error == "skip"
         #: Everything below this offset was finished by somebody, or is for nobody.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.simulation.simulate import World
 
 #: Those that do not need a member.
-_TO_BROKERS = frozenset({"coordinator", "leaders", "node", "partitions", "topic"})
+_TO_BROKERS = frozenset({"coordinator", "leaders", "node", "partitions", "protocol", "topic"})
 
 
 class Incidents:
@@ -48,6 +48,8 @@ class Incidents:
             world.brokers.move_coordinator(kernel.random.choice((0.0, 0.5)))
         elif kind == "leaders":
             world.brokers.move_leaders()
+        elif kind == "protocol":
+            world.brokers.speaks_modern = not world.brokers.speaks_modern
         elif kind == "node":
             node = world.brokers.nodes[number % len(world.brokers.nodes)]
             world.network.node_down(node)

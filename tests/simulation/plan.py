@@ -139,7 +139,7 @@ INCIDENTS = {
     "reset connections": 2,
 }
 #: Those that come with kinds of schedules (:data:`KINDS`).
-MORE_INCIDENTS = ("silence", "pause")
+MORE_INCIDENTS = ("silence", "pause", "protocol")
 
 
 def make_plan(seed: int, without: Collection[str] = ()) -> Plan:
@@ -186,7 +186,7 @@ def _make_group(seed: int, random: Random) -> Plan:
             plan.batches.append((random.uniform(0.0, plan.duration), name, number, random.randint(1, 5)))
     plan.batches.sort()
     plan.pattern = random.random() < 0.15
-    if random.random() < 0.2:
+    if random.random() < 0.5:
         plan.protocol = "consumer"  # KIP-848: the broker assigns
     avoided = set() if plan.pattern else {"topic"}  # nobody would read it
     kinds = [kind for kind, weight in INCIDENTS.items() if kind not in avoided for _ in range(weight)]
@@ -267,6 +267,14 @@ def _fetch_codes(plan: Plan, random: Random) -> None:
     plan.fetch_codes = random.random() < 0.3
 
 
+def _protocols(plan: Plan, random: Random) -> None:
+    """KIP-848 is switched off and on again: members with ``group_protocol="auto"`` change to the other protocol."""
+    if plan.protocol == "consumer" and random.random() < 0.2:
+        plan.protocol, plan.assignors = "auto", ("range",)
+        for _ in range(random.randint(1, 3)):
+            plan.incidents.append((random.uniform(0.3, plan.duration), "protocol", 0))
+
+
 def _twin(plan: Plan, random: Random) -> None:
     """The decoder in Python in the accelerator's place."""
     plan.twin = random.random() < 0.3
@@ -289,6 +297,7 @@ KINDS: dict[str, Callable[[Plan, Random], None]] = {
     "pauses": _pauses,
     "silence": _silence,
     "fetch codes": _fetch_codes,
+    "protocols": _protocols,
     "twin": _twin,
     "shared": _shared,
 }

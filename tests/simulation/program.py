@@ -70,10 +70,12 @@ class Program(Watched):
             rebalance_timeout_ms=int(plan.rebalance * 1000),
             revoke_drain_ms=int(plan.drain * 1000),
             group_protocol=plan.protocol,
-            membership_protocol=list(plan.assignors) if plan.protocol == "classic" else "uniform",
+            membership_protocol="uniform" if plan.protocol == "consumer" else list(plan.assignors),
             group_instance_id=self.instance,
             listener=None if self.contract is None else Listener(self, self.contract),
         )
+        if plan.protocol == "auto":
+            consumer.begin_with_kip_848()
         consumer.watch_lives(self._new_life)
         return consumer
 

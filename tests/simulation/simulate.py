@@ -88,7 +88,7 @@ class World:
         self.trace = Trace(plan.seed, plan)
         self.kernel = Kernel(plan.seed)
         self.kernel.interrupt_every = plan.interrupt_every
-        modern = plan.session if plan.protocol == "consumer" else 0.0
+        modern = plan.session if plan.protocol != "classic" else 0.0
         self.brokers = Brokers(self.kernel, plan.nodes, plan.topics, plan.initial_delay, modern)
         self.network = Network(self.kernel, self.brokers)
         self.network.latency = plan.latency

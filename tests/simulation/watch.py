@@ -71,6 +71,15 @@ class SimulatedConsumer(ManagedBalancedConsumer):
         """The group member while it has one."""
         return self._member
 
+    @property
+    def protocol(self) -> str:
+        """The protocol that it speaks, or spoke last."""
+        return self._lives.protocol
+
+    def begin_with_kip_848(self) -> None:
+        """As "auto" does without options that only the classic protocol has: sessions are short here."""
+        self._lives.assignors = self._lives.assignors._replace(protocol="consumer", auto=True)
+
     def watch_lives(self, told: Callable[[GroupLife], None]) -> None:
         """Call ``told`` with each new life, before it begins."""
         make = self._lives.make
@@ -150,7 +159,7 @@ class Watched:
     @property
     def modern(self) -> bool:
         """True under KIP-848."""
-        return self.world.plan.protocol == "consumer"
+        return self.world.plan.protocol == "consumer" if self.consumer is None else self.consumer.protocol == "consumer"
 
     def generation(self) -> Generation:
         """The generation as the member knows it."""

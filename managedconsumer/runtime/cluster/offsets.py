@@ -21,7 +21,7 @@ from managedconsumer.runtime.cluster.coordinator_link import CONNECTION_ERRORS, 
 from managedconsumer.runtime.net import diagnose
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.waiting.together import Together
-from managedconsumer.structs import ClusterSnapshot, Generation, TopicPartition
+from managedconsumer.structs import Ago, ClusterSnapshot, Generation, OffsetType, TopicPartition
 from managedconsumer.wire.protocol import plainoffsets, schemas
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class OffsetClient:
         slowest: float = 0.0,
         once: Interrupted = lambda: False,
     ) -> dict[TopicPartition, OffsetAnswer]:
-        """The first offset at or after each timestamp (ms), or the log's start (-2) or end (-1).
+        """The first offset at or after each timestamp (ms), or the log's start (-2) or end (-1). It may be an ``Ago``.
 
         All leaders are asked at the same time. Retries what may pass (new leaders, lost connections) until ``timeout``
         seconds are over; then the last error of each partition is in its answer. ``use`` is given each leader's answers
@@ -105,11 +105,18 @@ class OffsetClient:
         answers = {tp: _failed(LEADER_NOT_AVAILABLE, f"{tp} has no leader") for tp in homeless}
         found: list[dict[TopicPartition, OffsetAnswer]] = []
 
-        def ask(node: int, part: Mapping[TopicPartition, int]) -> None:
+        def once(node: int, part: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
             body = resets.list_offsets_body(part, self._isolation, 30000)
+            return resets.read_list_offsets(self._ask_leader(node, schemas.LIST_OFFSETS, body, 1000.0 * seconds), part)
+
+        def ask(node: int, part: Mapping[TopicPartition, int]) -> None:
+            wall = int(1000.0 * self._cluster.handler.wall_time())
             try:
-                answer = self._ask_leader(node, schemas.LIST_OFFSETS, body, 1000.0 * seconds)
-                told = resets.read_list_offsets(answer, part)
+                told = once(node, {tp: max(0, wall - at) if isinstance(at, Ago) else at for tp, at in part.items()})
+                ago = [tp for tp, at in part.items() if isinstance(at, Ago)]
+                beyond = [tp for tp in ago if told[tp].offset < 0 and told[tp].error is None]
+                if beyond:
+                    told |= once(node, dict.fromkeys(beyond, OffsetType.LATEST))
             except err.FATAL_LOCAL_ERRORS:
                 raise
             except CONNECTION_ERRORS as error:
