@@ -581,47 +581,45 @@ cdef class InlineFetch(Source):
         cdef Wire wire
         self.inside = True
         try:
-            self._receive_until(monotonic() + seconds)
+            if not self.ready and not self._rung:
+                self._receive_once(monotonic() + seconds)
         finally:
             self.inside = False
             for wire in self.wires:
                 wire.inside = False
         return 0
 
-    cdef int _receive_until(self, double end) except -1:
+    cdef int _receive_once(self, double until) except -1:
+        # Not again and again: a signal may come while this thread waits for the GIL, and its handler runs when we return.
         cdef pollfd fds[MOST_WIRES + 1]
-        cdef double now = monotonic(), until
+        cdef double now = monotonic()
         cdef char data[64]
-        cdef int count, found, place
+        cdef int count = 0, found, place
         cdef Wire wire
-        while not self.ready and not self._rung:
-            until, count, used = end, 0, []
-            for wire in self.wires:
-                wire.inside = not wire.recalled
-                if wire.inside:
-                    used.append(wire)
-                    count += 1
-                    fds[count].fd, fds[count].events, fds[count].revents = wire._fd, POLLIN, 0
-                    until = min(until, wire.overdue_at)
-            if not count:
-                return 0
-            fds[0].fd, fds[0].events, fds[0].revents = self._ear, POLLIN, 0
-            found = <int>min(1000.0 * max(0.0, until - now) + 0.999, 60000.0)
-            with nogil:
-                found = poll(fds, count + 1, found)
-            now = monotonic()
-            for place in range(count):
-                wire = used[place]
-                if not wire.recalled and found > 0 and fds[place + 1].revents:
-                    wire._receive(now, self)
-                elif now >= wire.overdue_at:
-                    wire.recalled = True
-            if found > 0 and fds[0].revents:
-                self._written = False
-                read(self._ear, data, sizeof(data))
-                return 0
-            if found < 0 or now >= end or self.recalled:
-                return 0
+        used = []
+        for wire in self.wires:
+            wire.inside = not wire.recalled
+            if wire.inside:
+                used.append(wire)
+                count += 1
+                fds[count].fd, fds[count].events, fds[count].revents = wire._fd, POLLIN, 0
+                until = min(until, wire.overdue_at)
+        if not count:
+            return 0
+        fds[0].fd, fds[0].events, fds[0].revents = self._ear, POLLIN, 0
+        found = <int>min(1000.0 * max(0.0, until - now) + 0.999, 60000.0)
+        with nogil:
+            found = poll(fds, count + 1, found)
+        now = monotonic()
+        for place in range(count):
+            wire = used[place]
+            if not wire.recalled and found > 0 and fds[place + 1].revents:
+                wire._receive(now, self)
+            elif now >= wire.overdue_at:
+                wire.recalled = True
+        if found > 0 and fds[0].revents:
+            self._written = False
+            read(self._ear, data, sizeof(data))
         return 0
 
     cdef object peek(self, double seconds):
