@@ -13,9 +13,9 @@ answer is one step to all other threads. What a :class:`Wire` knows is put into 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy, memmove
+from libc.string cimport memcmp, memcpy
 
 from managedconsumer.wire.records._records cimport Source
 
@@ -257,7 +257,6 @@ cdef class Wire:
     cdef Py_ssize_t _write(self) noexcept:
         """The next request, in ``_room``; its size."""
         cdef uint8_t *at = self._room + 4
-        cdef uint8_t *count
         cdef Line *line
         cdef int topic, place, named, topics = 0
         at = put32(put16(put16(at, 1), self._version), self.correlation_id)
@@ -622,6 +621,10 @@ cdef class InlineFetch(Source):
             read(self._ear, data, sizeof(data))
         return 0
 
+    cdef bint is_open(self):
+        """True if a thread may wait for a chunk: a worker has lent its connection, and nothing else has come."""
+        return not self._rung and not self.inside and not self._armed and len(self.wires) > 0
+
     cdef object peek(self, double seconds):
         """The next chunk for the lane; None: the slow path has to look. The GIL guards it."""
         cdef _Found found
@@ -629,8 +632,6 @@ cdef class InlineFetch(Source):
             self._current.wire._lines[self._current.line].position = self._current.chunk.position
             self._current = None
         self.moved_on = self.touched = True
-        if self._rung or self.inside or self._armed:
-            return None
         if not self.ready:
             self._wait(seconds)
             if self._rung or not self.ready:

@@ -25,6 +25,10 @@ cdef inline uint64_t this_thread() noexcept:
 cdef class Source:
     """Gives more chunks to a lane that has used its own up (``runtime.engine._inline``). The GIL guards it."""
 
+    cdef bint is_open(self):
+        """True if a thread may wait for a chunk."""
+        return False
+
     cdef object peek(self, double seconds):
         """The next chunk, for which it may wait; None: the slow path has to look."""
         return None
@@ -219,10 +223,12 @@ cdef class Lane:
         cdef double left
         if not self._last_one or self._source is None or chunk is None or self._patience <= 0.0 or len(self._seats) != 1:
             return None
-        if not self._may_take() or (self._until != _EVER and self._now() > self._until) or not chunk._used_up():
+        if not self._source.is_open() or not self._may_take() or not chunk._used_up():
+            return None
+        if self._until != _EVER and self._now() > self._until:
             return None
         self._since = precise_seconds()
-        while message is None and chunk._used_up():
+        while message is None and chunk._used_up() and self._source.is_open():
             chunk._end()
             self._seat.offset = -1
             left = min(_LONGEST_STAY, self._patience) - (precise_seconds() - self._since)

@@ -11,9 +11,9 @@ good, or that circle is never freed.
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from managedconsumer.wire.records._recordcolumns cimport (
     AT_DAMAGE, AT_END, AT_STOP, FIRST_HEADERS, NO_KEY_ROOM, ODD_NAME, Binary, Columns, Count, Ending, copy_records, count_records,
