@@ -120,7 +120,11 @@ def test_with_a_compiler_the_accelerator_is_in_it(sources: Path, tmp_path: Path)
     names = build(sources, target, CFLAGS="-O0")  # a quarter of the compiler's time
     built = sorted(name.split(".")[0] for name in names if name.endswith(".so"))
     accelerated = shutil.which("cc") is not None
-    modules = ["managedconsumer/runtime/engine/_inline", "managedconsumer/spark/decoding/_avro", "managedconsumer/wire/records/_records"]
+    modules = [
+        "managedconsumer/runtime/engine/_inline",
+        "managedconsumer/spark/decoding/_avro",
+        "managedconsumer/wire/records/_records",
+    ]
     assert built == (modules if accelerated else [])
     assert run(target, WHERE).split()[1] == ("cython" if accelerated else "python")
 
