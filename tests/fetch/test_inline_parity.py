@@ -7,6 +7,8 @@ not plain have to come back from the compiled class as if it had not seen them.
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -78,6 +80,11 @@ class Side:
             if message is None:
                 return
             self.got[message.partition_id].append(message.offset)
+
+    def take_and_look(self) -> None:
+        self.take(3)
+        self.kit.collector.settle_lane()
+        self.take(2)
 
     def messages(self) -> Any:
         return self.kit.collector.lane.iterate(lambda: self.kit.collector.take(ME))
@@ -163,9 +170,10 @@ class Inline(Side):
 
 
 class Log:
-    """What a broker has of each partition, and answers that tell of it."""
+    """The records that a broker has of each partition, and answers that tell of them."""
 
     def __init__(self, chance: random.Random) -> None:
+        self.kept: dict[int, list[tuple[int, bytes]]] = {number: [] for number in range(PARTITIONS)}
         #: 0: the broker has no room for another session.
         self.session = chance.choice((SESSION, SESSION, 0))
         self.chance, self.ends = chance, dict.fromkeys(range(PARTITIONS), 0)
@@ -181,8 +189,16 @@ class Log:
             data = batch(first, count, leader_epoch=epoch)
         high = first + count + chance.randint(0, 2)
         self.ends[number] = first + count
+        self.kept[number].append((first, data))
         part = {"partition_index": number, "error_code": 0, "records": data, "high_watermark": high}
         return {**part, "last_stable_offset": high, "log_start_offset": chance.randint(0, 2)}
+
+    def again(self, number: int, offset: int) -> dict[str, Any]:
+        """What is kept of a partition from ``offset`` on."""
+        later = [*(first for first, _ in self.kept[number][1:]), self.ends[number]]
+        data = b"".join(data for (_, data), end in zip(self.kept[number], later, strict=True) if end > offset)
+        ends = {"high_watermark": self.ends[number], "last_stable_offset": self.ends[number], "log_start_offset": 0}
+        return {"partition_index": number, "error_code": 0, "records": data, **ends}
 
     def odd(self, number: int) -> dict[str, Any]:
         """A part that only LeaderFetch understands."""
@@ -341,3 +357,70 @@ def test_what_came_for_a_partition_that_has_moved_is_dropped() -> None:
     assert not inline.got[0]
     assert inline.got[1]
     assert inline.kit.queue(0).fetch_offset == 0
+
+
+class SignalError(BaseException):
+    """A signal's handler raises it."""
+
+
+TRACED = ("fetch/collect.py", "fetch/buffer.py", "fetch/hands.py", "partition_state.py")
+
+
+def interrupt_at(count: int, call: Callable[[], object]) -> bool:
+    """Call, and raise after so many lines of the objects that messages go into; False: the call has fewer."""
+    left = count
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.endswith(TRACED):
+            return None
+        if event == "line":
+            left -= 1
+            if not left:
+                raise SignalError
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except SignalError:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def test_nothing_is_lost_whatever_line_is_interrupted() -> None:
+    """Neither a message, nor a position that is beyond what was handed out."""
+    count = 0
+    while True:
+        count += 1
+        log = Log(random.Random(3))
+        _, inline = begin(log)
+        for numbers in ((0,), (1, 2), (0, 2)):
+            assert inline.feed(log.answer(*map(log.part, numbers))) is not None
+            if numbers == (0,):
+                inline.take()
+        if not interrupt_at(count, inline.take_and_look):
+            break
+        for number in range(PARTITIONS):
+            state = inline.kit.states[number]
+            assert (state.finished or 0) <= len(set(inline.got[number])), (count, number)
+        inline.take()
+        if inline.wire is not None:
+            inline.give_back()
+        assert inline.plan is not None
+        inline.answer(log.answer())
+        while inline.ask() is not None:
+            parts = [
+                log.again(queue.tp.partition, queue.fetch_offset)
+                for queue in inline.kit.buffer
+                if queue.fetch_offset < log.ends[queue.tp.partition]
+            ]
+            inline.answer(log.answer(*parts))
+            inline.take()
+            if not parts:
+                break
+        for number, offsets in inline.got.items():
+            assert sorted(set(offsets)) == list(range(log.ends[number])), (count, number, offsets)
+    assert count > 100
