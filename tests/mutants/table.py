@@ -676,8 +676,8 @@ FETCH = [
     Mutant(
         "a silent connection that was lent is not called back",
         "managedconsumer/runtime/engine/_inline.pyx",
-        "                elif now >= wire.overdue_at:\n",
-        "                elif now >= wire.overdue_at + 1000.0:\n",
+        "            elif now >= wire.overdue_at:\n",
+        "            elif now >= wire.overdue_at + 1000.0:\n",
         ("tests/runtime/test_overdue.py",),
     ),
     Mutant(
