@@ -34,6 +34,7 @@ TESTS = {
     "try again, and put aside what fails for good": "processing/test_recipes.py::test_retries_and_dead_letters",
     "write batches into a database": "processing/test_recipes.py::test_batches_into_a_database",
     "store results exactly once, in SQLite or PostgreSQL": "stores/test_docs.py::test_a_program_of_the_page_runs",
+    "read from Kafka and write to Kafka, exactly once": "broker/test_kafka_store.py::test_the_program_of_the_page",
     "share one consumer among eight threads": "interop/test_messages_page.py::test_eight_threads",
     "handle many messages at a time with asyncio": "processing/test_recipes.py::test_asyncio",
     "run under gevent": "processing/test_recipes.py::test_gevent",
