@@ -16,9 +16,9 @@ from managedconsumer.wire.records import PartitionContext, RecordChunk
 
 
 class PartitionQueue:
-    """The fetched chunks of one assigned partition and where its next fetch starts.
+    """The fetched chunks of one assigned partition, and the offset of its next fetch.
 
-    ``version`` changes with every seek, reset and pause: an answer counts only under the version of its request.
+    ``version`` changes with every seek, reset and pause: a response counts only under the version of its request.
     """
 
     __slots__ = (
@@ -54,21 +54,21 @@ class PartitionQueue:
         self.version = 0
         self.in_flight = False
         self.retry_at = 0.0
-        #: True: fetch it in a separate request until that is answered, because an answer was too large to be received.
+        #: True: fetch it in a separate request until a response comes, because the last one was too large to receive.
         self.alone = False
-        #: The largest batch that came, as it came; 0: none has come.
+        #: Size (bytes) of the largest batch received, still compressed; 0: none yet.
         self.batch_bytes = 0
-        #: The follower to fetch from (KIP-392), -1: the leader; until when, and until when it has to be the leader.
+        #: The follower to fetch from (KIP-392; -1: the leader), until when, and until when only the leader may serve.
         self.read_replica = -1
         self.replica_until = 0.0
         self.leader_until = 0.0
         #: Leader epoch of the batch before ``fetch_offset`` (KIP-320), -1: unknown.
         self.last_epoch = -1
-        #: Id of the topic that ``fetch_offset`` belongs to, None: not asked for yet.
+        #: Id of the topic that ``fetch_offset`` belongs to; None: not known yet.
         self.topic_id: bytes | None = None
-        #: The same of what was handed out last.
+        #: The topic id of the messages that were delivered last.
         self.topic_handed_out: bytes | None = None
-        #: Why only the user can say where to go on; nothing is fetched until then.
+        #: The error after which only the user can set a position; the consumer fetches nothing until then.
         self.undecided: KafkaException | None = None
 
     def restart(self) -> int:
@@ -86,7 +86,7 @@ class PartitionQueue:
         return freed
 
     def part_with(self) -> None:
-        """Stop counting the messages that were handed out. Their holders see ``Message.fenced``."""
+        """Stop counting the delivered messages. The threads that have them see ``Message.fenced``."""
         old = self.context
         old.fenced = True
         self.context = PartitionContext(old.topic, old.partition_id, old.partition, self.topic_id)
@@ -103,7 +103,8 @@ class PartitionQueue:
         """
         self.fetch_offset = -1 if chunk.corrupt else chunk.next_fetch_offset
         self.last_epoch = -1 if chunk.corrupt else chunk.last_leader_epoch
-        self.batch_bytes = max(chunk.batch_bytes, self.batch_bytes * 7 // 8)  # one large batch is forgotten in the end
+        # The estimate shrinks again after one large batch.
+        self.batch_bytes = max(chunk.batch_bytes, self.batch_bytes * 7 // 8)
         self.state.note_epochs(chunk.epochs)
         self._count(chunk, 1)
         self.chunks.append(chunk)
@@ -114,16 +115,16 @@ class PartitionQueue:
 
     @property
     def frontier(self) -> int | None:
-        """Where the chunks that wait here begin, or the next fetch; None when neither is known."""
+        """The first offset buffered here, or else the offset of the next fetch; None when neither is known."""
         if self.chunks:
             return self.chunks[0].position
         return self.fetch_offset if self.fetch_offset >= 0 else None
 
     def unshift(self, chunk: RecordChunk) -> None:
-        """Put a chunk back that was taken out and is not used up."""
+        """Put back a chunk that was taken out and has messages left."""
         if not (self.chunks and self.chunks[0] is chunk):
             self.chunks.appendleft(chunk)
-        # Counted anew: what took it out may have been interrupted at any line.
+        # Count again: a signal may have interrupted the call that took it out at any line.
         self.records = sum(each.record_count for each in self.chunks)
         self.nbytes = sum(each.nbytes for each in self.chunks)
 
@@ -139,20 +140,20 @@ class PartitionQueue:
 
 
 class FetchBuffer:
-    """All partitions' queues, and whose turn it is."""
+    """The queues of all partitions, and which partition is next."""
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
-        """``max_messages`` per partition and ``max_bytes`` in all; at either no more is fetched."""
+        """``max_messages`` per partition and ``max_bytes`` in all; fetching stops at either bound."""
         self.max_messages = max_messages
         #: The budget: how much each worker may fetch.
         self.room = Room(max_bytes)
         self.queues: OrderedDict[TopicPartition, PartitionQueue] = OrderedDict()
         self._turn: deque[PartitionQueue] = deque()
-        #: Moves whenever a chunk was taken out or a partition became fetchable again: the fetchers may find work.
+        #: Grows when a chunk was taken out or a partition became fetchable: fetch workers check again.
         self.pops = 0
-        #: Moves whenever a partition comes or goes.
+        #: Grows when a partition is added or removed.
         self.members = 0
-        #: Moves whenever a partition is to be fetched from another broker without new metadata.
+        #: Grows when a partition moves to another broker without new metadata.
         self.moves = 0
 
     def __iter__(self) -> Iterator[PartitionQueue]:
@@ -160,7 +161,7 @@ class FetchBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes queued (as they came from the broker, still compressed)."""
+        """Bytes queued (still compressed)."""
         return sum(queue.nbytes for queue in self.queues.values())
 
     @property
@@ -169,14 +170,14 @@ class FetchBuffer:
         return sum(queue.records for queue in self.queues.values())
 
     def add(self, tp: TopicPartition, state: TopicPartitionState, partition: Any) -> PartitionQueue:
-        """Start to keep ``tp``; whatever was kept for it before is dropped."""
+        """Add ``tp`` with an empty queue; drop the queue that it had before."""
         self.drop([tp])
         self.members += 1
         queue = self.queues[tp] = PartitionQueue(tp, state, partition)
         return queue
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
-        """Forget partitions with everything that was fetched for them."""
+        """Remove partitions and their fetched messages."""
         for tp in tps:
             queue = self.queues.pop(tp, None)
             if queue is not None:
@@ -203,22 +204,22 @@ class FetchBuffer:
         self.room.note_chunk(chunk.unpack_bytes)
         if queue not in self._turn:
             self._turn.append(queue)
-        # Last in the next request: a broker sends a batch that is larger than the fetch size only for the first
-        # partition with data, and would never get to the others. One step, so that no signal comes in between.
+        # Move it to the end of the next request: a broker sends a batch that is larger than the fetch size only for
+        # the first partition with data, and would never reach the others. One step, so that no signal interrupts it.
         self.queues.move_to_end(queue.tp)
         return True
 
     def give_back(self, queue: PartitionQueue, chunk: RecordChunk, *, last: bool = False) -> None:
-        """Put back a chunk that is not used up; it comes first again, or ``last``."""
+        """Put back a chunk that has messages left, as the first in turn, or ``last``."""
         if self.queues.get(queue.tp) is queue:
             queue.unshift(chunk)
             if queue not in self._turn:
                 (self._turn.append if last else self._turn.appendleft)(queue)
             if last:
-                self._want()  # it may stay for long: the others go on
+                self._want()  # it may stay for long: the other partitions continue
 
     def used_up(self, queue: PartitionQueue, chunk: RecordChunk) -> None:
-        """``chunk`` was read to its end; behind one with damage fetching goes on only now."""
+        """Note that ``chunk`` was read to its end. Behind a damaged chunk fetching resumes only now."""
         self.room.note_end(chunk.unpack_bytes)
         self._tell_waiting()
         if chunk.corrupt and queue.fetch_offset < 0 and not queue.chunks:
@@ -226,15 +227,15 @@ class FetchBuffer:
             self.pops += 1
 
     def fetch_again(self, queue: PartitionQueue) -> None:
-        """Fetch again from the state's position on: a chunk that was taken out of ``queue`` is lost."""
+        """Fetch again from the state's position: a chunk that was taken out of ``queue`` is lost."""
         if self.queues.get(queue.tp) is queue and queue.state.active:
             queue.restart()
             self.pops += 1
 
     def peek(self) -> tuple[PartitionQueue, RecordChunk] | None:
-        """The next chunk in turn, which stays here until :meth:`shift`.
+        """Return the next chunk in turn; it stays here until :meth:`shift`.
 
-        Every partition that has one comes before any comes twice.
+        Round robin: each partition with a chunk gets its turn before any gets a second one.
         """
         turn = self._turn
         for _ in range(len(turn)):
@@ -249,18 +250,18 @@ class FetchBuffer:
         return None
 
     def _want(self) -> None:
-        """Note that none of the buffered messages can be handed out."""
+        """Note that no buffered message can be delivered now."""
         if not self.room.hungry:
             self.room.hungry = True
             self._tell_waiting()
 
     def _tell_waiting(self) -> None:
-        """Let workers that wait for room check again: there may be some."""
+        """Let workers that wait for memory check again."""
         if self.room.waiting:
             self.pops += 1
 
     def shift(self, queue: PartitionQueue) -> None:
-        """Take out the chunk that :meth:`peek` has found."""
+        """Take out the chunk that :meth:`peek` returned."""
         queue.shift()
         self.pops += 1
         if not queue.chunks:
@@ -276,9 +277,9 @@ class FetchBuffer:
         return found
 
     def holds_chunks(self) -> bool:
-        """True if anything waits to be handed out, now or later."""
+        """True if any message is buffered, also of suspended or paused partitions."""
         return any(queue.chunks for queue in self._turn)
 
     def ready(self) -> bool:
-        """True when :meth:`pop` would give a chunk."""
+        """True when :meth:`pop` would return a chunk."""
         return any(queue.chunks and queue.state.is_fetchable() for queue in self._turn)

@@ -1,11 +1,11 @@
-"""From the buffer to the user: one message after the other, and which of them count as finished.
+"""Delivers buffered messages to the user one by one, and tracks which of them are finished.
 
-A message is *in hand* from the moment a thread gets it until that thread comes back for the next. What is in hand
-is not finished and never committed by the consumer itself. Each consuming thread has its own hand, so a
-partition's finished offset is the lowest that is still in any hand. ``who`` is a number that no later thread gets.
+A message is *in flight* from the moment a thread gets it until that thread asks for the next. The consumer itself
+never commits a message in flight. Each consuming thread has its own messages in flight, so a partition's finished
+offset is the lowest one in flight in any thread. ``who``: the number of a thread; no later thread gets it.
 
 A call that takes messages takes all or nothing: if anything interrupts it (damage, too little memory, a signal handler
-that raises), what it had gathered goes back, and the next call hands it out.
+that raises), its messages go back into the buffer, and the next call delivers them.
 
 Pure and not thread-safe: the consumer's lock is held around every call.
 """
@@ -31,60 +31,60 @@ _OF_A_CHUNK = (CorruptRecordError, MissingPackageError, MemoryError)
 class Source(Protocol):
     """Chunks that a consuming thread receives by itself (``runtime.engine._inline.InlineFetch``)."""
 
-    #: Something has come, and the lane has used its chunk up, of which the collector does not know.
+    #: True: a chunk has arrived, or the lane has used one up, and the collector does not know it yet.
     touched: bool
     moved_on: bool
 
     @property
     def current(self) -> tuple[PartitionQueue, RecordChunk] | None:
-        """The chunk that the lane reads now; None: the one that it was attached to, or none."""
+        """The chunk that the lane reads now; None: the chunk that it was attached to, or none."""
 
     def report(self) -> Sequence[tuple[PartitionQueue, int, int, int, int, int, int, int, int]]:
-        """For each partition its queue, version, fetch offset, last epoch, largest batch, high watermark, last stable
-        offset, log start, and the position behind what was handed out (-1: nothing was)."""
+        """Return for each partition its queue, version, fetch offset, last epoch, largest batch, high watermark, last
+        stable offset, log start, and the position behind the last delivered message (-1: none was delivered)."""
 
     def pop(self) -> tuple[PartitionQueue, int, RecordChunk] | None:
         """Take out the next chunk for the buffer, with its queue and version."""
 
     def settled(self) -> None:
-        """The collector knows everything."""
+        """The collector has noted everything that this source reported."""
 
     def clear(self) -> None:
-        """Forget everything: it is fetched again."""
+        """Drop all chunks: the workers fetch them again."""
 
 
 class FetchCollector:
     """Delivers the buffered messages of all partitions, chunk by chunk in turn."""
 
     def __init__(self, buffer: FetchBuffer, lane: Lane | None = None) -> None:
-        """``lane``: the fast path without the lock, for all consuming threads; None: there is none."""
+        """``lane``: the fast path of all consuming threads, which takes no lock; None: no fast path."""
         self._buffer = buffer
-        #: Detached before anything here is looked at.
+        #: Detach it (:meth:`settle_lane`) before you read positions or messages in flight.
         self.lane = lane or Lane()
         self._short = lane is not None
         self._lane_seen = 0
-        #: What the lane goes on with when its chunk is used up; None: nothing.
+        #: The source of the lane's next chunks; None: the lane stops at the end of its chunk.
         self._source: Source | None = None
         self._settling = False
         self._queue: PartitionQueue | None = None
         self._chunk: RecordChunk | None = None
-        #: Where the open chunk goes back to when the call that reads it is interrupted.
+        #: The offset to which the open chunk is rewound when a signal interrupts the call that reads it.
         self._mark = 0
-        #: Which thread has which messages in hand.
+        #: The messages in flight, by thread.
         self.hands = Hands()
         self._pushed = PushedBack()
         self.handed_out = 0
 
     def draw_from(self, source: Source, patience: float) -> None:
-        """The lane goes on with the chunks of ``source``, for which a thread waits up to ``patience`` seconds."""
+        """Let the lane read the chunks of ``source``; a thread waits up to ``patience`` seconds for the next one."""
         self._source = source
         self.lane.draw_from(source, patience)
 
     def take(self, who: int) -> Message | None:
-        """The next message for the thread ``who``, whose last one is thereby finished; None: nothing is buffered.
+        """Finish the last message of thread ``who`` and return its next one; None: no message is buffered.
 
-        The next ones come to the thread by the lane. Raises CorruptRecordError when the next thing in turn cannot be
-        read; the position stays before it.
+        Further messages come to the thread through the lane. Raises CorruptRecordError when the next record in turn
+        cannot be read; the position stays before it.
         """
         message = None
         try:
@@ -93,7 +93,7 @@ class FetchCollector:
                 self._give_seat(who, message.offset)
             return message
         except BaseException:
-            if message is not None:  # others may have taken from the lane by now: this one alone comes back
+            if message is not None:  # other threads may have taken from the lane by now: only this message goes back
                 self.push_back(who, [message])
             raise
 
@@ -103,13 +103,13 @@ class FetchCollector:
         if queue is None or chunk is None or hands[who][0][0] is not queue:
             return
         others: list[int] = []
-        if len(hands) > 1:  # the rest comes to the lock first: somebody may wait for what it has in hand
+        if len(hands) > 1:  # other threads take the lock first: a drain may wait for their messages in flight
             seated = ((other, had) for other, had in self.lane.seated() if hands.get(other) == ((queue, had),))
             others = [other for other, _ in seated if other != who and not hands.lost_something(other)]
         self.lane.attach(chunk, who, offset, others, self._source is not None and not self._buffer.holds_chunks())
 
     def take_for_task(self, who: int) -> Message | None:
-        """:meth:`take` without the lane, which tells threads apart, not the tasks that share one."""
+        """:meth:`take` without the lane, which cannot tell the tasks of one thread apart."""
         self._look(who)
         taken: tuple[Message, ...] = ()
         try:
@@ -123,7 +123,7 @@ class FetchCollector:
             found = self._read(lambda chunk: next(chunk, None))
             if found is None or self._queue is None or self._chunk is None:
                 return None
-            # In this order: at no moment is the message behind the position and in no hand.
+            # In this order: a message before the position is always in flight in some thread.
             self.hands.give(who, self._queue, found)
             self._queue.state.position = found.offset + 1
             self.handed_out += 1
@@ -133,9 +133,9 @@ class FetchCollector:
             raise
 
     def take_many(self, who: int, limit: int) -> list[Message]:
-        """Up to ``limit`` messages at once; all of them are in hand until the thread comes back.
+        """Return up to ``limit`` messages; all of them are in flight until the thread asks for more.
 
-        A record that cannot be read ends the list; it is raised by the call that would start with it.
+        A record that cannot be read ends the list; the call that would start with it raises the error.
         """
         self._look(who)
         taken: list[Message] = []
@@ -144,7 +144,7 @@ class FetchCollector:
             while len(taken) < limit and (found := self._next_many(limit - len(taken), taken)) is not None:
                 queue, more, fresh = found
                 taken += more
-                # Right now: the end of a chunk settles what is finished, and these are not.
+                # At once: the end of a chunk settles which messages are finished, and these are not.
                 lowest.setdefault(queue, more[0].offset)
                 self.hands[who] = tuple(lowest.items())
                 self.hands.stamp(who, queue, more[0].offset, more[0].timestamp, more[-1].offset + 1)
@@ -159,13 +159,13 @@ class FetchCollector:
             raise
 
     def _next_many(self, limit: int, taken: list[Message]) -> tuple[PartitionQueue, list[Message], bool] | None:
-        """Messages of one partition, and whether they are fresh; what was pushed back comes first, one at a time."""
+        """Return messages of one partition, and False if they were pushed back; these come first, one at a time."""
         if self._pushed and (pushed := self._pushed.first()) is not None:
             return pushed[0], [pushed[1]], False
         try:
             more = self._read(lambda chunk: chunk.take(limit) or None)
         except _OF_A_CHUNK:
-            if self._chunk is not None:  # there was no memory to open it, to close it, or for what it gave
+            if self._chunk is not None:  # there was no memory to open it, to close it, or for its messages
                 self._chunk.rewind(self._mark)
                 self._put_away()
             if taken:
@@ -201,7 +201,7 @@ class FetchCollector:
     def _read(self, read: Callable[[RecordChunk], T | None]) -> T | None:
         """Call ``read`` with the open chunk, or else the next one that has messages; None: no message is buffered.
 
-        A chunk in which something is wrong is set aside.
+        A damaged chunk is put back into the buffer.
         """
         while True:
             chunk = self._chunk
@@ -232,7 +232,7 @@ class FetchCollector:
         return True
 
     def _undo(self, who: int, taken: Sequence[Message]) -> None:
-        """A call was interrupted that had gathered ``taken``, besides what the open chunk gives again."""
+        """Undo a call that was interrupted after it had gathered ``taken``; the open chunk returns the rest again."""
         self.lane.detach()
         queue, chunk, mark = self._queue, self._chunk, self._mark
         if queue is not None and chunk is not None:
@@ -246,7 +246,7 @@ class FetchCollector:
         self._put_away()
 
     def _look(self, who: int) -> None:
-        """Finish the messages in flight of ``who``, which came back."""
+        """Finish the messages in flight of ``who``, which asks for more."""
         self.settle_lane()
         if who in self.hands or self.hands.lost_something(who):
             self.hands.come_back(who)
@@ -254,7 +254,7 @@ class FetchCollector:
             self._mark = self._chunk.position
 
     def settle_lane(self) -> None:
-        """Detach the lane and take note of what went through it: before anything looks at positions or hands."""
+        """Detach the lane and note the messages that it delivered. Call this before you read positions or hands."""
         self.lane.detach()
         count = self.lane.count
         source = self._source
@@ -264,8 +264,8 @@ class FetchCollector:
             self._note_lane(count)
 
     def _note_received(self, source: Source) -> None:
-        """Take note of what has come over the source, and of the chunks that the lane has used up."""
-        if self._settling:  # a signal's handler has raised in the middle: what is not handed out is fetched again
+        """Note the chunks that the source received, and those that the lane has used up."""
+        if self._settling:  # a signal handler raised in the middle: the workers fetch undelivered messages again
             self._put_away()
             source.clear()
             for queue in list(self._buffer):
@@ -274,7 +274,7 @@ class FetchCollector:
             return
         self._settling = True
         if source.moved_on:
-            for who, _ in self.lane.seated():  # what it has in hand now is of another chunk, see _note_lane
+            for who, _ in self.lane.seated():  # its messages in flight are of another chunk now, see _note_lane
                 self.hands.come_back(who)
             self._close_chunk()
         if source.current is not None:
@@ -296,13 +296,13 @@ class FetchCollector:
     def _note_lane(self, count: int) -> None:
         queue, chunk = self._queue, self._chunk
         if queue is not None and chunk is not None and queue.state.active and queue.state.has_valid_position:
-            # The position first: a hand that is still the old one is too low, which says less than is true.
+            # The position first: until the hand is updated it is too low, so that too few messages count as finished.
             queue.state.position = chunk.position
             for who, offset in self.lane.seated():
                 if offset >= 0:
                     self.hands[who] = ((queue, offset),)
             self.hands.settle(queue)
-        # A signal's handler may have come here in the meantime: it has counted them then.
+        # A signal handler may have run this method in the meantime, and counted them.
         taken, self._lane_seen = count - self._lane_seen, count
         self.handed_out += taken
 
@@ -312,7 +312,7 @@ class FetchCollector:
         self.hands.come_back(who)
 
     def _close_chunk(self) -> None:
-        """The chunk is used up: pass the gaps, control records and aborted messages at its end."""
+        """Close a chunk without messages left: pass the gaps, control records and aborted messages at its end."""
         queue, chunk = self._queue, self._chunk
         if queue is not None and chunk is not None and queue.state.active and queue.state.has_valid_position:
             if chunk.active:
@@ -324,7 +324,7 @@ class FetchCollector:
         self._queue = self._chunk = None
 
     def _put_away(self, *, last: bool = False) -> None:
-        """The open chunk comes again when it is its partition's turn, or ``last``: the other partitions go on."""
+        """Put the open chunk back for its partition's next turn, or ``last``: the other partitions continue."""
         queue, chunk = self._queue, self._chunk
         if queue is not None and chunk is not None:
             if chunk.active:
@@ -334,9 +334,9 @@ class FetchCollector:
         self._queue = self._chunk = None
 
     def skip_corrupt(self, tp: TopicPartition, offset: int | None = None) -> None:
-        """Go on behind the batch of ``tp`` that could not be read; the error named ``offset``.
+        """Move the position of ``tp`` past the batch that could not be read; the error named ``offset``.
 
-        Of several threads that met the same error one skips it, and the others do not skip what they have not met.
+        Of several threads that got the same error one skips the batch; the others skip nothing more.
         """
         self.settle_lane()
         queue = self._buffer.queues.get(tp)
@@ -347,7 +347,7 @@ class FetchCollector:
             self.hands.settle(queue)
 
     def take_back(self, who: int) -> None:
-        """Hand out again the messages that thread ``who`` took last: they did not reach it."""
+        """Deliver again the messages that thread ``who`` took last: they did not reach it."""
         self.settle_lane()
         for queue, lowest in self.hands.pop(who, ()):
             if queue.state.active and queue.state.has_valid_position:
@@ -359,14 +359,14 @@ class FetchCollector:
     # -- interruptions --------------------------------------------------------------------------------
 
     def push_back(self, who: int, messages: Sequence[Message]) -> None:
-        """The thread ``who`` could not use these of its messages: they will be handed out again, in their order.
+        """Take back messages that thread ``who`` could not use, and deliver them again in their order.
 
-        What it can use of the same batch stays in its hand.
+        The messages of the same batch that it can use stay in flight.
         """
         try:
             self.settle_lane()
             self._push_back(who, messages)
-        except BaseException:  # a signal: what has not come back is fetched again
+        except BaseException:  # a signal: the workers fetch the messages again that are not back yet
             self.take_back(who)
             raise
 
@@ -381,7 +381,7 @@ class FetchCollector:
                 kept.append((queue, lowest))
             if unused is not None and queue.state.active:
                 self._pushed.add(queue, unused)
-                if queue.state.has_valid_position:  # otherwise they wait for a reset, as they still count
+                if queue.state.has_valid_position:  # otherwise they wait for a reset, and still count
                     self._reach(queue, queue.state.position or 0)
         if kept:
             self.hands[who] = tuple(kept)
@@ -400,7 +400,7 @@ class FetchCollector:
         queue.state.position = min([offset, *(message.offset for message in pushed)]) if pushed else offset
 
     def shelve(self) -> None:
-        """Put the current chunk back: its partition may be held, paused or dropped next."""
+        """Put the current chunk back: its partition may be suspended, paused or dropped next."""
         self.settle_lane()
         self._put_away()
 
@@ -415,7 +415,7 @@ class FetchCollector:
         self._pushed.forget(tps)
 
     def go_on(self, queue: PartitionQueue, offset: int, leader_epoch: int = -1) -> None:
-        """See :meth:`TopicPartitionState.go_on`. What is in hand below ``offset``, or has come back, still counts."""
+        """See :meth:`TopicPartitionState.go_on`. Messages below ``offset`` that are in flight or pushed back count."""
         self.shelve()
         self.hands.forget({queue.tp}, offset)
         back = self._pushed.take_out(queue, offset)
@@ -428,40 +428,40 @@ class FetchCollector:
     # -- hands ----------------------------------------------------------------------------------------
 
     def take_away(self, tps: Container[TopicPartition]) -> None:
-        """:meth:`forget` partitions that are not ours any more; remember whose messages in flight they are."""
+        """:meth:`forget` revoked partitions; remember which threads have messages of them in flight."""
         self.settle_lane()
         self.hands.note_taken(tps)
         self.forget(tps)
 
     def taken_away(self, who: int) -> dict[TopicPartition, int]:
-        """Return the next offset by partition of messages that were revoked while thread ``who`` had them."""
+        """Return the next offset by partition of messages that were revoked while thread ``who`` had them in flight."""
         return self.hands.taken_away(who)
 
     def in_hand(self, tps: Container[TopicPartition] | None = None, but: int | None = None) -> bool:
-        """True if a thread other than ``but`` has a message of ``tps`` (None: any) in hand, and may come back."""
+        """True if a live thread other than ``but`` has a message of ``tps`` (None: any) in flight."""
         self.settle_lane()
         return self.hands.hold(tps, but)
 
     def lowest_in_hand(self, tp: TopicPartition, but: int | None = None) -> int | None:
-        """The lowest offset of ``tp`` that a thread other than ``but`` has in hand."""
+        """The lowest offset of ``tp`` that a thread other than ``but`` has in flight."""
         self.settle_lane()
         queue = self._buffer.queues.get(tp)
         return None if queue is None else self.hands.lowest(queue, but)
 
     def in_sight(self, queue: PartitionQueue) -> tuple[list[RecordChunk], dict[int, int]]:
-        """The chunks of ``queue`` that are still there, and timestamps by offset of messages in hand."""
+        """The chunks of ``queue`` in memory, and the timestamps by offset of its messages in flight."""
         stamps = {message.offset: message.timestamp for message in self._pushed.of(queue)} | self.hands.stamps(queue)
         open_chunk = [self._chunk] if queue is self._queue and self._chunk is not None else []
         return [*open_chunk, *queue.chunks], stamps
 
     def owners(self) -> list[int]:
         """The threads that have messages in flight."""
-        if not self.hands:  # nor has a seat of the lane anything
+        if not self.hands:  # then no thread of the lane has a message either
             return []
         self.settle_lane()
         return sorted(self.hands.owners())
 
     def leave_behind(self, who: int) -> list[tuple[TopicPartition, int]]:
-        """Return the messages in flight of ``who``, which has ended. They stay unfinished while it is ours."""
+        """Return the messages in flight of the ended thread ``who``. They stay unfinished until they are revoked."""
         self.settle_lane()
         return self.hands.leave_behind(who)

@@ -1,8 +1,8 @@
-"""Whether a committed position still belongs to the log that the leader has (OffsetForLeaderEpoch, KIP-320). Pure.
+"""Checks that a committed position belongs to the leader's log (OffsetForLeaderEpoch, KIP-320). Pure.
 
 The group keeps, beside an offset, the leader epoch of the record before it. If the partition has had another leader
-since, that one is asked where the epoch ends in its log: an end below the offset means that records which the group has
-read are gone, and that others have their offsets.
+since, the consumer asks that leader where the epoch ends in its log: an end below the offset means that records which
+the group has read are gone, and that other records have their offsets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class EpochEnd(NamedTuple):
-    """The leader's answer: the largest epoch up to the one asked for that its log has, and where that ends."""
+    """The leader's response: the largest epoch in its log up to the requested one, and the end of that epoch."""
 
     leader_epoch: int
     end_offset: int
@@ -28,9 +28,9 @@ class EpochEnd(NamedTuple):
 def checked_epochs(
     committed: Mapping[TopicPartition, int], cluster: ClusterSnapshot
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Of ``{partition: committed leader epoch}`` those that may be told to brokers, and of these those to ask about.
+    """Select from ``{partition: committed leader epoch}`` the epochs to send to brokers, and of these those to check.
 
-    An epoch that the leader has not come to itself is not believed: the metadata is old, or the topic another one.
+    An epoch above the leader's own is ignored: the metadata is old, or the topic was recreated.
     """
     known, outdated = {}, {}
     for tp, epoch in committed.items():
@@ -56,7 +56,7 @@ def epoch_ends_body(wanted: Mapping[TopicPartition, int], cluster: ClusterSnapsh
 
 
 def read_epoch_ends(answer: Mapping[str, Any], asked: Iterable[TopicPartition]) -> dict[TopicPartition, EpochEnd]:
-    """Return the leader's answer by partition, without partitions that have an error or no known epoch."""
+    """Return the leader's response by partition, without partitions that have an error or no known epoch."""
     wanted = set(asked)
     found = {}
     for topic in answer["topics"]:

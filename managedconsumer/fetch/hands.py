@@ -1,4 +1,4 @@
-"""Which thread has which messages in flight ("in hand"), and which of these were revoked.
+"""The messages in flight of each thread ("hands"), and which of these were revoked.
 
 Pure and not thread-safe: the consumer's lock is held around every call.
 """
@@ -11,11 +11,11 @@ from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Message
 
-#: The lowest offset in hand of each partition.
+#: The lowest offset in flight of each partition.
 Hand = tuple[tuple[PartitionQueue, int], ...]
-#: Holds what threads had in hand when they ended: it is never finished, and no drain waits for it.
+#: Owns the messages that were in flight when their thread ended: they never finish, and no drain waits for them.
 NOBODY = -1
-#: Holds what ``run()`` has taken, for all of its workers.
+#: Owns the messages that ``run()`` has taken, for all of its workers.
 RUN = -2
 
 
@@ -23,13 +23,13 @@ class Keeper(Protocol):
     """A ``run()`` in progress: it knows which of its messages are finished. The consumer's lock is held."""
 
     def take_in(self, who: int) -> Any:
-        """While it lasts, the only way to get messages."""
+        """Context manager: inside it, ``run()`` alone takes messages."""
 
     def settle(self) -> None:
-        """Bring the hand of ``RUN`` up to date."""
+        """Update the messages in flight of ``RUN``."""
 
     def busy(self, tps: Container[TopicPartition] | None) -> bool:
-        """True while a message of ``tps`` (None: any) is being worked on."""
+        """True while a worker has a message of ``tps`` (None: any)."""
 
     def interrupt(self) -> None:
         """Partitions were suspended, paused or resumed: check each before one of its messages starts."""
@@ -38,26 +38,26 @@ class Keeper(Protocol):
         """Forget the messages in flight of these partitions from the offset ``beyond`` on."""
 
     def health(self) -> dict[str, Any]:
-        """Its progress; called without the lock."""
+        """The progress of the run; called without the lock."""
 
 
 class Hands(dict[int, Hand]):
-    """The messages in flight of each thread, greenlet or task, by a number that no later one gets."""
+    """The messages in flight of each thread, greenlet or task, by its number, which is never used again."""
 
     def __init__(self) -> None:
         super().__init__()
-        # By thread, the next offset of messages that were revoked while it had them in flight, until it comes back.
+        # By thread, the next offset of messages that were revoked while in flight, until the thread asks for more.
         self._taken: dict[int, dict[TopicPartition, int]] = {}
-        # Of what was given out under the lock: partition, first offset, its timestamp (ms; its bytes may be gone), and
-        # the offset behind the last.
+        # Of messages that were delivered under the lock: partition, first offset, its timestamp (ms; its bytes may be
+        # gone), and the offset behind the last.
         self._stamps: dict[int, list[tuple[PartitionQueue, int, int, int]]] = {}
         # By thread, the messages in flight that it has committed itself: they are finished if the thread ends.
         self._said: dict[int, Hand] = {}
-        #: None: no ``run()`` goes on.
+        #: The ``run()`` in progress, or None.
         self.keeper: Keeper | None = None
 
     def give(self, who: int, queue: PartitionQueue, message: Message, behind: int = 0) -> None:
-        """``who`` has ``message`` in hand, and nothing else; or it has all from there to the offset ``behind``."""
+        """``who`` has only ``message`` in flight, or all messages from there to below the offset ``behind``."""
         self[who] = ((queue, message.offset),)
         self._stamps[who] = [(queue, message.offset, message.timestamp, behind)]
 
@@ -66,12 +66,12 @@ class Hands(dict[int, Hand]):
         self._stamps.setdefault(who, []).append((queue, offset, timestamp, behind))
 
     def stamps(self, queue: PartitionQueue) -> dict[int, int]:
-        """Timestamps (ms) of messages in hand by offset, as far as they are known."""
+        """Known timestamps (ms) of messages in flight, by offset."""
         every = (stamp for stamps in self._stamps.values() for stamp in stamps)
         return {offset: time for other, offset, time, _ in every if other is queue and time >= 0}
 
     def lowest(self, queue: PartitionQueue, but: int | None = None) -> int | None:
-        """The lowest offset of the partition in any hand other than that of ``but``."""
+        """The lowest offset of the partition that a thread other than ``but`` has in flight."""
         if len(self) == 1 and but in self:
             return None  # most consumers have one thread
         if not self:
@@ -80,7 +80,7 @@ class Hands(dict[int, Hand]):
         return min(offsets, default=None)
 
     def hold(self, tps: Container[TopicPartition] | None, but: int | None) -> bool:
-        """True if a thread other than ``but`` has a message of ``tps`` (None: any) in hand, and may come back."""
+        """True if a live thread other than ``but`` has a message of ``tps`` (None: any) in flight."""
         if self.keeper is not None and self.keeper.busy(tps):
             return True
         return any(
@@ -103,14 +103,14 @@ class Hands(dict[int, Hand]):
             self.keeper.forget(tps, beyond)
 
     def settle(self, queue: PartitionQueue, but: int | None = None) -> None:
-        """Everything below the lowest offset still in a hand (other than that of ``but``) is finished."""
+        """Finish everything below the lowest offset that a thread other than ``but`` has in flight."""
         position = queue.state.position
         if position is not None:
             low = self.lowest(queue, but)
             queue.state.finish(position if low is None else low)
 
     def come_back(self, who: int) -> None:
-        """``who`` is here again: what it had in hand is finished, and what was taken away from it does not matter."""
+        """Finish the messages in flight of ``who``, which asks for more, and forget those that were revoked."""
         self.forget_taken(who)
         for queue, _ in self.get(who, ()):
             self.settle(queue, who)
@@ -142,10 +142,10 @@ class Hands(dict[int, Hand]):
         for queue, _ in before:
             self.settle(queue)
 
-    # -- what was taken away --------------------------------------------------------------------------
+    # -- revoked messages -----------------------------------------------------------------------------
 
     def note_taken(self, tps: Container[TopicPartition]) -> None:
-        """Partitions are about to be taken away: remember the next offset of each thread that has them in hand."""
+        """Before a revocation: remember the next offset of each thread that has messages of ``tps`` in flight."""
         for who, hand in self.items():
             for queue, _ in hand if who != RUN else ():
                 position = queue.state.position
@@ -155,7 +155,7 @@ class Hands(dict[int, Hand]):
                     self._taken.setdefault(who, {})[queue.tp] = offset
 
     def lost_something(self, who: int) -> bool:
-        """True if messages in flight of ``who`` were revoked since it last came back."""
+        """True if messages in flight of ``who`` were revoked since it last asked for messages."""
         return who in self._taken
 
     def taken_away(self, who: int) -> dict[TopicPartition, int]:
@@ -163,7 +163,7 @@ class Hands(dict[int, Hand]):
         return dict(self._taken.get(who, {}))
 
     def forget_taken(self, who: int | None = None) -> None:
-        """Forget the revoked messages of ``who``, which came back (None: of all; the consumer was stopped)."""
+        """Forget the revoked messages of ``who``, which asks for more (None: of all; the consumer was stopped)."""
         if who is None:
             self._taken.clear()
             self._stamps.clear()
@@ -173,14 +173,14 @@ class Hands(dict[int, Hand]):
             self._said.pop(who, None)
             self._stamps.pop(who, None)
 
-    # -- those who ended ------------------------------------------------------------------------------
+    # -- ended threads --------------------------------------------------------------------------------
 
     def owners(self) -> set[int]:
-        """The holders of messages in flight that are not known to have ended."""
+        """The threads with messages in flight that are not known to have ended."""
         return {who for who in self if who not in (NOBODY, RUN)}
 
     def covered(self, who: int, offsets: Mapping[TopicPartition, int] | None) -> Hand:
-        """Return the messages in flight of ``who`` that a commit of these next offsets finishes (None: all of them)."""
+        """Return the messages in flight of ``who`` that a commit of these offsets finishes (None: all of them)."""
 
         def behind(queue: PartitionQueue, lowest: int) -> int:
             return max([lowest + 1, *(stamp[3] for stamp in self._stamps.get(who, ()) if stamp[0] is queue)])
@@ -193,9 +193,9 @@ class Hands(dict[int, Hand]):
         self._said[who] = covered
 
     def leave_behind(self, who: int) -> list[tuple[TopicPartition, int]]:
-        """``who`` has ended: what it had in hand stays unfinished as long as the partition is ours. Returns that.
+        """Note that ``who`` has ended. Its messages in flight stay unfinished until they are revoked; returns them.
 
-        What it has committed is finished.
+        The messages that it has committed are finished.
         """
         said = self._said.pop(who, ())
         hand = tuple(pair for pair in self.pop(who, ()) if pair not in said)
@@ -206,5 +206,5 @@ class Hands(dict[int, Hand]):
         return [(queue.tp, offset) for queue, offset in hand]
 
     def left_behind(self) -> bool:
-        """True if a thread ended with messages in hand."""
+        """True if a thread ended with messages in flight."""
         return bool(self.get(NOBODY))

@@ -1,8 +1,8 @@
 """All decisions about fetching from one broker. Pure: the caller holds the consumer's lock.
 
-A worker does the I/O and carries out the events. All decisions are made here: which partitions are asked for, whether
-the last request is repeated, how long it may wait at the broker, when it is broken off for another one, and what an
-answer, an error or an answer that is too large means for each partition.
+A worker does the I/O and carries out the events. This module decides which partitions to request, whether to repeat
+the last request, how long it may wait at the broker, when to cancel it for another one, and what a response, an error
+or a response that is too large means for each partition.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from managedconsumer.fetch.sessions import FetchSession
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.wire.records import RecordChunk
 
-# How long (seconds) a partition rests after an error before it is asked for again.
+# Pause (seconds) before a partition is fetched again after an error.
 _ERROR_REST = 0.1
-# After so many seconds without a message a request may wait at the broker for so many ms: what Kafka's own consumers
-# do by default. The first message ends the wait, and so does whatever else there is to ask for (:meth:`look_again`).
+# After so many seconds without a message a request may wait at the broker for so many ms (the default of Kafka's own
+# consumers). The first message ends the wait, and so does the need for another request (:meth:`look_again`).
 _QUIET_AFTER = 1.0
 QUIET_WAIT_MS = 500
-# An answer of at most so many bytes comes in one piece, and costs a consuming thread next to nothing to receive.
+# A response of at most so many bytes arrives in one piece; a consuming thread can receive it at almost no cost.
 _SMALL_ANSWER = 12 * 1024
 _LONGEST_NAP = 5.0
 
 
 class FetchState(Enum):
-    """Where a :class:`LeaderFetch` is."""
+    """The states of a :class:`LeaderFetch`."""
 
-    RESTING = "resting"  # nothing is on its way: there is nothing to ask for, no room, or a pause after an error
-    ASKING = "asking"  # a request is on its way
-    PATIENT = "patient"  # a request is on its way that may wait long at the broker, as nothing came for a while
+    RESTING = "resting"  # no request in flight: nothing to fetch, no memory, or a pause after an error
+    ASKING = "asking"  # a request is in flight
+    PATIENT = "patient"  # a long poll is in flight: no message came for a while
     LENT = "lent"  # a consuming thread repeats the request and receives its answers
-    BROKEN_OFF = "broken off"  # such a request, which is given up as another one is needed now
-    PARKED = "parked"  # the client's watch asks in its place
-    ENDED = "ended"  # no partition is left for it
+    BROKEN_OFF = "broken off"  # the long poll is cancelled, because another request is needed now
+    PARKED = "parked"  # the client's watch fetches in its place
+    ENDED = "ended"  # it has no partition left
 
 
-#: From which state to which others.
+#: The allowed transitions between states.
 MOVES: Mapping[FetchState, frozenset[FetchState]] = {
     FetchState.RESTING: frozenset({FetchState.ASKING, FetchState.PATIENT, FetchState.ENDED}),
     FetchState.ASKING: frozenset({FetchState.RESTING, FetchState.LENT, FetchState.PARKED}),
@@ -63,7 +63,7 @@ class OutOfRange(NamedTuple):
 
 
 class Truncated(NamedTuple):
-    """The leader's log is another one from ``end_offset`` on than the one that was read (KIP-320)."""
+    """From ``end_offset`` on the leader's log differs from the one that was read (KIP-320)."""
 
     queue: PartitionQueue
     end_offset: int
@@ -71,7 +71,7 @@ class Truncated(NamedTuple):
 
 
 class Recreated(NamedTuple):
-    """The topic was deleted and made anew; ``topic_id`` is the new one's."""
+    """The topic was deleted and created again; ``topic_id`` is the new topic's."""
 
     queue: PartitionQueue
     topic_id: bytes | None
@@ -85,19 +85,19 @@ class TooLarge(NamedTuple):
 
 
 class Fatal(NamedTuple):
-    """The user must know of an error."""
+    """An error to raise for the user."""
 
     queue: PartitionQueue
     error: BaseException
 
 
 class Signal(Enum):
-    """Events that say nothing of one partition."""
+    """Events that concern no single partition."""
 
     METADATA_OLD = "metadata is old"
-    SOURCES_CHANGED = "sources changed"  # a partition is fetched from another broker now
-    ROOM_FREED = "room freed"  # another worker's turn has come
-    ROOM_WANTED = "room wanted"  # a worker has begun to wait for room
+    SOURCES_CHANGED = "sources changed"  # a partition moved to another broker
+    ROOM_FREED = "room freed"  # another worker may reserve memory
+    ROOM_WANTED = "room wanted"  # a worker has begun to wait for memory
 
 
 FetchEvent: TypeAlias = OutOfRange | Truncated | Recreated | TooLarge | Fatal | Signal
@@ -106,39 +106,39 @@ FetchEvent: TypeAlias = OutOfRange | Truncated | Recreated | TooLarge | Fatal | 
 class Lent(NamedTuple):
     """A request in flight that a consuming thread repeats."""
 
-    #: True if it may wait for long at the broker.
+    #: True for a long poll.
     patient: bool
     session_id: int
     session_epoch: int
     lines: list[Line]
-    #: After so many seconds without a message a request may wait for so many ms; 0: for no longer than usual.
+    #: After so many seconds without a message a request may wait for so many ms; 0: no longer than usual.
     quiet_after: float
     quiet_wait_ms: int
 
 
 class LeaderFetch:
-    """The decisions of one fetch worker. ``key``: the broker's id and the worker's number at it, of ``slots``."""
+    """The decisions of one fetch worker. ``key``: the broker's id and the worker's number (below ``slots``)."""
 
     def __init__(
         self, key: tuple[int, int], buffer: FetchBuffer, limits: fp.FetchLimits, backoff: Backoff, *, slots: int = 1
     ) -> None:
-        """``backoff``: the pauses after a broker that cannot be reached."""
+        """``backoff``: the pauses while the broker cannot be reached."""
         self.key = key
         self.state = FetchState.RESTING
         #: When (handler's clock) the last message came.
         self.quiet_since = 0.0
-        #: True: something has been put into the buffer, and the consuming threads have not been woken.
+        #: True: the buffer has new messages, and the consuming threads have not been woken yet.
         self.must_wake = False
-        #: True: when the last answer came, which was small, a consuming thread had nothing to do.
+        #: True: the last response was small, and a consuming thread was waiting for it.
         self.starved = False
         self._buffer, self._limits, self._slots = buffer, limits, slots
         self._backoff = backoff
         self._session = FetchSession()
         self._repeat = Repeat()
-        # The partitions that the next request has to name, if it repeats the last one; None: it is another one.
+        # The partitions that the next request names, if it repeats the last one; None: it does not repeat it.
         self._moved: Moved | None = None
         self._may_be_patient = limits.min_bytes <= 1 and limits.max_wait_ms < QUIET_WAIT_MS
-        # Offsets of answers that went past the high watermark which came with them, see :meth:`_past_watermark`.
+        # Offsets of responses that went past their own high watermark, see :meth:`_past_watermark`.
         self._refetched: dict[TopicPartition, int] = {}
 
     def _move(self, state: FetchState) -> None:
@@ -147,12 +147,12 @@ class LeaderFetch:
                 raise err.IllegalStateError(f"fetching from broker {self.key[0]}: {self.state.value} to {state.value}")
             self.state = state
 
-    # -- asking ---------------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------
 
     def next_request(self, snapshot: ClusterSnapshot, now: float) -> tuple[fp.FetchPlan | None, Sequence[FetchEvent]]:
         """Return the next request, and the events to carry out first. No plan: see ``state`` and :meth:`next_deadline`.
 
-        After a :class:`Recreated` it is to be called again.
+        After a :class:`Recreated` call it again.
         """
         again = self._repeat.again(self._buffer, snapshot, now, self.key)
         if again is not None:
@@ -193,11 +193,11 @@ class LeaderFetch:
         return mine if self._slots == 1 else [q for q in mine if q.tp.partition % self._slots == slot]
 
     def next_deadline(self, snapshot: ClusterSnapshot, now: float) -> float:
-        """How long (seconds) to wait for the next request at most, while nothing is to be asked for."""
+        """The longest wait (seconds) before :meth:`next_request` may have a plan again."""
         return min([_LONGEST_NAP, *(q.retry_at - now for q in self._mine(snapshot) if q.retry_at > now)])
 
     def _ask_leaders_again(self, now: float, events: list[FetchEvent]) -> None:
-        """Another replica may be the closest by now; only leaders know (KIP-392)."""
+        """Fetch from leaders again: another replica may be the closest by now, and only leaders know (KIP-392)."""
         for queue in self._buffer if self._limits.rack else ():
             if queue.read_replica >= 0 and now >= queue.replica_until and not queue.in_flight:
                 queue.read_replica = -1
@@ -209,7 +209,7 @@ class LeaderFetch:
             events.append(Signal.SOURCES_CHANGED)
 
     def body(self, plan: fp.FetchPlan, version: int) -> dict[str, Any]:
-        """The request, which says what has changed since the last one where that is known."""
+        """The body of the request: only the changes since the last one, if there is a fetch session."""
         if version < request.EPOCH_VERSION:
             request.forget_epochs(plan.body["topics"])
         body = None if self._moved is None else self._session.repeat(plan.body, self._moved)
@@ -220,18 +220,18 @@ class LeaderFetch:
         return body
 
     def whole_body(self, plan: fp.FetchPlan, version: int) -> dict[str, Any]:
-        """The request once more, as the broker has forgotten the session (:meth:`accept` was False)."""
+        """The whole request again: the broker has dropped the session (:meth:`accept` was False)."""
         return self._session.shorten(plan.body, version)
 
     @property
     def wait_ms(self) -> int:
-        """How long the request that :meth:`body` has made may wait at the broker."""
+        """How long (ms) the request made by :meth:`body` may wait at the broker."""
         return self._limits.max_wait_ms + (QUIET_WAIT_MS if self.state is FetchState.PATIENT else 0)
 
     # -- how long to wait -----------------------------------------------------------------------------
 
     def quiet(self, now: float) -> bool:
-        """True when nothing has come for a while, and the same is asked for again."""
+        """True when no message came for a while and the request repeats the last one."""
         return not self._moved and now - self.quiet_since >= _QUIET_AFTER
 
     def _how_patient(self, now: float) -> FetchState:
@@ -239,14 +239,14 @@ class LeaderFetch:
 
     @property
     def repeats(self) -> bool:
-        """True if the request is the last one again, with the positions of now."""
+        """True if the request repeats the last one with the present positions."""
         return self._moved is not None
 
     # -- lending: a consuming thread repeats the request (:mod:`managedconsumer.runtime.engine._inline`) ----------
 
     @property
     def lends(self) -> bool:
-        """True if the answer may be received by a consuming thread: the last request again, and the thread waits."""
+        """True if a consuming thread may receive the response: it waits, and the request repeats the last one."""
         return self.starved and self._moved is not None
 
     def lend(self, plan: fp.FetchPlan) -> Lent:
@@ -258,16 +258,16 @@ class LeaderFetch:
         return Lent(patient, session.id, session.epoch, self._repeat.lines(plan), _QUIET_AFTER, wait_ms)
 
     def may_go_on(self, snapshot: ClusterSnapshot, quiet_since: float, now: float) -> bool:
-        """True while a request that was lent is the one that is needed. ``quiet_since``: when the last message came."""
+        """True while no request other than the lent one is needed. ``quiet_since``: when the last message came."""
         self.quiet_since = max(self.quiet_since, quiet_since)
         return self._repeat.may_go_on(self._buffer, snapshot, now)
 
     def returned(
         self, plan: fp.FetchPlan, places: Sequence[tuple[int, int]], *, epoch: int, patient: bool, quiet_since: float
     ) -> None:
-        """The request is back: ``places`` has for each partition the offset and the epoch that the broker knows of.
+        """Take the request back. ``places``: for each partition the offset and the epoch in the broker's session.
 
-        ``epoch`` is the session's in the request in flight, ``patient`` whether that may wait for long.
+        ``epoch``: the session epoch of the request in flight; ``patient``: True for a long poll.
         """
         self._moved = self._repeat.moved_to(plan, places)
         self._session.moved_to(epoch, self._moved)
@@ -275,9 +275,9 @@ class LeaderFetch:
         self._move(FetchState.PATIENT if patient else FetchState.ASKING)
 
     def look_again(self) -> bool:
-        """Something has changed outside. False: another request is needed than the one that is on its way, if any.
+        """Check again after a change outside. False: another request is needed than the one in flight, if any.
 
-        A request that may wait long at the broker is to be broken off then: its state is BROKEN_OFF.
+        The caller cancels a long poll then: the state is BROKEN_OFF.
         """
         if self._repeat.holds(self._buffer):
             return True
@@ -286,28 +286,28 @@ class LeaderFetch:
         return False
 
     def park(self, plan: fp.FetchPlan) -> None:
-        """``plan`` is asked by the client's watch from here on."""
+        """Leave ``plan`` to the client's watch from here on."""
         self._move(FetchState.PARKED)
         fp.release(plan, 0.0)
 
     # -- connections ----------------------------------------------------------------------------------
 
     def connected(self) -> None:
-        """The next request goes over a new connection, whose broker knows of no session."""
+        """Note a new connection: the broker has no session for it."""
         self._session.reset()
         if self.state is FetchState.BROKEN_OFF:
             self._move(FetchState.ASKING)
 
     def forget(self) -> None:
-        """The last request says nothing about the next."""
+        """Build the next request from scratch."""
         self._repeat.forget()
 
     def accept(self, answer: Mapping[str, Any]) -> bool:
-        """Take note of the session in ``answer``; False: it is gone, and :meth:`whole_body` is to be asked."""
+        """Note the session in ``answer``; False: it is gone, and the caller sends :meth:`whole_body`."""
         return self._session.accept(answer)
 
     def failed(self, plan: fp.FetchPlan, error: err.KafkaException, now: float) -> Sequence[FetchEvent] | None:
-        """No answer came. None: it was broken off, and the next request follows at once."""
+        """Note that no response came. Returns None if the request was cancelled: the next one follows at once."""
         broken_off = self.state is FetchState.BROKEN_OFF
         self._move(FetchState.RESTING)
         if broken_off and isinstance(error, err.SocketDisconnectedError):
@@ -319,29 +319,29 @@ class LeaderFetch:
         return events
 
     def succeeded(self) -> None:
-        """The broker has answered."""
+        """Note that the broker has responded."""
         self._backoff.succeed()
 
     def failed_over(self, plan: fp.FetchPlan, snapshot: ClusterSnapshot) -> Sequence[FetchEvent]:
-        """There is new metadata after a failure: partitions that have another leader by now do not wait."""
+        """Apply new metadata after a failure: partitions with another leader by now need not wait."""
         fp.ask_new_leaders(plan, self.key[0], snapshot)
         events: list[FetchEvent] = []
         self._sources_changed(events)
         return events
 
-    # -- answers --------------------------------------------------------------------------------------
+    # -- responses------------------------------------------------------------------------------------
 
     def answered(self, plan: fp.FetchPlan) -> None:
-        """The answer came: its partitions may be asked for again, and its reserved room is free."""
+        """Note that the response came: its partitions may be fetched again, and its reserved memory is free."""
         self._move(FetchState.RESTING)
         fp.answered(plan)
 
     def receive(
         self, results: Sequence[fp.PartitionResult], snapshot: ClusterSnapshot, now: float, *, leaders_again: float
     ) -> Sequence[FetchEvent]:
-        """Take over all parts of an answer.
+        """Take over all partitions of a response.
 
-        ``leaders_again``: when (handler's clock) a leader is asked again which replica is the closest.
+        ``leaders_again``: when (handler's clock) to fetch from a leader again, which names the closest replica.
         """
         self._move(FetchState.RESTING)
         events: list[FetchEvent] = []
@@ -355,12 +355,12 @@ class LeaderFetch:
                     if not self._take_data(queue, chunk, result, now):
                         result.outcome = fp.Outcome.RETRY
                         result.error = err.KafkaException("offsets beyond the log's end")
-            if chunk is None or chunk.nbytes:  # an idle topic's answers wake nobody
+            if chunk is None or chunk.nbytes:  # empty responses of an idle topic wake no thread
                 self.must_wake, self.quiet_since = True, now
         return events
 
     def note_size(self, results: Sequence[fp.PartitionResult], waiting: bool) -> None:
-        """``waiting``: a consuming thread had nothing to do when this answer came."""
+        """``waiting``: a consuming thread was waiting when this response came."""
         self.starved = waiting and sum(r.chunk.nbytes for r in results if r.chunk is not None) <= _SMALL_ANSWER
 
     def _take_error(self, result: fp.PartitionResult, now: float, events: list[FetchEvent]) -> None:
@@ -390,7 +390,7 @@ class LeaderFetch:
         until: float,
         events: list[FetchEvent],
     ) -> None:
-        """Take note of the log's ends, and go to the replica that the leader prefers for us."""
+        """Note where the log ends, and move to the replica that the leader prefers for this consumer."""
         state = queue.state
         state.highwater = answer["high_watermark"]
         state.last_stable = answer.get("last_stable_offset", -1)
@@ -401,7 +401,7 @@ class LeaderFetch:
             self._sources_changed(events)
 
     def _take_data(self, queue: PartitionQueue, chunk: RecordChunk, result: fp.PartitionResult, now: float) -> bool:
-        """False: the data is not accepted and must be fetched again."""
+        """Buffer the data; False: it was not accepted and must be fetched again."""
         if chunk.next_fetch_offset > result.answer["high_watermark"] >= 0:
             return self._past_watermark(queue, chunk.fetch_offset, now)
         if self._refetched:
@@ -411,11 +411,11 @@ class LeaderFetch:
         return True
 
     def _past_watermark(self, queue: PartitionQueue, offset: int, now: float) -> bool:
-        """Records above the reported high watermark. First time: fetch again at once (True). Again: back off (False).
+        """Handle records above the reported high watermark: at first fetch again at once (True), then back off (False).
 
         Kafka's checksum does not cover a batch's base offset, and a wrong one would skip messages. But a broker reads
-        the high watermark before the log, so records that were written in between are above it and sound: the second
-        answer has them below it.
+        the high watermark before the log, so records that were written in between are above it and valid: the second
+        response has them below it.
         """
         if self._refetched.get(queue.tp) == offset:
             queue.retry_at = now + _ERROR_REST
@@ -424,8 +424,8 @@ class LeaderFetch:
         return True
 
     def too_large(self, plan: fp.FetchPlan, error: err.FrameTooLargeError) -> Sequence[FetchEvent] | None:
-        """The answer is too large to be received: find out for which partition, and let its reader know. The others go
-        on. None: it was no answer.
+        """The response is too large to receive: find its partition, and raise the error for its reader. The others
+        continue. None: it was no response.
 
         A broker sends the first batch whole, however large (KIP-74), so it is one partition's.
         """
@@ -442,7 +442,7 @@ class LeaderFetch:
         return [TooLarge(queue, batch.error)]
 
     def end(self, plan: fp.FetchPlan | None) -> None:
-        """The worker ends: what it may have fetched, and its place in the line, are for the others."""
+        """End the worker: release its partitions, its reserved memory and its place in the queue for memory."""
         if plan is not None:
             fp.release(plan, 0.0)
         self._buffer.room.leave(self.key)

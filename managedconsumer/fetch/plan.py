@@ -1,4 +1,4 @@
-"""Whom to ask for what, and what the answers mean. Pure: the consumer's lock is held by the caller."""
+"""Plans Fetch requests and reads their responses. Pure: the caller holds the consumer's lock."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from managedconsumer.wire.records.compression import Beside
 
 log = logging.getLogger(__name__)
 
-#: How long (seconds) the leader serves a partition whose follower has failed: it takes a while to notice that itself.
+#: How long (seconds) to fetch from the leader after a follower has failed: the leader needs a while to notice it.
 _FOLLOWER_REST = 10.0
 
 
 class FetchLimits(NamedTuple):
-    """How much to ask for; sizes in bytes, times in milliseconds. ``beside``: see ``wire.compression.decompress``."""
+    """Limits of a request; sizes in bytes, times in milliseconds. ``beside``: see ``wire.compression.decompress``."""
 
     min_bytes: int = 1
     max_wait_ms: int = 100
@@ -38,35 +38,35 @@ class FetchLimits(NamedTuple):
 
 
 class FetchPlan:
-    """One Fetch request and the tickets under which its answer counts."""
+    """One Fetch request, and the versions of its queues under which its response counts."""
 
     def __init__(self, body: dict[str, Any], by_id: bool, room: Room, granted: int, *, whole: bool = True) -> None:
         self.body, self.by_id, self.room = body, by_id, room
-        #: The bytes that it may bring, see :mod:`managedconsumer.fetch.room`; 0: they were given back.
+        #: Bytes reserved for its response, see :mod:`managedconsumer.fetch.room`; 0: they were released.
         self.granted = granted
-        #: False: there was less room for it than it could use.
+        #: False: less memory was free than it could use.
         self.whole = whole
         self.tickets: dict[tuple[Any, int], tuple[PartitionQueue, int, int]] = {}
 
     def asks_leaders_for(self, queues: Sequence[PartitionQueue]) -> bool:
-        """True if it asks for all of ``queues``, together, and every one from its leader."""
+        """True if it fetches exactly ``queues``, each from its leader."""
         asked = {ticket[0] for ticket in self.tickets.values()}
         return len(asked) == len(queues) and not any(q.read_replica >= 0 or q.alone for q in queues)
 
 
 class Outcome(Enum):
-    """How to treat one partition's part of an answer."""
+    """How to treat one partition of a response."""
 
     DATA = "data"
     RESET = "reset"  # the offset is not in the log
-    TRUNCATED = "truncated"  # the leader's log is another one from some offset on (KIP-320)
+    TRUNCATED = "truncated"  # the leader's log differs from some offset on (KIP-320)
     REFRESH = "refresh"  # another broker leads the partition now
-    RETRY = "retry"  # ask again after a while
-    RAISE = "raise"  # the user must know
+    RETRY = "retry"  # fetch again after a pause
+    RAISE = "raise"  # raise the error for the user
 
 
 class PartitionResult:
-    """One partition's answer: ``chunk`` with DATA, ``error`` otherwise; ``version`` is the ticket."""
+    """One partition of a response: ``chunk`` with DATA, ``error`` otherwise; ``version``: the queue's as planned."""
 
     __slots__ = ("answer", "chunk", "error", "outcome", "queue", "version")
 
@@ -84,7 +84,7 @@ class PartitionResult:
 
 
 def wanted(queue: PartitionQueue, buffer: FetchBuffer, now: float) -> bool:
-    """True when ``queue`` has room, a place to start and nothing on its way."""
+    """True when ``queue`` has space and a position, and no request of it is in flight."""
     return (
         not queue.in_flight
         and queue.fetch_offset >= 0
@@ -103,20 +103,20 @@ def source_node(queue: PartitionQueue, cluster: ClusterSnapshot) -> int:
 
 
 def go_to_replica(queue: PartitionQueue, node: int, until: float, cluster: ClusterSnapshot, now: float) -> None:
-    """The leader wants ``node`` to be asked; ``until``: then it is asked anew, for another may be the closest."""
+    """Fetch from ``node``, as the leader said, up to the time ``until``: another replica may be the closest then."""
     if node in cluster.brokers:
         queue.read_replica, queue.replica_until = node, until
     else:
-        leave_replica(queue, now)  # not in the metadata yet; the leader would only name it again
+        leave_replica(queue, now)  # not in the metadata yet; the leader would name it again
 
 
 def leave_replica(queue: PartitionQueue, now: float) -> None:
-    """The follower is of no use: the leader has to serve for a while."""
+    """Leave the follower and fetch from the leader for a while."""
     queue.read_replica, queue.leader_until = -1, now + _FOLLOWER_REST
 
 
 def recreated(queue: PartitionQueue, cluster: ClusterSnapshot) -> bool:
-    """True when the topic was deleted and made again since ``queue`` was first looked at: its offsets mean nothing."""
+    """True when the topic was deleted and created again since ``queue`` was first read: its offsets mean nothing."""
     info = cluster.topics.get(queue.tp.topic)
     if info is None or not info.topic_id:
         return False
@@ -133,9 +133,9 @@ def plan_fetch(
     now: float,
     who: Hashable = None,
 ) -> FetchPlan | None:
-    """A request for those of ``queues`` that want data; they are marked as in flight. None: nothing to ask, or no room.
+    """Plan a request for the ``queues`` that need data, and mark them in flight. None: nothing to fetch, or no memory.
 
-    ``who``: the worker that asks, which waits in the line for room.
+    ``who``: the worker that sends it; it waits in the queue for memory.
     """
     chosen = [queue for queue in queues if wanted(queue, buffer, now)]
     if not chosen:
@@ -154,7 +154,7 @@ def plan_fetch(
         topic_id = cluster.topics[name].topic_id if by_id else bytes(16)
         entries.append((name, topic_id or bytes(16), _entry(queue, cluster, limits)))
         ticket = (queue, queue.version, queue.fetch_offset)
-        # Kafka 2.8 to 3.0 tell topic ids and yet answer a Fetch by names.
+        # Kafka 2.8 to 3.0 have topic ids in metadata, but names in Fetch responses.
         plan.tickets[name, number] = ticket
         if by_id:
             plan.tickets[topic_id, number] = ticket
@@ -166,7 +166,7 @@ def plan_fetch(
         min_bytes=limits.min_bytes,
         max_bytes=granted,
         isolation_level=limits.isolation_level,
-        # Told a rack, the leader would send us back to the follower that has just failed.
+        # With a rack id the leader would send us back to the follower that has just failed.
         rack=limits.rack if all(now >= queue.leader_until for queue in chosen) else "",
     )
     return plan
@@ -175,12 +175,12 @@ def plan_fetch(
 def _room_for(
     chosen: list[PartitionQueue], buffer: FetchBuffer, limits: FetchLimits, who: Hashable
 ) -> tuple[int, bool]:
-    """How many bytes the answer may have, reserved; 0: there is no room for a useful answer. And whether it is all that
-    it could use."""
+    """Reserve bytes for the response; 0: too few are free for a useful one. The second value: True if these are all
+    that it could use."""
     room = buffer.room
     least = 1
     for queue in chosen:
-        # A broker sends the first batch whole. What size the batches have is known from those that came.
+        # A broker sends the first batch whole. Earlier batches tell how large it may be.
         batch = max(queue.batch_bytes, room.bound // (2 * room.workers + 2)) if queue.batch_bytes else room.bound
         least = max(least, queue.batch_bytes, min(batch, limits.partition_max_bytes, limits.max_bytes))
     most = min(limits.max_bytes, len(chosen) * limits.partition_max_bytes)
@@ -190,14 +190,14 @@ def _room_for(
 
 def _entry(queue: PartitionQueue, cluster: ClusterSnapshot, limits: FetchLimits) -> dict[str, Any]:
     info = cluster.partition(queue.tp)
-    # A follower that lags behind would take our position for a diverging one.
+    # A follower that lags behind would treat our position as diverging.
     last_epoch = queue.last_epoch if queue.read_replica < 0 else -1
     leader_epoch = -1 if info is None else info.leader_epoch
     return request.entry(queue.tp.partition, leader_epoch, queue.fetch_offset, last_epoch, limits.partition_max_bytes)
 
 
 def failed(plan: FetchPlan, now: float, retry_at: float) -> None:
-    """The broker cannot be reached; followers are left, leaders asked again from ``retry_at`` on."""
+    """The broker cannot be reached: leave followers, and fetch from leaders again from ``retry_at`` on."""
     release(plan, retry_at)
     for queue, _, _ in plan.tickets.values():
         if queue.read_replica >= 0:
@@ -206,9 +206,9 @@ def failed(plan: FetchPlan, now: float, retry_at: float) -> None:
 
 
 def separate(plan: FetchPlan) -> tuple[PartitionQueue, int, int] | None:
-    """The answer is too large to be received: the ticket of the partition that it is for.
+    """Return the queue, version and offset of the partition whose response is too large to receive.
 
-    None: it is not known which of them, so each is asked for alone now.
+    None: the partition is not known yet, so each is fetched alone from now on.
     """
     release(plan, 0.0)
     tickets = {ticket[0]: ticket for ticket in plan.tickets.values()}
@@ -222,21 +222,21 @@ def separate(plan: FetchPlan) -> tuple[PartitionQueue, int, int] | None:
 
 
 def answered(plan: FetchPlan) -> None:
-    """The answer is here, and was not too large: its partitions may be asked for again, and share a request."""
+    """The response came, and was not too large: its partitions may be fetched again, and share a request."""
     for queue, _, _ in plan.tickets.values():
         queue.alone = False
     release(plan, 0.0)
 
 
 def ask_new_leaders(plan: FetchPlan, node: int, cluster: ClusterSnapshot) -> None:
-    """``node`` has failed: partitions that another broker leads by now need not wait for its recovery."""
+    """``node`` has failed: partitions with another leader by now need not wait for its recovery."""
     for queue, version, _ in plan.tickets.values():
         if queue.version == version and source_node(queue, cluster) != node:
             queue.retry_at = 0.0
 
 
 def release(plan: FetchPlan, retry_at: float) -> None:
-    """The answer is here, or will not come: the partitions may be asked for again from ``retry_at`` on."""
+    """The response came, or will not come: the partitions may be fetched again from ``retry_at`` on."""
     plan.room.give_back(plan.granted)
     plan.granted = 0
     for queue, version, _ in plan.tickets.values():
@@ -246,7 +246,7 @@ def release(plan: FetchPlan, retry_at: float) -> None:
 
 
 def read_answer(plan: FetchPlan, answer: Mapping[str, Any], limits: FetchLimits) -> list[PartitionResult]:
-    """Decode an answer by partition. It walks through batch headers, so it is called without the lock."""
+    """Decode a response by partition. This reads all batch headers, so call it without the lock."""
     results = []
     for topic in answer["responses"]:
         name = topic["topic"] or bytes(topic["topic_id"])

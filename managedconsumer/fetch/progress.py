@@ -1,8 +1,8 @@
-"""How far each partition is: lag in messages and in seconds, rate, and how long nothing has moved.
+"""The progress of each partition: lag in messages and in seconds, rate, and the time without progress.
 
-A partition is sampled now and then, and on request: :class:`Sight` is the sample, :class:`Oldest` the oldest message
-that is not finished, as far as that is known without asking a broker. Pure and not thread-safe: the caller gives the
-time and holds a lock.
+The consumer samples a partition now and then, and on request: :class:`Sight` is the sample, :class:`Oldest` the oldest
+unfinished message, if it is known without a request to a broker. Pure and not thread-safe: the caller gives the time
+and holds a lock.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from managedconsumer.values import NamedTuple
 if TYPE_CHECKING:
     from datetime import datetime
 
-#: Rates are those of about the last minute (seconds), from samples that are at least so far apart.
+#: Rates cover about the last minute (seconds), from samples with at least this distance (seconds).
 _WINDOW = 60.0
 _APART = 4.0
 
 
 class PartitionProgress(NamedTuple):
-    """How far one partition is. Offsets are *next* offsets; None stands for what is not known yet.
+    """The progress of one partition. Offsets are *next* offsets; None: not known yet.
 
     ``end``: end of the log as of the last fetch (with ``read_committed`` the last stable offset). ``lag``: offsets from
     the oldest message that is not finished to there, 0 when there is no such message. ``lag_seconds``: age (seconds) of
-    that message by its timestamp, 0.0 when there is none; ``exact`` is False where it is the most that it can be, as
-    the message was not fetched. ``oldest_unfinished``: the message's timestamp (UTC), None where it is not known or
+    that message by its timestamp, 0.0 when there is none; ``exact`` is False where it is an upper bound, because the
+    message was not fetched. ``oldest_unfinished``: the message's timestamp (UTC), None where it is not known or
     there is none. ``rate``: finished offsets per second, over the last minute. ``drain_seconds``: ``lag`` at that rate,
     None for never. ``stuck_for``: seconds since the partition moved, while it had lag and was not paused.
     """
@@ -46,7 +46,7 @@ class PartitionProgress(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """Where a partition stands at one moment. ``version`` changes when the position was set by anything but reading."""
+    """A sample of a partition. ``version`` changes with each change of the position other than by reading."""
 
     position: int | None
     finished: int | None
@@ -58,12 +58,12 @@ class Sight(NamedTuple):
 
     @property
     def start(self) -> int | None:
-        """The offset from which on nothing is finished. What retention has deleted does not count."""
+        """The offset from which on nothing is finished. Offsets that retention has deleted do not count."""
         return None if self.finished is None else max(self.finished, self.log_start)
 
     @property
     def behind(self) -> bool:
-        """True when the log goes on behind what is finished; there may be no message, though."""
+        """True when the log continues behind the finished messages; there may be no message in it, though."""
         return self.start is not None and self.end is not None and self.start < self.end
 
 
@@ -79,11 +79,11 @@ class Oldest(NamedTuple):
 
 
 class Track:
-    """One partition's past. A new assignment begins a new one."""
+    """The history of one partition. A new assignment begins a new one."""
 
     def __init__(self, now: float) -> None:
         """``now`` in seconds of the monotonic clock, as in all methods."""
-        #: Says when it is to be told that the partition stands still.
+        #: Decides when to log that the partition stands still.
         self.alarm = Alarm()
         self._samples: deque[tuple[float, int]] = deque()
         self._finished = -1
@@ -91,8 +91,8 @@ class Track:
         self._moved = now
         self._had_lag = False
         self._known: Oldest | None = None
-        # No message that is unfinished can be older (seconds since 1970): the last time that there was none, or the
-        # timestamp of a message that is finished.
+        # No unfinished message can be older (seconds since 1970): the last time without an unfinished message, or the
+        # timestamp of a finished one.
         self._floor: float | None = None
 
     def known(self, sight: Sight) -> Oldest | None:
@@ -103,11 +103,11 @@ class Track:
         return known if known.timestamp is not None or sight.end is None or known.offset >= sight.end else None
 
     def needs_look(self, sight: Sight) -> bool:
-        """True when it matters by now what the oldest message is: there may be lag, and nothing has moved."""
+        """True when the oldest message must be looked up: there may be lag, and nothing has moved."""
         return sight.behind and sight.finished == self._finished and self.known(sight) is None
 
     def look(self, sight: Sight, found: Oldest | None, now: float, wall: float) -> None:
-        """Note what is seen. ``found``: what was looked up, if it was; ``wall``: seconds since 1970."""
+        """Note a sample. ``found``: the result of a look-up, if there was one; ``wall``: seconds since 1970."""
         self._note_jump(sight)
         if found is not None:
             self._note_found(found)
@@ -120,12 +120,12 @@ class Track:
             self._floor = wall
         if finished > self._finished or not lag or not self._had_lag or sight.paused:
             self._moved = now
-        # A paused partition counts from the moment at which it goes on.
+        # A paused partition counts from the moment at which it is resumed.
         self._had_lag, self._finished = lag and not sight.paused, finished
         self._sample(now, finished)
 
     def _note_jump(self, sight: Sight) -> None:
-        """The position was set, or the log is another one: what was found before may not hold."""
+        """The position was set, or the log was replaced: earlier look-ups may not hold."""
         if sight.version != self._version and not sight.paused:
             self._known = None
         jumped = sight.finished is None or sight.finished < self._finished
@@ -168,7 +168,7 @@ class Track:
         if sight.start is None or sight.end is None:
             return None, None, None, False
         if not self._has_lag(sight):
-            if sight.paused:  # nobody asks for what comes while it is paused
+            if sight.paused:  # no request is sent for a paused partition
                 return 0, 0.0 if self._floor is None else max(0.0, wall - self._floor), None, False
             return 0, 0.0, None, True
         known = self.known(sight)
@@ -186,8 +186,8 @@ class Track:
 
 
 def moment_of(timestamp: int) -> datetime | None:
-    """The moment of a message's ``timestamp`` (ms since 1970); None for one that no calendar has."""
-    from datetime import datetime, timezone  # not at the top: a millisecond of each start
+    """A message's ``timestamp`` (ms since 1970) as a datetime; None if it is out of range."""
+    from datetime import datetime, timezone  # not at the top: the import takes 1 ms
 
     try:
         return datetime.fromtimestamp(timestamp / 1000.0, timezone.utc)
@@ -196,10 +196,10 @@ def moment_of(timestamp: int) -> datetime | None:
 
 
 def oldest_of(chunks: list[Any], start: int, stamps: dict[int, int]) -> Oldest | None:
-    """The first message from ``start`` on: in hand (``stamps``: offset to timestamp), or in one of ``chunks``.
+    """Return the first message from ``start`` on: in flight (``stamps``: offset to timestamp), or in ``chunks``.
 
-    ``chunks`` are fresh ones to be read from, in order, which begin at ``start`` or follow each other. None: nothing is
-    known of what is at ``start``.
+    ``chunks``: fresh chunks in order, which begin at ``start`` or follow each other. None: the message at ``start`` is
+    not known.
     """
     if start in stamps:
         return Oldest(start, start, stamps[start])

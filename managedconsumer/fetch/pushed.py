@@ -1,7 +1,7 @@
-"""Messages that were handed out and came back, because they could not be used: they are handed out again first.
+"""Messages that a thread got but could not use: the consumer delivers them again first.
 
-Pure and not thread-safe: the consumer's lock is held around every call. A signal may interrupt each at any line, so
-what waits is replaced as a whole.
+Pure and not thread-safe: the consumer's lock is held around every call. A signal may interrupt each call at any line,
+so the list is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from managedconsumer.wire.records import Message
 
 
 class PushedBack:
-    """Messages that wait to be handed out again, in order."""
+    """Messages that wait to be delivered again, in order."""
 
     def __init__(self) -> None:
-        # Each with its queue and that one's version.
+        # Each with its queue and the queue's version.
         self._items: list[tuple[PartitionQueue, int, Message]] = []
 
     def __bool__(self) -> bool:
         return bool(self._items)
 
     def add(self, queue: PartitionQueue, messages: Sequence[Message]) -> None:
-        """These of ``queue`` wait from now on; those that wait already do so once."""
+        """Add ``messages`` of ``queue``; one that waits already is not added twice."""
         waiting = {id(item[2]) for item in self._items}
         items = [(queue, queue.version, message) for message in messages if id(message) not in waiting]
         self._items = sorted(self._items + items, key=lambda item: (item[0].tp, item[2].offset))
 
     def first(self) -> tuple[PartitionQueue, Message] | None:
-        """Return the next message that may be handed out; it stays here until :meth:`remove`."""
+        """Return the next message that may be delivered; it stays here until :meth:`remove`."""
         for queue, version, message in self._items:
             if queue.version == version and queue.state.is_fetchable():
                 return queue, message
@@ -38,22 +38,22 @@ class PushedBack:
         return None
 
     def of(self, queue: PartitionQueue) -> list[Message]:
-        """All that waits of ``queue``, in order."""
+        """The waiting messages of ``queue``, in order."""
         if not self._items:  # nearly always
             return []
         return [message for other, version, message in self._items if other is queue and version == queue.version]
 
     def take_out(self, queue: PartitionQueue, below: int) -> list[Message]:
-        """Nothing of ``queue`` waits any more. Returns what did, below this offset, in order."""
+        """Remove all messages of ``queue``. Returns those below the offset ``below``, in order."""
         found = [message for message in self.of(queue) if message.offset < below]
         self.forget({queue.tp})
         return found
 
     def remove(self, messages: Sequence[Message]) -> None:
-        """These are in a hand again."""
+        """Remove messages that are in flight again."""
         gone = {id(message) for message in messages}
         self._items = [item for item in self._items if id(item[2]) not in gone]
 
     def forget(self, tps: Container[TopicPartition]) -> None:
-        """The partitions are gone, or were moved by a seek."""
+        """Remove the messages of partitions that are gone, or were moved by a seek."""
         self._items = [item for item in self._items if item[0].tp not in tps]

@@ -1,7 +1,7 @@
-"""A batch that was not received, as it is larger than an answer may be: in place of the chunk that it would have been.
+"""Stands for a batch that was not received because it is larger than a response may be.
 
-It behaves as a chunk that begins with damage, so all that holds for damage holds for it: what came before is delivered,
-the error comes in the partition's turn, the position stays before it, ``on_error`` decides, the other partitions go on.
+It behaves as a chunk that begins with damage: the consumer delivers the messages before it, raises the error in the
+partition's turn and keeps the position before it; ``on_error`` decides, and the other partitions continue.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from managedconsumer.wire.records import format as fmt
 
 
 class RefusedBatch:
-    """See ``managedconsumer.wire.records`` for what the names mean. Belongs to one thread at a time."""
+    """See ``managedconsumer.wire.records`` for the meaning of the names. Belongs to one thread at a time."""
 
     __slots__ = (
         *("_next_offset", "_raised", "active", "context", "corrupt", "epochs", "error", "exhausted", "fetch_offset"),
@@ -25,7 +25,7 @@ class RefusedBatch:
     def __init__(
         self, context: PartitionContext, fetch_offset: int, next_offset: int, error: RecordTooLargeError
     ) -> None:
-        """``error`` has the batch's first offset; ``next_offset``: where reading goes on if the batch is skipped."""
+        """``error`` has the batch's first offset; ``next_offset``: the position after the batch is skipped."""
         self.context = context
         self.fetch_offset = self.position = self.next_fetch_offset = fetch_offset
         self._next_offset = next_offset
@@ -52,20 +52,20 @@ class RefusedBatch:
     def _raise(self) -> None:
         if self.active and not self.exhausted:
             self._raised = True
-            raise self.error.with_traceback(None)  # or it would grow with every call
+            raise self.error.with_traceback(None)  # else the traceback would grow with every call
 
     def again(self, _offset: int) -> None:
         """None: there are no bytes to look at."""
 
     def skip_corrupt(self) -> int:
-        """Move past the batch once it has raised; the new position."""
+        """Move past the batch once it has raised; returns the new position."""
         if self._raised:
             self.exhausted = True
             self.position = self.next_fetch_offset = max(self.position, self._next_offset)
         return self.position
 
     def abandon(self, position: int) -> None:
-        """End the chunk with the position where it was before what got lost."""
+        """End the chunk; the position stays before the batch."""
         self.active = False
         self.position = position
 
@@ -73,16 +73,16 @@ class RefusedBatch:
 def refused_batch(
     context: PartitionContext, offset: int, error: FrameTooLargeError, option: str
 ) -> RefusedBatch | None:
-    """Return the batch at ``offset`` that a request for this partition alone met; ``option`` names the user's limit.
+    """Return the too large batch at ``offset`` of a request for one partition; ``option``: name of the user's limit.
 
-    None: what came is no answer with such a batch, so the stream was broken.
+    None: the bytes are no response with such a batch, so the stream was broken.
     """
     header = _first_header(context.partition_id, error.answer)
     if len(header) < fmt.HEADER_BYTES:
         return None
     first, size = int.from_bytes(header[:8], "big", signed=True), int.from_bytes(header[8 : fmt.PREFIX_BYTES], "big")
     size += fmt.PREFIX_BYTES
-    # Formats 0 and 1 tell the offset of the last message.
+    # Formats 0 and 1 have the offset of the last message.
     last = first + fmt.HEADER.unpack(header)[6] if header[fmt.MAGIC_AT] == 2 else first
     if header[fmt.MAGIC_AT] > 2 or not offset <= last or not fmt.HEADER_BYTES <= size <= error.size:
         return None

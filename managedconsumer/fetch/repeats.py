@@ -1,7 +1,7 @@
-"""The last request again, where nothing but positions has moved: what a worker asks nearly always. Pure.
+"""Repeats the last request where only positions have moved, which is nearly always the case. Pure.
 
-A whole plan looks at every partition of the consumer, and a session compares all that it names with what the broker
-knows. Between two answers of a quiet topic one position moves, or none.
+A whole plan visits every partition of the consumer, and a session compares all of them with the broker's state.
+Between two responses of a quiet topic one position moves, or none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Line = tuple[PartitionQueue, int, bytes, int, int, int, int, int]
 
 
 class _Line:
-    """One partition of the request: what was last said of it."""
+    """One partition of the request, with the values last sent."""
 
     __slots__ = ("key", "last_epoch", "list", "offset", "place", "queue", "version")
 
@@ -40,9 +40,9 @@ class Repeat:
         self._granted = 0
 
     def keep(self, plan: FetchPlan, buffer: FetchBuffer, snapshot: ClusterSnapshot) -> None:
-        """``plan`` is everything that the worker has to ask for, and all of its partitions are asked of their leaders.
+        """Keep ``plan``: it has all partitions of the worker, and each is fetched from its leader.
 
-        A request that had to do with less room than it could use is not kept: there may be more the next time.
+        A request with less memory than it could use is not kept: there may be more the next time.
         """
         if not plan.whole:
             self.forget()
@@ -57,13 +57,13 @@ class Repeat:
                 lines.append(_Line(plan.tickets[name, key[2]][0], key, entries, place))
 
     def forget(self) -> None:
-        """The next request is another one."""
+        """Drop the kept request: the next one differs."""
         self._plan = None
         self._lines = []
 
     def holds(self, buffer: FetchBuffer) -> bool:
-        """False when another request than the last is needed: because of what a user, a rebalance or a reset did, or
-        because other workers wait for the room that it has."""
+        """False when another request than the last is needed: after a user's call, a rebalance or a reset, or because
+        other workers wait for its memory."""
         if buffer.room.waiting or buffer.members != self._members or buffer.moves != self._moves:
             return False
         return all(line.queue.version == line.version for line in self._lines)
@@ -71,9 +71,9 @@ class Repeat:
     def again(
         self, buffer: FetchBuffer, snapshot: ClusterSnapshot, now: float, who: Hashable = None
     ) -> tuple[FetchPlan, Moved] | None:
-        """The same request with the positions of now, and which of them have moved; its partitions are in flight.
+        """Return the last request with the present positions, and those that moved; mark its partitions in flight.
 
-        None: it is not the one that is needed now, or has no room. ``who``: the worker that asks.
+        None: another request is needed now, or there is no memory. ``who``: the worker that sends it.
         """
         plan = self._plan
         moved = self._look(buffer, snapshot, now, False)
@@ -88,12 +88,12 @@ class Repeat:
         return plan, [_move(plan, line, line.queue.fetch_offset, line.queue.last_epoch) for line in moved]
 
     def may_go_on(self, buffer: FetchBuffer, snapshot: ClusterSnapshot, now: float) -> bool:
-        """True if the request in flight may be repeated when its answer is there: its room is used again."""
+        """True if the request in flight may be repeated after its response, with the same reserved memory."""
         moved = self._look(buffer, snapshot, now, True)
         return self._plan is not None and moved is not None and buffer.room.holds(buffer)
 
     def lines(self, plan: FetchPlan) -> list[Line]:
-        """The partitions of ``plan``, which is the last request, as they were asked for."""
+        """The partitions of ``plan``, the last request, as it named them."""
         rows: list[Line] = []
         for line in self._lines:
             entry = line.list[line.place]
@@ -102,7 +102,7 @@ class Repeat:
         return rows if plan is self._plan else []
 
     def moved_to(self, plan: FetchPlan, places: Sequence[tuple[int, int]]) -> Moved:
-        """Note what the last requests have named: for each of :meth:`lines` its offset and last epoch."""
+        """Note the values of the last requests: for each of :meth:`lines` its offset and last epoch."""
         return [
             _move(plan, line, *place)
             for line, place in zip(self._lines, places, strict=True)
@@ -117,7 +117,7 @@ class Repeat:
             return None
         most = buffer.max_messages
         moved: list[_Line] = []
-        for line in self._lines:  # what ``plan.wanted`` says, without calls for each
+        for line in self._lines:  # the same check as ``plan.wanted``, without a call for each
             queue = line.queue
             state = queue.state
             offset = queue.fetch_offset
@@ -142,7 +142,7 @@ class Repeat:
 
 def _move(plan: FetchPlan, line: _Line, offset: int, last_epoch: int) -> tuple[Key, Mapping[str, Any]]:
     line.offset, line.last_epoch = offset, last_epoch
-    # A new dict: the broker's session remembers the last one.
+    # A new dict: the session keeps the last one.
     entry = {**line.list[line.place], "fetch_offset": line.offset, "last_fetched_epoch": line.last_epoch}
     line.list[line.place] = entry
     name, topic_id, number = line.key

@@ -1,4 +1,4 @@
-"""The body of a Fetch and its version, for all who send one: fetch workers, the client's watch, range readers. Pure."""
+"""The body of a Fetch request and its version, for fetch workers, the client's watch and range readers. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Iterable, Mapping
 
 #: Fetch names topics by id from this version on (KIP-516); below it by name.
 TOPIC_ID_VERSION = 13
-#: In these versions request and answer have one layout, but for tagged fields.
+#: In these versions request and response have one layout, but for tagged fields.
 PLAIN_VERSIONS = range(TOPIC_ID_VERSION, 19)
 #: From this version on the leader compares our last epoch with its log.
 EPOCH_VERSION = 12
@@ -46,7 +46,7 @@ def body(
     isolation_level: int,
     rack: str = "",
 ) -> dict[str, Any]:
-    """A request for all that is wanted; its session is still to be added (:mod:`managedconsumer.fetch.sessions`)."""
+    """A request for all wanted partitions; the caller adds the session (:mod:`managedconsumer.fetch.sessions`)."""
     return {
         "replica_id": -1,
         "max_wait_ms": max_wait_ms,
@@ -59,7 +59,7 @@ def body(
 
 
 def without_session(body: Mapping[str, Any]) -> dict[str, Any]:
-    """``body`` on its own: the broker is not to remember it."""
+    """``body`` outside of any session: the broker does not keep it."""
     return {**body, "session_id": 0, "session_epoch": -1, "forgotten_topics_data": ()}
 
 

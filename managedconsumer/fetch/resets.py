@@ -1,4 +1,4 @@
-"""Looking up where a log begins, ends, or passes a point in time (ListOffsets). Pure."""
+"""Looks up where a log begins or ends, or the offset of a timestamp (ListOffsets). Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class OffsetAnswer(NamedTuple):
-    """One partition's answer: ``offset`` (-1: none at or after the time asked for), or an error."""
+    """One partition of the response: ``offset`` (-1: none at or after the requested time), or an error."""
 
     offset: int
     timestamp: int
@@ -26,7 +26,7 @@ class OffsetAnswer(NamedTuple):
 
     @property
     def may_change(self) -> bool:
-        """True for an error that may pass: the same question gets a better answer later."""
+        """True for a transient error: the same request may succeed later."""
         return self.error is not None and may_pass(self.error)
 
 
@@ -63,7 +63,7 @@ def list_offsets_body(wanted: Mapping[TopicPartition, int], isolation_level: int
 
 
 def read_list_offsets(answer: Mapping[str, Any], asked: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAnswer]:
-    """The answer by partition. One that is not in it counts as unknown; one that was not asked for is ignored."""
+    """The response by partition. A missing partition counts as unknown; one that was not requested is ignored."""
     missing = err.error_for_code(codes.UNKNOWN_TOPIC_OR_PARTITION)
     found = {tp: OffsetAnswer(-1, -1, -1, missing) for tp in asked}
     for topic in answer["topics"]:

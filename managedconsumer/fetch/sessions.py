@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227): after the first request only what has changed is named. Pure."""
+"""Incremental fetch sessions (KIP-227): requests after the first name only changed partitions. Pure."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class FetchSession:
 
     @property
     def alive(self) -> bool:
-        """True while the broker remembers the partitions of the session."""
+        """True while the broker keeps the partitions of the session."""
         return bool(self._id)
 
     def reset(self) -> None:
-        """The next request names everything and asks for a new session."""
+        """Make the next request name all partitions and begin a new session."""
         self._id, self._epoch = 0, _FIRST_EPOCH
         self._known = {}
 
@@ -57,9 +57,9 @@ class FetchSession:
         }
 
     def repeat(self, body: Mapping[str, Any], moved: Sequence[tuple[Key, Mapping[str, Any]]]) -> dict[str, Any] | None:
-        """The same as the last request, but for the partitions ``moved``; None: that must be asked for whole.
+        """Return the last request with changes for the partitions ``moved``; None: only a whole request will do.
 
-        ``body`` is what the last request said; its topics are not looked at.
+        ``body`` is the last request; this method does not read its topics.
         """
         if not self._id:
             return None
@@ -83,13 +83,13 @@ class FetchSession:
         return self._epoch
 
     def moved_to(self, epoch: int, moved: Sequence[tuple[Key, Mapping[str, Any]]]) -> None:
-        """Others have sent requests: the last one had ``epoch``, and the broker knows of ``moved`` by now."""
+        """A consuming thread sent requests: the last one had ``epoch``, and the broker knows ``moved`` by now."""
         if self._id:
             self._epoch = epoch
             self._known.update(moved)
 
     def accept(self, answer: Mapping[str, Any]) -> bool:
-        """Take note of the answer; False: the session is gone, and the fetch has to be asked again."""
+        """Note the session in the response; False: it is gone, and the caller sends the whole request."""
         if answer.get("error_code") in SESSION_ERRORS:
             self.reset()
             return False
@@ -97,7 +97,7 @@ class FetchSession:
         if self._id:
             self._epoch = 1 if self._epoch == _LAST_EPOCH else self._epoch + 1
         else:
-            self.reset()  # the broker has no room for another session: everything is named each time
+            self.reset()  # the broker has no slot for another session: each request names all partitions
         return True
 
 

@@ -1,8 +1,8 @@
-"""When to log that a partition stands still: after a while, and then again with growing pauses. Pure."""
+"""Decides when to log that a partition stands still: after a while, then again with growing pauses. Pure."""
 
 from __future__ import annotations
 
-#: How long (seconds) a partition with lag may stand still before it is logged and its consumer is not ready any more;
+#: How long (seconds) a partition with lag may stand still before the consumer logs it and is not ready any more;
 #: and before the consumer is not live any more.
 STUCK_AFTER_S, DEAD_AFTER_S = 300.0, 900.0
 # The longest pause (seconds) between two log lines.
@@ -12,7 +12,7 @@ STANDS, MOVES = "stands", "moves"
 
 
 class Alarm:
-    """Of one partition. Not thread-safe."""
+    """The alarm of one partition. Not thread-safe."""
 
     def __init__(self) -> None:
         self._due = STUCK_AFTER_S
@@ -22,8 +22,8 @@ class Alarm:
     def look(self, stuck_for: float) -> str:
         """Return which alarm to log for a partition that has stood still for ``stuck_for`` seconds.
 
-        ``STANDS``: it stands still; said first after :data:`STUCK_AFTER_S`, then when that time has doubled, at last
-        every hour. ``MOVES``: it stood still, and does not any more. Otherwise an empty text.
+        ``STANDS``: it stands still; returned first after :data:`STUCK_AFTER_S`, then each time the time has doubled, at
+        last every hour. ``MOVES``: it moves again after an alarm. Otherwise an empty text.
         """
         moved, self._seen = stuck_for < self._seen, stuck_for
         if moved:

@@ -1,8 +1,8 @@
-"""Which partitions several quiet consumers of one client wait for, and which of them an answer concerns. Pure.
+"""The partitions that several quiet consumers of one client wait for in one shared Fetch. Pure.
 
-All of them are at the log's end, so one fetch asks for all: of each partition once, for as little as the protocol
-allows. The records in the answer are discarded; only "something changed" matters. When the broker reports anything of
-a partition (messages, an error, another log), its consumers fetch it by themselves again.
+All consumers are at the log's end, so one request serves all: it names each partition once, with the smallest size
+that the protocol allows. The records in the response are discarded; only "something changed" matters. When the broker
+reports anything for a partition (messages, an error, another log), its consumers fetch it by themselves again.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from managedconsumer import codes
 from managedconsumer.fetch import request
 from managedconsumer.fetch.sessions import Key
 
-#: How much (bytes) of a partition is asked for. With 0 a broker would not notice that something is there.
+#: Bytes requested of each partition. With 0 a broker would not report that messages are there.
 _LEAST_BYTES = 1
 
 
 class Spot(NamedTuple):
-    """Where a consumer waits in one partition: what a fetch says of it."""
+    """A consumer's position in one partition, as a Fetch names it."""
 
     key: Key
     offset: int
@@ -31,7 +31,7 @@ def _nothing(*_: float) -> None:
 
 
 class Parked:
-    """The partitions of one consumer at one broker. Its consumer and the watch look at it from their threads."""
+    """The partitions of one consumer at one broker. The consumer's and the watch's threads both use it."""
 
     __slots__ = ("by_id", "carried", "look", "over", "spots", "wake")
 
@@ -42,28 +42,28 @@ class Parked:
         wake: Callable[[], object],
         look: Callable[[float], object] = lambda _now: None,
     ) -> None:
-        """Both are called in the watch's thread, and must not raise.
+        """The watch's thread calls ``wake`` and ``look``; they must not raise.
 
-        ``wake``: once, when the consumer has to fetch for itself. ``look``: after each answer, with the time (seconds),
-        for what else the consumer wants to do now and then. It must be quick.
+        ``wake``: called once, when the consumer has to fetch by itself. ``look``: called after each response with the
+        time (seconds), for the consumer's periodic work. It must be quick.
         """
         self.spots = tuple(spots)
         self.by_id = by_id
         self.wake = wake
         self.look = look
-        #: True as soon as a request that asks for all of it is on its way.
+        #: True as soon as a request with all of its partitions is in flight.
         self.carried = False
         #: True once cancelled; the consumer fetches by itself.
         self.over = False
 
     def end(self) -> None:
-        """Cancel: the consumer fetches by itself, or is gone. It is not woken any more, and nothing refers to it."""
+        """Cancel: the consumer fetches by itself, or is gone. Drop both callbacks, so that nothing wakes it."""
         self.over = True
         self.wake = self.look = _nothing
 
 
 def parked(body: Mapping[str, Any], by_id: bool, wake: Callable[[], object], look: Callable[[float], object]) -> Parked:
-    """Return the partitions that the request ``body`` of a fetch worker asks for."""
+    """Return the partitions in the request ``body`` of a fetch worker."""
     return Parked(
         (
             Spot(
@@ -82,7 +82,7 @@ def parked(body: Mapping[str, Any], by_id: bool, wake: Callable[[], object], loo
 
 
 class _Place:
-    """One partition that is asked for, and the consumers that wait for it."""
+    """One partition of the request, and the consumers that wait for it."""
 
     __slots__ = ("entry", "spot", "waiting")
 
@@ -93,30 +93,31 @@ class _Place:
 
     @property
     def end(self) -> tuple[int, int]:
-        """Of two different ends of one partition the greater one is newer."""
+        """The end to compare: of two different ends of one partition the greater is newer."""
         return self.spot.leader_epoch, self.spot.offset
 
 
 class Watching:
-    """The partitions that one watch asks one broker for. Not thread-safe: the watch's thread owns it."""
+    """The partitions that one watch fetches from one broker. Not thread-safe: the watch's thread owns it."""
 
     def __init__(self, isolation: int) -> None:
-        """``isolation``: of all consumers that are parked here, as in a Fetch."""
+        """``isolation``: the isolation level of all consumers parked here, as in a Fetch."""
         self._isolation = isolation
         self._places: dict[Key, _Place] = {}
-        # By the name and by the id of the topic: an answer names it in either way.
+        # By the name and by the id of the topic: a response may have either.
         self._named: dict[tuple[Any, int], _Place] = {}
         self.by_id = True
-        #: True when the next request is not the same as the last one.
+        #: True when the next request differs from the last one.
         self.changed = False
 
     def __len__(self) -> int:
         return len(self._places)
 
     def add(self, new: Parked) -> list[Parked]:
-        """``new`` waits here from the next request on. Returns who has to fetch instead, ``new`` itself perhaps.
+        """Add ``new`` to the next request. Returns the consumers that have to fetch instead, perhaps ``new`` itself.
 
-        All who are at a partition's end are at one offset. Of two that are not, the one behind has something to fetch.
+        All consumers at a partition's end have one offset. Of two with different offsets, the lower one has messages to
+        fetch.
         """
         if self._places and new.by_id != self.by_id:
             return self._remove([new])
@@ -139,7 +140,7 @@ class Watching:
         return gone
 
     def request(self, wait_ms: int) -> dict[str, Any] | None:
-        """The body of the next Fetch, which waits for so long at the broker; None: nobody waits any more."""
+        """The body of the next Fetch, which waits ``wait_ms`` at the broker; None: no consumer waits any more."""
         for place in list(self._places.values()):
             place.waiting = [each for each in place.waiting if not each.over]
             if not place.waiting:
@@ -152,14 +153,14 @@ class Watching:
         )
 
     def sent(self) -> None:
-        """The request is on its way: from here on waiting consumers learn of every change."""
+        """The request is in flight: from here on waiting consumers learn of every change."""
         self.changed = False
         for place in self._places.values():
             for each in place.waiting:
                 each.carried = True
 
     def receive(self, answer: Mapping[str, Any]) -> list[Parked]:
-        """Return the consumers that have something to fetch by this answer; they wait here no longer."""
+        """Remove and return the consumers that have messages to fetch, according to this response."""
         concerned: list[Parked] = []
         for topic in answer["responses"]:
             name = topic["topic"] or bytes(topic["topic_id"])
