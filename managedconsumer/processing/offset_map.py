@@ -1,19 +1,19 @@
-"""Which messages behind a committed offset are finished, as a short text in the commit's metadata. Pure.
+"""The finished messages behind a committed offset, as a short text in the commit's metadata. Pure.
 
-The committed offset says that everything before it is finished. With several workers more is: the map names what is
-*not* finished between the committed offset and ``top``. It stands in the JSON that pykafka writes as metadata, under
-a name of its own, so that programs that read the others go on.
+All messages before the committed offset are finished. With several workers later ones are, too: the map lists the
+*unfinished* offsets between the committed offset and ``top``. It is a field of its own in the JSON that pykafka writes
+as metadata, so that programs that read the other fields still work.
 
-Offsets mean something in one log only. So the map names its log: the topic's id and the partition, and the leader
-epoch of the record before ``top``. What has the same offset and was written under a later epoch is another record,
-which nobody has seen. A map also means something beside one committed offset only, and tools that move a group's offset
-keep the metadata. So the map has a checksum of itself and of that offset.
+An offset is valid in one log only. So the map names its log: the topic's id and the partition, and the leader epoch of
+the record before ``top``. A record with the same offset and a later epoch is another record, which no member has
+processed. A map is also valid beside one committed offset only, and tools that move a group's offset keep the metadata.
+So the map has a checksum of itself and of that offset.
 
 The text: the version ``3``, the kind, and bytes in base 85 (no quotes, no backslash). They begin with the checksum (4
 bytes), a varint (twice the epoch + 1, and one more if the log is known) and the log (8 bytes, if it is known). Kinds:
 ``g`` (varints: the length up to ``top``, then the number of finished offsets before each unfinished one) and ``b`` (the
-length, then a bitmap of what is unfinished); ``G`` and ``B`` are the same deflated. The shortest is written. Version 2
-(managedconsumer 0.2.0) had no checksum: it may belong to another offset, so it is not believed.
+length, then a bitmap of the unfinished offsets); ``G`` and ``B`` are the same deflated. :func:`encode` writes the
+shortest. Version 2 (managedconsumer 0.2.0) had no checksum: it may belong to another offset, so ``decode`` ignores it.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _NAME = "finished"
 _VERSION = "3"
 _SUM_BYTES = 4
 _ID_BYTES = 8
-# The bounds of an inflated text, and of a map's length: far more than is ever written.
+# The bounds of an inflated text, and of a map's length: far more than :func:`encode` ever writes.
 _MOST_BYTES = 1 << 20
 _MOST_OFFSETS = 1 << 40
-# How many unfinished offsets a map that is read may have. Every member of the group can write any map, and 1,300
-# characters can stand for eight million offsets, which is 400 MB as numbers.
+# The most unfinished offsets that ``decode`` accepts. Every member of the group can write any map, and 1,300 characters
+# can encode eight million offsets, which take 400 MB as numbers.
 _MOST_UNFINISHED = 1 << 16
 
 
 class OffsetMap(NamedTuple):
-    """From the committed offset up to below ``top`` only ``unfinished`` (ascending) is not finished.
+    """From the committed offset up to below ``top`` all offsets but ``unfinished`` (ascending) are finished.
 
-    ``epoch``: the leader epoch of the record before ``top``, -1 if it is not known. ``log``: see :func:`log_id`.
+    ``epoch``: the leader epoch of the record before ``top``, -1: unknown. ``log``: see :func:`log_id`.
     """
 
     unfinished: tuple[int, ...]
@@ -64,10 +64,10 @@ class OffsetMap(NamedTuple):
         return self._replace(unfinished=self.unfinished[: bisect_left(self.unfinished, top)], top=top)
 
     def of_log(self, log: bytes, leader_epoch: int, end: int | None) -> bool:
-        """False if it was written for another log than the one with this id, present leader epoch and end.
+        """False if the map was written for another log than the one with this id, present leader epoch and end.
 
-        Anything may be unknown: ``b""``, -1, None. Where ids do not decide, a log that ends below ``top`` is another
-        one. (A new leader may not know its end yet. Then finished messages are handed out again.)
+        Each may be unknown: ``b""``, -1, None. Without ids, a log that ends below ``top`` counts as another one. (A new
+        leader may not know its end yet. Then the consumer delivers finished messages again.)
         """
         if self.epoch > leader_epoch >= 0:
             return False
@@ -148,34 +148,34 @@ def with_map(metadata: str, text: str) -> str:
 
 
 def room_for_map(metadata: str, limit: int = LIMIT) -> int:
-    """How long a map's text may be beside ``metadata``, if both together have ``limit``; below 1: there is no room."""
+    """The most characters for a map beside ``metadata``, if both together have ``limit``; below 1: no space."""
     return limit - len(with_map(metadata, "?").encode()) + 1
 
 
 def smaller_limit(refused: int, plain: int) -> int:
-    """How long metadata may be after a broker has refused so many characters; without a map it has ``plain``.
+    """The limit for metadata after a broker has refused ``refused`` characters; ``plain``: its length without a map.
 
-    Half the room for the map, so that few attempts are needed; no map at last, and then no metadata at all.
+    Halve the space for the map, so that few attempts are needed; then drop the map, and at last all metadata.
     """
     return plain + (refused - plain) // 2 if 0 < plain < refused else 0
 
 
 def map_in(metadata: str) -> str:
-    """The text of the map in a commit's metadata; empty where there is none, whatever else it is."""
+    """The text of the map in a commit's metadata; empty if there is none, also in metadata of any other form."""
     if _NAME not in metadata:
         return ""
-    import json  # its patterns cost an import 3 ms
+    import json  # the import takes 3 ms
 
     try:
         found = json.loads(metadata)
-    except (ValueError, RecursionError):  # the latter: brackets in brackets, thousands of them
+    except (ValueError, RecursionError):  # the latter: thousands of nested brackets
         return ""
     text = found.get(_NAME) if isinstance(found, dict) else None
     return text if isinstance(text, str) else ""
 
 
 def shortened(known: OffsetMap, base: int, room: int) -> str:
-    """The text of as much of the map as fits into ``room``: what is left out counts as unfinished."""
+    """The text of as much of the map as fits into ``room``; offsets that are left out count as unfinished."""
     inside = [offset for offset in known.unfinished if base <= offset < known.top]
     low, high = 0, len(inside)  # so many unfinished offsets fit, or more
     best = ""

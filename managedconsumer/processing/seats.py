@@ -1,4 +1,4 @@
-"""The workers of a run: what each has been given, and how far it is. Pure."""
+"""The workers of a run, with the messages given to each and their progress. Pure."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from managedconsumer.processing.strands import Strand
 
 
 class Seat:
-    """A worker: what it has been given, what it works on, and what it is through with.
+    """A worker: the strands that it has to do, the one that it works on, and those that it has finished.
 
     The worker takes from ``todo`` and adds to ``through`` without a lock. The holder of the lock may take from either
-    at any moment: each step is one under the GIL.
+    at any moment: each step is atomic under the GIL.
     """
 
     __slots__ = ("count", "current", "era", "since", "through", "todo", "until")
 
     def __init__(self) -> None:
         self.todo: deque[Strand] = deque()
-        #: It says itself, by ``place``, how far the worker is with it.
+        #: Its ``place`` is the worker's progress in it.
         self.current: Strand | None = None
         self.era = 0
         self.since = 0.0
-        #: Until when (handler's clock) it may begin what it has been given.
+        #: Until when (handler's clock) the worker may begin its messages.
         self.until = 0.0
-        #: Strands that are finished, or go back: each says how far the worker came.
+        #: Strands that the worker has finished or gives back; ``place`` is its progress in each.
         self.through: list[Strand] = []
-        #: How many messages of this block were noted as finished.
+        #: Number of messages of this block that were noted as finished.
         self.count = 0
 
     def hand_in(self) -> list[Strand]:

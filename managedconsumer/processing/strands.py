@@ -1,4 +1,4 @@
-"""The messages that ``run()`` has in flight: by partition, and by key, where one runs after the other. Pure."""
+"""The messages that ``run()`` has in flight, by partition and by key; messages of one key run in order. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from managedconsumer.processing import offset_map
 from managedconsumer.processing.offset_map import OffsetMap
 from managedconsumer.structs import TopicPartition
 
-# With so many unfinished messages, or fewer, a map fits whatever lies between them.
+# With at most so many unfinished messages a map always fits.
 _SURELY_FITS = 500
 # Check again whether the map fits when the number of unfinished messages has changed by so many.
 _LOOK_AGAIN = 32
@@ -20,14 +20,14 @@ _LOOK_AGAIN = 32
 class Gate(Protocol):
     """The part of a partition's state that decides whether messages may start: ``TopicPartitionState`` has it."""
 
-    #: True while a rebalance keeps the partition from being handed out.
+    #: True while a rebalance suspends the partition.
     held: bool
-    #: True while the user does.
+    #: True while the user has paused it.
     paused: bool
 
 
 class State(Enum):
-    """Where a strand is. It is in no queue while a worker has it."""
+    """The states of a strand. It is in no queue while a worker has it."""
 
     FILLING = "filling"  # waits for its batch to become full, or old enough
     READY = "ready"
@@ -37,9 +37,9 @@ class State(Enum):
 
 
 class Strand:
-    """Messages that are worked on one after the other: those of a key, of a partition, or a single one.
+    """Messages that run in order: those of a key, of a partition, or a single one.
 
-    ``waiting``: not begun; ``running``: what a worker has. While it runs, its worker alone writes ``place`` and
+    ``waiting``: not begun; ``running``: a worker has them. While it runs, only its worker writes ``place`` and
     ``failed``. So the holder of the lock sees at any moment which messages are finished, and the worker needs no lock.
     """
 
@@ -61,35 +61,35 @@ class Strand:
 
     def __init__(self, part: Part, key: Any, waiting: list[Any]) -> None:
         self.part = part
-        #: None: nobody adds messages to it.
+        #: None: no more messages are added to it.
         self.key = key
         self.waiting = waiting
         self.running: list[Any] = []
-        #: So many of ``running`` are finished, and of so many of them it was noted.
+        #: How many of ``running`` are finished, and how many of these were noted.
         self.place = self.seen = 0
-        #: The next one (the batch) has failed, and is to be tried again.
+        #: True: the next message (or the batch) has failed, and a retry is due.
         self.failed = False
-        #: The partition of each message, where they are of several ones.
+        #: The partition of each message, if the strand has several partitions.
         self.parts: list[Part] | None = None
         #: How often its first message (or its batch) has failed.
         self.attempts = 0
-        #: How many messages the batch has that is tried again; 0: it is not.
+        #: Number of messages in the batch that is retried; 0: no retry.
         self.same = 0
         self.state = State.READY
-        #: When it is to be looked at again (seconds), where it waits for a time.
+        #: When to check it again (seconds), if it waits for a time.
         self.due = 0.0
         self.since = 0.0
 
     def touches(self, tps: Any) -> bool:
-        """True if a message of it may be of ``tps`` (None: of anything)."""
+        """True if it may have a message of ``tps`` (None: of any partition)."""
         if tps is None:
             return True
         return self.part.tp in tps if self.parts is None else any(part.tp in tps for part in self.parts)
 
     def settle(self) -> int:
-        """Note which messages are finished that were not a moment ago; returns how many of them still count.
+        """Note newly finished messages; returns how many of them still count.
 
-        A message counts while it is the one that is pending: after a seek or a reset another one may have its offset.
+        A message counts while it is the pending one at its offset: after a seek or a reset that may be another one.
         """
         seen, place = self.seen, self.place
         if place == seen:
@@ -117,7 +117,7 @@ class Strand:
         return ours
 
     def take_up(self) -> None:
-        """Its worker is through with what runs: what is not finished of it waits, before the rest."""
+        """Take the running messages back from the worker: unfinished ones wait again, before the rest."""
         if self.place < len(self.running):
             self.waiting = self.running[self.place :] + self.waiting
         if self.place:
@@ -126,7 +126,7 @@ class Strand:
         self.place = self.seen = 0
 
     def sweep(self) -> None:
-        """Of what waits, drop what does not count any more. Nothing of it runs."""
+        """Drop waiting messages that do not count any more. No worker has the strand."""
         parts = [self.part] * len(self.waiting) if self.parts is None else self.parts
         counts = [its.has(message) for message, its in zip(self.waiting, parts, strict=True)]
         self.waiting, self.same = list(compress(self.waiting, counts)), sum(counts[: self.same])
@@ -134,14 +134,14 @@ class Strand:
             self.parts = list(compress(parts, counts))
 
     def left(self) -> bool:
-        """:meth:`sweep` it, unless it runs; False: nothing is left that waits."""
+        """:meth:`sweep` it, unless it runs; False: no message of it waits any more."""
         if self.state is not State.RUNNING:
             self.sweep()
         return bool(self.waiting)
 
 
 class Part:
-    """One partition for as long as it is ours: which of its messages are in hand, and what of it is finished."""
+    """One assigned partition: its messages in flight, and its finished offsets."""
 
     __slots__ = (
         "_fits",
@@ -160,37 +160,37 @@ class Part:
     )
 
     def __init__(self, tp: TopicPartition, gate: Gate, skip: OffsetMap | None = None) -> None:
-        """``skip``: what the group knows to be finished behind its committed offset."""
+        """``skip``: the finished messages behind the group's committed offset."""
         self.tp = tp
         self.gate = gate
         self.alive = True
         #: The messages that were taken and are not finished, by ascending offset.
         self.pending: dict[int, Any] = {}
-        # Of each lot that was taken: the offset behind it, and when that was (seconds).
+        # For each batch taken: the offset behind it, and the time of taking (seconds).
         self._lots: deque[tuple[int, float]] = deque()
         self.strands: dict[Any, Strand] = {}
         #: Strands that wait for the end of a rebalance, or of a pause.
         self.shelf: list[Strand] = []
         self.skip = skip
-        #: Behind the last message that was taken, and behind the highest that is finished.
+        #: The next offset after the last message taken, and after the highest finished one.
         self.next = 0
         self.top = 0
-        #: True while nothing more of it is to be taken.
+        #: True while the run takes no more messages of it.
         self.full = False
         self._looked = 0
         self._fits = True
 
     @property
     def waits(self) -> bool:
-        """True while nothing of it may start."""
+        """True while no message of it may start."""
         return self.gate.held or self.gate.paused
 
     def has(self, message: Any) -> bool:
-        """True if ``message`` is in hand and not finished, and counts."""
+        """True if ``message`` is in flight, unfinished, and counts."""
         return self.alive and self.pending.get(message.offset) is message
 
     def take(self, messages: Sequence[Any], now: float) -> Sequence[Any]:
-        """These came; returns those of them that are not finished already."""
+        """Take new messages; returns those that are not finished already."""
         self.next = messages[-1].offset + 1
         skip = self.skip
         if skip is not None:
@@ -201,7 +201,7 @@ class Part:
         return messages
 
     def cut(self, offset: int) -> int:
-        """Nothing counts that is in hand from ``offset`` on: the log has other records. Returns how many that is."""
+        """Forget messages in flight from ``offset`` on: the log has other records there. Returns their number."""
         beyond = [each for each in self.pending if each >= offset]
         for each in beyond:
             del self.pending[each]
@@ -211,7 +211,7 @@ class Part:
         return len(beyond)
 
     def sweep(self) -> None:
-        """Drop what does not count any more from the strands, where it is not at work."""
+        """Drop messages that do not count any more from strands that do not run."""
         for key, strand in list(self.strands.items()):
             if strand.state is State.RUNNING:
                 strand.waiting = [message for message in strand.waiting if self.has(message)]
@@ -220,7 +220,7 @@ class Part:
         self.shelf = [strand for strand in self.shelf if strand.left()]
 
     def end(self) -> dict[Any, Strand]:
-        """It is not ours any more, or goes on elsewhere: nothing of it counts. Returns the strands that run, by key."""
+        """End it: it was revoked, or its position was set. No message counts. Returns the running strands by key."""
         self.alive, self.shelf = False, []
         self.strands = {key: strand for key, strand in self.strands.items() if strand.state is State.RUNNING}
         for strand in self.strands.values():
@@ -235,11 +235,11 @@ class Part:
                 self.top, self.skip = max(self.top, self.skip.top), None
 
     def lowest(self) -> int | None:
-        """The lowest offset that is not finished; None: all that was taken is."""
+        """The lowest unfinished offset; None: all messages taken are finished."""
         return next(iter(self.pending), None)
 
     def since(self) -> float | None:
-        """When the lowest message that is not finished was taken (seconds); None: all that was taken is."""
+        """When the lowest unfinished message was taken (seconds); None: all messages taken are finished."""
         low = self.lowest()
         if low is None:
             return None
@@ -276,6 +276,6 @@ class Part:
             self._looked = count
             lowest = self.lowest()
             text = "" if lowest is None else offset_map.encode(self.known(), lowest)
-            # Until the next check messages may finish in the worst order.
+            # Until the next check messages may finish in the order that makes the map longest.
             self._fits = len(text) + 4 * _LOOK_AGAIN <= room
         return self._fits

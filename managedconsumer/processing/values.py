@@ -14,11 +14,11 @@ _MOST_STEPS = 64
 
 
 class Retry(Value):
-    """How often a message that failed is handed to the handler again, and after which pauses. Immutable.
+    """How often ``run()`` retries a failed message, and after which pauses. Immutable.
 
-    ``attempts``: how often it is handed over in all. The pause after the first failure is ``first_ms``; each further
-    one is ``factor`` times as long, ``most_ms`` at most; ``jitter`` 0.2 makes it up to 20 % shorter or longer, by
-    chance. ``on``: the exceptions that are tried again (a class or several); others count as the last failure.
+    ``attempts``: calls of the handler per message. The pause after the first failure is ``first_ms``; each further
+    one is ``factor`` times as long, ``most_ms`` at most; ``jitter`` 0.2 makes it up to 20 % shorter or longer at
+    random. ``on``: the exceptions to retry (a class or several); any other one counts as the last failure.
 
     Raises TypeError or ConfigurationError for bad values.
     """
@@ -65,15 +65,15 @@ class Retry(Value):
         return longest * (1.0 + self.jitter * (2.0 * chance - 1.0)) / 1000.0
 
     def again(self, error: BaseException, failures: int) -> bool:
-        """True if a message that has failed so often, with this error now, is tried again."""
+        """True if a message with so many failures, the last by ``error``, is tried again."""
         return failures < self.attempts and isinstance(error, self.on)
 
 
 class RunSummary(NamedTuple):
     """The result of one ``run()``: numbers of messages, and how it ended.
 
-    ``done``: their handler returned. ``dead``: they failed for good, and ``on_dead`` returned. ``unfinished``: they
-    were taken and not finished, so the next owner of their partition gets them. ``retried``: attempts after a failure.
+    ``done``: the handler returned. ``dead``: all attempts failed, and ``on_dead`` returned. ``unfinished``: taken but
+    not finished, so the next owner of the partition gets them. ``retried``: attempts after a failure.
     ``seconds``: how long it ran. ``reason``: ``"stopped"``, ``"signal"`` or ``"failed"``.
     """
 
@@ -86,7 +86,7 @@ class RunSummary(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The arguments of ``run()`` that decisions need; ``batch``: the most messages, and after how many seconds."""
+    """The arguments of ``run()`` for decisions; ``batch``: most messages, and longest wait (seconds) for them."""
 
     order: str = KEY
     max_in_flight: int = 1000
@@ -95,7 +95,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(order: Any, max_in_flight: Any, batch: Any, retry: Any) -> Plan:
-    """A Plan from what a user has given. Raises TypeError or ConfigurationError."""
+    """Make a Plan from a user's arguments. Raises TypeError or ConfigurationError."""
     checked = None
     if batch is not None:
         try:

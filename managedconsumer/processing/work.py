@@ -1,8 +1,8 @@
-"""Which message may start, what is finished, when a failed one is tried again, where fetching waits. Pure.
+"""Decides which messages start, which are finished, when failed ones are retried, which partitions wait. Pure.
 
-The driver takes messages from the consumer and offers them; workers take strands, work on them and report how far they
-came: each strand says so itself, at any moment. Nothing here waits, and nothing is thread-safe: the consumer's lock is
-held around every call, but for what a worker reads of the strand that it has, and for how far it says it came.
+The driver takes messages from the consumer and offers them; workers take strands and process them. Each strand has its
+worker's progress. No method waits, and the class is not thread-safe: the consumer's lock is held around every call.
+Only the worker that has a strand reads it, and writes its progress, without the lock.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from managedconsumer.structs import TopicPartition
 # Stop taking from a partition with more than 4 x the free capacity in flight, and resume below 2 x: a partition whose
 # messages are stuck leaves capacity to the others.
 _FULL_AT, _GOES_ON_AT = 4, 2
-# Check which partitions can resume each time one in so many of ``max_in_flight`` messages has finished.
+# Check which partitions can resume each time this fraction (1/n) of ``max_in_flight`` messages has finished.
 _LOOKS = 32
-#: The key of what is not sorted by keys.
+#: The key of strands that are not sorted by keys.
 _ALL = object()
 
 
@@ -31,7 +31,7 @@ class Work:
     """All messages that one ``run()`` has in flight."""
 
     def __init__(self, plan: Plan, map_room: int = 3800) -> None:
-        """``map_room``: how many characters the map of a partition may have."""
+        """``map_room``: the most characters of a partition's map."""
         self._plan = plan
         self.map_room = map_room
         self.parts: dict[TopicPartition, Part] = {}
@@ -39,25 +39,25 @@ class Work:
         self._timers: list[tuple[float, int, Strand]] = []
         self._numbers = count()
         self._shelved: set[TopicPartition] = set()
-        # Messages that still run of partitions that are gone, by key: where these come back they go before new ones.
+        # Running messages of revoked partitions, by key: if such a partition comes back, they run before new ones.
         self._left: dict[TopicPartition, dict[Any, Strand]] = {}
         self._full: set[TopicPartition] = set()
-        # How many messages have finished since it was looked which partitions go on.
+        # Messages finished since the last check which partitions can resume.
         self._unseen = 0
-        #: Partitions whose ``full`` has changed; the driver takes them out.
+        #: Partitions whose ``full`` has changed; the driver removes them.
         self.turned: set[TopicPartition] = set()
         # Messages of any partition that wait for their batch to become full (order "none").
         self._mixed: Strand | None = None
-        #: Moves whenever what was handed to workers and not begun has to come back.
+        #: Grows when workers have to give back messages that they have not begun.
         self.era = 0
         self.ending = False
         self.in_hand = self.ready = self.parked = 0
         self.done = self.retried = self.dead = self.unfinished = 0
 
-    # -- what comes -----------------------------------------------------------------------------------
+    # -- new messages---------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """How many messages may be taken now. Those of paused partitions that wait leave their room to others."""
+        """How many messages may be taken now. Waiting messages of paused partitions use no capacity."""
         return 0 if self.ending else self._plan.max_in_flight - self.in_hand + self._set_aside()
 
     def _set_aside(self) -> int:
@@ -65,7 +65,7 @@ class Work:
         return sum(len(part.pending) for part in parts if part.gate.paused)
 
     def open(self, tp: TopicPartition, gate: Gate, skip: OffsetMap | None) -> Part:
-        """A partition begins; ``skip``: what the group's commit says to be finished behind its offset."""
+        """Add a partition; ``skip``: the finished messages behind the committed offset, from the commit's map."""
         part = self.parts[tp] = Part(tp, gate, skip)
         part.strands = self._left.pop(tp, part.strands)
         for strand in part.strands.values():
@@ -73,7 +73,7 @@ class Work:
         return part
 
     def offer(self, part: Part, messages: Sequence[Any], now: float) -> None:
-        """Messages of one partition came, in order."""
+        """Add messages of one partition, in order."""
         fresh = part.take(messages, now)
         self.in_hand += len(fresh)
         if self._plan.order == NONE:
@@ -136,7 +136,7 @@ class Work:
                 self._queue(strand)
 
     def _queue(self, strand: Strand, *, first: bool = False) -> None:
-        """It has messages and does not run: it is ready, or waits until its batch is."""
+        """Queue a strand that has messages and does not run: as ready, or until its batch is complete."""
         batch, waiting = self._plan.batch, len(strand.waiting)
         if batch is None or strand.same or waiting >= batch[0] or batch[1] <= 0.0:
             strand.state = State.READY
@@ -152,10 +152,10 @@ class Work:
         strand.due = due
         heapq.heappush(self._timers, (due, next(self._numbers), strand))
 
-    # -- what starts ----------------------------------------------------------------------------------
+    # -- starting messages----------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When :meth:`wake` has something to do; None: at no time that is known."""
+        """When to call :meth:`wake` next; None: no time is known."""
         return self._timers[0][0] if self._timers and not self.ending else None
 
     def wake(self, now: float) -> None:
@@ -224,7 +224,7 @@ class Work:
         self._shelved.add(strand.part.tp)
 
     def _sort_out(self, strand: Strand) -> bool:
-        """Of messages of several partitions those stay that may start; False: none may."""
+        """Keep only the messages of several partitions that may start; False: none may."""
         pairs = list(zip(strand.waiting, strand.parts or (), strict=True))
         pairs = [(message, part) for message, part in pairs if part.alive]
         for part in {part for _, part in pairs if part.waits}:
@@ -237,10 +237,10 @@ class Work:
         strand.same = min(strand.same, len(pairs))
         return bool(pairs)
 
-    # -- what ends ------------------------------------------------------------------------------------
+    # -- finished messages----------------------------------------------------------------------------
 
     def again(self, strand: Strand, place: int, error: BaseException) -> bool:
-        """True if the message of ``strand`` that failed with ``error`` is to be tried again; ``place``: which one.
+        """True if the message at ``place`` of ``strand``, which failed with ``error``, is to be tried again.
 
         Called by the worker that has the strand, without the lock.
         """
@@ -248,7 +248,7 @@ class Work:
         return retry is not None and retry.again(error, 1 if place else strand.attempts + 1)
 
     def note(self, strand: Strand, dead: int = 0) -> int:
-        """Note how far a worker is with ``strand``; the last ``dead`` messages are dead. Returns how many are new."""
+        """Note a worker's progress in ``strand``; the last ``dead`` messages are dead. Returns the newly finished."""
         seen = strand.seen
         ours = strand.settle()
         dead = min(ours, dead)
@@ -259,9 +259,9 @@ class Work:
         return strand.seen - seen
 
     def take_back(self, strands: Sequence[Strand], now: float, chance: Callable[[], float] = lambda: 0.5) -> int:
-        """Workers are through with these: what is before a strand's ``place`` is finished, the rest waits again.
+        """Take strands back from workers: messages before a strand's ``place`` are finished, the rest waits again.
 
-        ``chance()`` decides the jitter of a retry's pause. Returns how many have finished that were not noted yet.
+        ``chance()`` decides the jitter of a retry's pause. Returns the number of newly finished messages.
         """
         count = ours = 0
         for strand in strands:
@@ -281,7 +281,7 @@ class Work:
         return count
 
     def collect(self, seats: Sequence[Seat], now: float, chance: Callable[[], float] = lambda: 0.5) -> None:
-        """Take note of all that the workers of ``seats`` have finished by now, wherever they are in their blocks."""
+        """Note the progress of all workers of ``seats``, also in the middle of their blocks."""
         for seat in seats:
             if seat.through:
                 seat.count += self.take_back(seat.hand_in(), now, chance)
@@ -289,12 +289,12 @@ class Work:
                 seat.count += self.note(seat.current)
 
     def _give_back(self, strand: Strand, now: float, chance: Callable[[], float]) -> None:
-        """Not all of what runs is finished."""
+        """Take back a strand with unfinished messages."""
         failed, rest = strand.failed, len(strand.running) - strand.place
         strand.take_up()
         strand.same = rest
         strand.sweep()
-        if not strand.same:  # it was of a past that is over
+        if not strand.same:  # it belongs to an earlier assignment or position
             strand.attempts = 0
         rest = strand.same
         if failed and rest:
@@ -315,20 +315,20 @@ class Work:
         retry = self._plan.retry
         self._set_timer(strand, now + (0.0 if retry is None else retry.pause(strand.attempts, chance)))
 
-    # -- partitions that go -----------------------------------------------------------------------------
+    # -- revoked partitions -----------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """A rebalance begins, or the end: workers give back what they have not begun."""
+        """A rebalance or the end begins: workers give back messages that they have not begun."""
         self.era += 1
 
     def forget(self, tps: Container[TopicPartition], beyond: int = 0) -> None:
-        """Nothing of these counts that is in hand from the offset ``beyond`` on.
+        """Forget messages of ``tps`` in flight from the offset ``beyond`` on.
 
-        0: they are not ours any more, or go on elsewhere (a seek). Otherwise their logs have other records there.
+        0: the partitions were revoked, or moved by a seek. Otherwise their logs have other records there.
         """
         gone = [part for tp, part in self.parts.items() if tp in tps and (part.next > beyond or not beyond)]
         for part in gone:
-            dropped = part.cut(beyond) if part.alive else 0  # otherwise it is abandoned, and told
+            dropped = part.cut(beyond) if part.alive else 0  # else it was abandoned, and its messages were reported
             self.in_hand -= dropped
             self.unfinished += dropped
             if beyond:
@@ -345,7 +345,7 @@ class Work:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Drop waiting messages of partitions that were lost or reset; the first one that was not begun comes back."""
+        """Drop waiting messages of partitions that were lost or reset; the first message not begun comes back."""
         self.interrupt()
         self._ready = deque(strand for strand in self._ready if strand.left())
         self.ready = sum(len(strand.waiting) for strand in self._ready)
@@ -372,10 +372,10 @@ class Work:
         for part in self.parts.values():
             part.alive = False
 
-    # -- what may be committed --------------------------------------------------------------------------
+    # -- offsets for commits ----------------------------------------------------------------------------
 
     def oldest(self) -> float | None:
-        """When the message that has been in hand longest was taken (seconds); None: nothing is in hand."""
+        """When the oldest message in flight was taken (seconds); None: no message is in flight."""
         firsts = (part.since() for part in self.parts.values())
         return min((first for first in firsts if first is not None), default=None)
 
@@ -389,7 +389,7 @@ class Work:
             self.turned.add(part.tp)
 
     def _note_finished(self, count: int) -> None:
-        """Check now and then which partitions can resume. A worker that finds nothing to do checks, too."""
+        """Check now and then which partitions can resume. A worker without messages checks, too."""
         self._unseen += count
         if self._unseen * _LOOKS >= self._plan.max_in_flight:
             self._look_who_goes_on()
