@@ -71,7 +71,7 @@ class Room:
 
         It cannot use less than ``least``. ``queued``: bytes of the buffered chunks. Workers get memory in the order in
         which they asked, however little the later ones need. One worker gets ``least`` beyond the bound when nothing is
-        buffered or no buffered message can be delivered: so a batch larger than the bound passes, and a paused partition
+        buffered or no buffered message can be delivered: a batch larger than the bound passes, and a paused partition
         blocks no other one.
         """
         wanted = self.wish(most, least)

@@ -1,4 +1,4 @@
-"""The part of the engine that gives and takes partitions: holds, hand-overs, seeks, resets."""
+"""The engine's methods for the assignment: suspend and resume partitions, take them over, drop them, seek, reset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# The remedy for a position that ``auto_offset_reset="none"`` does not look up.
+# The remedy in errors about a position that ``auto_offset_reset="none"`` does not look up.
 _SAY_WHERE = (
     "auto_offset_reset is 'none': seek() to an offset that exists, or call reset_offsets({partition: -2}) (-1 for the "
     "end), or choose 'earliest' or 'latest'"
@@ -28,10 +28,10 @@ class AssignmentPart(EngineState):
     """Base of :class:`managedconsumer.runtime.engine.engine.Engine`; every method takes the engine's lock."""
 
     def ask_user(self, tp: TopicPartition, error: err.KafkaException) -> None:
-        """Make calls that consume raise ``error`` until the user says where ``tp`` goes on.
+        """Make calls that consume raise ``error`` until the user sets the position of ``tp`` by a seek or a reset.
 
-        A seek or a reset says it. While the partition is held (its assigned-callback may seek) or paused nothing is
-        raised; the others go on then.
+        While the partition is suspended (its assigned-callback may seek) or paused, no call raises it; the other
+        partitions continue.
         """
         with self.lock:
             queue = self.buffer.queues.get(tp)
@@ -59,7 +59,7 @@ class AssignmentPart(EngineState):
             queue.undecided = None
 
     def hold(self, tps: Collection[TopicPartition]) -> None:
-        """Stop handing out (and fetching) these partitions; what is buffered is kept."""
+        """Suspend these partitions: stop to deliver and to fetch their messages. Buffered messages stay."""
         with self.lock:
             self.collector.shelve()
             self.subscription.hold(tps)
@@ -67,7 +67,7 @@ class AssignmentPart(EngineState):
                 keeper.interrupt()
 
     def fence(self, tps: Collection[TopicPartition]) -> None:
-        """The membership is lost: hand out no message of these, and count those in flight as another member's."""
+        """After a loss of the membership: deliver no message of these, and disown those in flight."""
         with self.lock:
             self.hold(tps)
             for tp in tps:
@@ -85,7 +85,7 @@ class AssignmentPart(EngineState):
             self.not_full.notify_all()
 
     def set_full(self, full: Mapping[TopicPartition, bool]) -> None:
-        """Stop (True) or resume handing these out to ``run()``, which has enough in flight. The buffer is kept."""
+        """Suspend (True) or resume partitions for ``run()``, which has enough in flight. Buffered messages stay."""
         with self.lock:
             self.collector.shelve()
             for tp, enough in full.items():
@@ -111,7 +111,7 @@ class AssignmentPart(EngineState):
         return True
 
     def take_over(self, tps: Collection[TopicPartition], *, retain: bool, manual: bool = False) -> list[TopicPartition]:
-        """Make ``tps`` the assignment; returns those that are new, still on hold and without a position."""
+        """Make ``tps`` the assignment; returns the new partitions, still suspended and without a position."""
         with self.lock:
             self.collector.shelve()
             if manual:
@@ -130,7 +130,7 @@ class AssignmentPart(EngineState):
             return new
 
     def drop(self, tps: Collection[TopicPartition]) -> None:
-        """Give partitions up for good: none of their messages reaches the user any more."""
+        """Give partitions up: none of their messages reaches the user any more."""
         with self.lock:
             gone = set(tps) & self.subscription.assignment.keys()
             if not gone:
@@ -144,7 +144,7 @@ class AssignmentPart(EngineState):
                 self.subscription.assign_from_subscribed(keep, retain=True)
             else:
                 self.subscription.assign_from_user(keep)
-            self.subscription.hold(held)  # a retaining assignment has let go of them
+            self.subscription.hold(held)  # a retaining assignment has resumed them
             self.lock.notify_all()
 
     def seek(self, offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int] = _UNKNOWN) -> None:
@@ -166,7 +166,7 @@ class AssignmentPart(EngineState):
             self.not_full.notify_all()
 
     def reset(self, strategies: Mapping[TopicPartition, int]) -> None:
-        """Have positions looked up by their OffsetResetStrategy."""
+        """Look positions up by their OffsetResetStrategy, in the position worker."""
         with self.lock:
             self._part_with(set(strategies))
             for tp, strategy in strategies.items():
@@ -176,13 +176,13 @@ class AssignmentPart(EngineState):
         self.positions.wake()
 
     def _part_with(self, tps: set[TopicPartition]) -> None:
-        """Another member reads these now: their messages in flight do not count, and ``Message.fenced`` says so."""
+        """Another member reads these now: disown their messages in flight, and set their ``Message.fenced``."""
         self.collector.forget(tps)
         for tp in tps & self.buffer.queues.keys():
             self.buffer.queues[tp].part_with()
 
     def nothing_committed(self, tps: Iterable[TopicPartition], group: str | None) -> None:
-        """``auto_offset_reset="none"``, and there is no offset to begin at: the user has to give one."""
+        """Handle ``auto_offset_reset="none"`` without a committed offset: the user has to set the position."""
         whose = "there is no consumer_group" if group is None else f"group {group!r} has committed no offset"
         for tp in tps:
             text = f"{tp.topic}-{tp.partition}: {whose}, and {_SAY_WHERE}"
@@ -192,7 +192,7 @@ class AssignmentPart(EngineState):
         """Handle a fetch from an offset that the broker does not have; the lock is held."""
         self.collector.settle_lane()
         if queue.chunks or queue.state.position != queue.fetch_offset:
-            return  # deliver first what was fetched before it
+            return  # deliver first the messages that were fetched before it
         if not self.subscription.has_default_offset_reset_policy():
             gone = f"offset {queue.state.position} of {queue.tp.topic}-{queue.tp.partition} is not in the log"
             self.ask_user(queue.tp, err.OffsetOutOfRangeError(f"{gone}, and {_SAY_WHERE}"))
@@ -204,14 +204,14 @@ class AssignmentPart(EngineState):
             self.options.auto_offset_reset,
             extra=self.log_fields(queue.tp),
         )
-        # Messages that were handed out or taken are of the log's past, and still count.
+        # Messages in flight came from the earlier log, and still count.
         self.collector.shelve()
         self.subscription.need_offset_reset(queue.tp, in_hand=True)
         queue.restart()
         self.positions.wake()
 
     def topic_recreated(self, queue: PartitionQueue, topic_id: bytes | None) -> None:
-        """Handle a topic that was deleted and made anew: old offsets mean nothing in it. The lock is held."""
+        """Handle a topic that was deleted and created again: old offsets mean nothing in it. The lock is held."""
         old, position = queue.topic_id, queue.state.position
         queue.topic_id = topic_id
         what = f"topic {queue.tp.topic!r} was deleted and created again (its id changed)"
@@ -229,14 +229,14 @@ class AssignmentPart(EngineState):
             )
 
     def begin_anew(self, tp: TopicPartition, why: str) -> None:
-        """Begin where a new reader would: the position of ``tp`` is of another topic, as ``why`` says."""
+        """Reset ``tp`` as for a new reader: its position belongs to another topic. ``why``: for the log."""
         with self.lock:
             queue = self.buffer.queues.get(tp)
             if queue is not None:
                 self._begin_anew(queue, why)
 
     def _begin_anew(self, queue: PartitionQueue, why: str) -> bool:
-        """False if there is nothing to look up: no position was known, or the user has to say where to go on."""
+        """Reset the position; False if no look-up is needed: none was known, or the user has to set it."""
         queue.state.committed = None
         self._part_with({queue.tp})
         queue.state.forget_finished()
@@ -252,7 +252,7 @@ class AssignmentPart(EngineState):
         return True
 
     def topic_ids(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, bytes | None]:
-        """Return the ids of the topics of which the positions of ``tps`` are, if known. Notices topics made anew."""
+        """Return the known topic ids of the positions of ``tps``. Notices recreated topics."""
         found: dict[TopicPartition, bytes | None] = {}
         with self.lock:
             snapshot = self.cluster.snapshot
@@ -265,10 +265,10 @@ class AssignmentPart(EngineState):
         return found
 
     def log_truncated(self, queue: PartitionQueue, end_offset: int, epoch: int) -> None:
-        """Handle a truncation: from ``end_offset`` on the leader's log is not the one that was read. The lock is held.
+        """Handle a truncation: from ``end_offset`` on the leader's log differs from the one read. The lock is held.
 
-        What is queued beyond is dropped. What was handed out beyond cannot be taken back: that is said, and reading
-        goes on at the first offset that differs (KIP-320). What is in hand below it still counts.
+        Buffered messages beyond it are dropped. Delivered messages beyond it cannot be taken back: the log says so, and
+        reading continues at the first offset that differs (KIP-320). Messages in flight below it still count.
         """
         self.collector.shelve()
         tp, position = queue.tp, queue.state.position

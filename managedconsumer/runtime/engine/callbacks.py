@@ -1,4 +1,4 @@
-"""The delivery of rebalance callbacks: in which thread, with which time-out, and where their exceptions go."""
+"""Delivers rebalance callbacks to the consuming thread, with a time-out, and reports their exceptions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _GREEN_TURN = 0.002
 
 
 class CallbackNotDelivered(err.KafkaException):
-    """The consuming thread did not take its callback in time: the member has to give its place up."""
+    """The consuming thread did not take its callback in time: the member has to leave the group."""
 
 
 class UserTask:
-    """One callback on its way to the thread that consumes."""
+    """One callback that waits for the consuming thread."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class UserTask:
         fields: Callable[[], Mapping[str, Any]] = dict,
         again: Callable[[UserTask], None] | None = None,
     ) -> None:
-        """``valid`` is called when it begins: the callback may be out of date by then.
+        """:meth:`run` first calls ``valid``: the callback may be out of date by then.
 
-        ``where`` goes with an exception of the callback, and ``fields`` with the line about it in the log. ``again`` is
-        called if a signal's exception comes up before ``call``: the task is to be run once more.
+        ``where`` is added to an exception of the callback, and ``fields`` to its log line. If a signal handler raises
+        before ``call``, the task calls ``again``, so that it runs once more.
         """
         self._again = again
         self._where = where
@@ -56,11 +56,11 @@ class UserTask:
         self._valid = valid
         self.done = handler.Event()
         self.taken_back = self.started = self.begun = False
-        # True: it is ``call`` that is interrupted from here on, or there is nothing to call.
+        # True: ``call`` has begun, so that an interruption is in it, or there is no ``call``.
         self._decided = False
 
     def run(self) -> None:
-        """Run it here; a coroutine runs in a new event loop. Raises what the user's code raises."""
+        """Run it here; a coroutine runs in a new event loop. Raises the user's exceptions."""
         try:
             if not self._begin():
                 return
@@ -77,7 +77,7 @@ class UserTask:
             self._end()
 
     def _begin(self) -> bool:
-        # In this order: the thread that takes it back looks at ``started`` afterwards.
+        # In this order: the thread that takes it back reads ``started`` afterwards.
         self.started = True
         self.begun = not self.taken_back and self._valid()
         if self.begun:
@@ -94,7 +94,7 @@ class UserTask:
             self._again(self)
 
     async def run_async(self) -> None:
-        """Run it on the event loop that consumes, which stays live while a coroutine waits."""
+        """Run it on the consuming event loop, which runs other tasks while a coroutine waits."""
         try:
             if not self._begin():
                 return
@@ -116,7 +116,7 @@ async def _await(result: Awaitable[Any]) -> None:
 
 
 def _loop_runs_here() -> bool:
-    import asyncio  # in the functions: importing it takes long, and few need it
+    import asyncio  # in the functions: the import is slow, and few users need it
 
     try:
         asyncio.get_running_loop()
@@ -133,7 +133,7 @@ def _run_awaitable(result: Awaitable[Any], handler: Handler) -> None:
         import asyncio
 
         asyncio.run(_await(result))
-    else:  # called from inside a loop that waits for us: a loop can only run in another thread then
+    else:  # a running loop waits for this call: another loop can only run in another thread
         from concurrent.futures import Future
 
         outcome: Future[Any] = Future()
@@ -151,7 +151,7 @@ def _fill(outcome: Future[Any], result: Awaitable[Any]) -> None:
 
 
 def _run_in_greenlet(result: Awaitable[Any], handler: Handler) -> None:
-    """An event loop that never blocks the hub: it polls, and then lets the other greenlets run."""
+    """Run an event loop that never blocks the hub: it polls, and then lets the other greenlets run."""
     import asyncio
 
     loop = asyncio.new_event_loop()
@@ -181,7 +181,7 @@ class ListenerCalls:
         self._patience = patience_ms / 1000.0
 
     def replace(self, listener: Any) -> None:
-        """From the next callback on this listener is called."""
+        """Call ``listener`` from the next callback on."""
         self._listener = listener
 
     @property
@@ -200,9 +200,9 @@ class ListenerCalls:
     ) -> bool:
         """Hand ``method(tps)`` to the consuming thread and wait for it; gives up when ``valid()`` turns false.
 
-        True when it ran; ``on_begin`` is called right before, in the same thread: from then on it counts as done.
-        Raises CallbackNotDelivered when nobody came within the rebalance timeout; ``for_ever`` waits as long as the
-        consumer lives.
+        Returns True when it ran. The same thread calls ``on_begin`` right before: from then on it counts as done.
+        Raises CallbackNotDelivered when no consuming thread took it within the rebalance timeout; ``for_ever`` waits as
+        long as the consumer lives.
         """
         if self._listener is None:
             on_begin()
@@ -222,7 +222,7 @@ class ListenerCalls:
         while not task.done.wait(_SLICE):
             late = deadline.expired(engine.handler.now())
             over = engine.closing or engine.stopping or engine.error is not None or not valid()
-            # Once it has started, the user's code takes its time, and heartbeats go on.
+            # Once it has started, there is no limit for the user's code; heartbeats continue.
             if over:
                 task.taken_back = True
                 # Not waiting and not started: a stop has emptied the queue.
@@ -260,9 +260,9 @@ class ListenerCalls:
             task.run()
 
     def _bound(self, method: str, tps: Collection[TopicPartition]) -> Callable[[], Any]:
-        """The user's own code, and nothing of ours before it."""
+        """Return the listener's method, bound to ``tps``, without own code before it."""
         log.debug("%s(%s)", method, sorted(tps))
         call = getattr(self._listener, method, None)
-        if call is None:  # a listener of the time before KIP-429 has no on_partitions_lost
+        if call is None:  # a listener from before KIP-429 has no on_partitions_lost
             call = self._listener.on_partitions_revoked
         return partial(call, list(tps))

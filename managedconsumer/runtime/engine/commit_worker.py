@@ -1,4 +1,4 @@
-"""The one worker of a consumer that commits: in the order of the calls, and at intervals."""
+"""The worker that sends all commits of a consumer, in the order of the calls, and at intervals."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from managedconsumer.runtime.engine.pending import Explicit, Finished, Pending, 
 if TYPE_CHECKING:
     from managedconsumer.runtime.engine.engine import Engine
 
-# The worker looks this often (seconds) whether its consumer was deleted without stop().
+# The worker checks this often (seconds) whether its consumer was deleted without stop().
 _SLICE = 5.0
-# An automatic commit at an interval may take as long as the interval (seconds), but not longer or shorter than this.
+# The limit of an automatic commit is its interval (seconds), but within these bounds.
 _INTERVAL_PATIENCE, _INTERVAL_LEAST = 10.0, 1.0
 
 
 class CommitWorker:
-    """Takes commits one after the other. Thread-safe; its state is guarded by the engine's lock.
+    """Sends commits one after the other. Thread-safe; the engine's lock guards its state.
 
-    It starts with the first commit and ends when the engine closes. Nobody who waits for a commit holds a lock.
+    It starts with the first commit and ends when the engine closes. A thread that waits for a commit holds no lock.
     """
 
     def __init__(self, engine: Engine, work: Callable[[list[Pending]], None]) -> None:
-        """``work`` carries commits out and finishes them; it is called by the worker, without a lock."""
+        """``work`` sends commits and finishes them; the worker calls it without a lock."""
         self._engine = engine
         self._work = work
         self._waiting: deque[Pending] = deque()
@@ -35,11 +35,11 @@ class CommitWorker:
         self._running = False
         self._life = 0
         self._interval = 0.0
-        #: When (handler's clock) the next commit at an interval is due; None: there are none.
+        #: When (handler's clock) the next commit at an interval is due; None: no such commits.
         self._due: float | None = None
 
     def append(self, commit: Pending) -> None:
-        """Queue a commit behind the earlier ones. One that is impossible is finished at once. Does not block."""
+        """Queue a commit behind the earlier ones. An impossible one fails at once. Does not block."""
         engine = self._engine
         with engine.lock:
             if engine.closing:
@@ -57,7 +57,7 @@ class CommitWorker:
         return [*self._current, *self._waiting]
 
     def start(self, interval: float) -> None:
-        """Commit what is finished every ``interval`` seconds from here on, too."""
+        """Also commit finished messages every ``interval`` seconds from here on."""
         engine = self._engine
         with engine.lock:
             self._interval = interval
@@ -77,7 +77,7 @@ class CommitWorker:
             return bool(self._current) and self._engine.handler.ident() != self._thread
 
     def pause(self, batch: Sequence[Pending], seconds: float) -> bool:
-        """Wait before the next attempt for ``batch``, at most so long; False when no caller waits for it any more."""
+        """Wait up to ``seconds`` before the next attempt for ``batch``; False when no caller waits for it any more."""
         engine = self._engine
         with engine.lock:
             if not all(commit.done() for commit in batch):
@@ -126,7 +126,7 @@ class CommitWorker:
     def _next(self, life: int) -> list[Pending]:
         """Wait for the next batch: one automatic commit, or all explicit ones that wait in a row.
 
-        Empty: the worker is not wanted any more.
+        Empty: the worker has to end.
         """
         engine = self._engine
         with engine.lock:

@@ -1,4 +1,4 @@
-"""The commits of a consumer: which offsets may be committed, by its calls and by its commit worker."""
+"""Commits of a consumer: selects the offsets that may be committed, for calls and for the commit worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long (seconds) an explicit commit may exceed its patience: a silent coordinator has to be looked up.
+# How long (seconds) an explicit commit may exceed its limit: a silent coordinator has to be looked up.
 _GRACE = 10.0
 # A missed wake-up can cost a waiting thread at most this much (seconds).
 _LONGEST_NAP = 1.0
@@ -34,42 +34,42 @@ _LEAST_IN_STOP = 0.2
 
 
 def _same(now: Any, then: Any) -> bool:
-    """True if a partition is ours and has been all the time. Both are its state object, None while it is not ours."""
+    """True if a partition was assigned all the time. Both are its state object, None while it is not assigned."""
     return now is not None and now is then
 
 
 class MemberIdentity(NamedTuple):
-    """The membership in whose name a consumer commits, and which is informed of the results."""
+    """The membership under which a consumer commits; the committer informs it of the results."""
 
     generation: Callable[[], Generation]
-    #: False while a rebalance has a new generation for us and we do not know yet what is ours in it.
+    #: False while a rebalance has a new generation and this member does not know its assignment in it yet.
     settled: Callable[[], bool]
-    #: Told that the coordinator does not count us as a member of that generation any more (perhaps a former one).
+    #: Called when the coordinator has expelled this member from the generation (perhaps a former one).
     expelled: Callable[[BaseException, Generation], None]
-    #: Returns when nothing of a loss that is known is delivered any more. Called without a lock.
+    #: Waits until a known loss is fenced, so that no message of it is delivered. Called without a lock.
     await_fence: Callable[[], None] = lambda: None
     #: Called after each change of the metadata.
     metadata_changed: Callable[[], None] = lambda: None
     instance_id: str | None = None
-    #: How long messages may be handed out; None: as long as they are ours.
+    #: How long messages may be delivered; None: as long as their partitions are assigned.
     lease: Lease | None = None
 
 
 class Committer:
-    """Commits of one consumer. Thread-safe; its state is guarded by the engine's lock.
+    """Commits of one consumer. Thread-safe; the engine's lock guards its state.
 
-    Automatic commits (at intervals, at a rebalance, at the stop) cover *finished* messages only; an explicit one covers
-    what the calling thread has in hand too. What other threads have in hand is never covered.
+    Automatic commits (at intervals, at a rebalance, at the stop) cover *finished* messages only; an explicit one also
+    covers the calling thread's messages in flight. No commit covers messages in flight of other threads.
 
-    All of them are carried out by one worker, one after the other, so an older look-up never overtakes a newer one, and
-    nobody who waits for a commit holds a lock meanwhile. Explicit ones that wait in a row become one request.
+    One worker sends all commits, one after the other, so older offsets never overtake newer ones, and a thread that
+    waits for a commit holds no lock. Explicit commits that wait in a row become one request.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._worker = CommitWorker(engine, self._work)
-        # A group's member commits nothing without a valid generation. (Kafka takes commits without a generation from
-        # anybody while the group is empty, a zombie's too.) None: this consumer is no member.
+        # A group's member commits nothing without a valid generation. (While the group is empty, Kafka accepts commits
+        # without a generation from any client, also from a zombie.) None: this consumer is no member.
         self._member: MemberIdentity | None = None
         self._run: Followed | None = None
         self._texts = CommitMetadata(engine.log_fields)
@@ -77,7 +77,7 @@ class Committer:
         self._on_commit: Callable[[float, bool], None] = lambda _seconds, _well: None
 
     def join_group(self, member: MemberIdentity) -> None:
-        """Commit in the name of ``member`` from now on."""
+        """Commit as ``member`` from now on."""
         self._member = member
 
     def follow(self, run: Followed | None, seconds: float) -> None:
@@ -88,20 +88,20 @@ class Committer:
 
     @property
     def automatic(self) -> bool:
-        """True if finished messages are committed automatically."""
+        """True if the consumer commits finished messages automatically."""
         return self._engine.options.auto_commit_enable or self._run is not None
 
     def watch(self, on_commit: Callable[[float, bool], None]) -> None:
-        """Tell ``on_commit`` of every request: how long it took (seconds) and whether all of it was committed."""
+        """Call ``on_commit`` after every request with its duration (seconds) and True if it committed everything."""
         self._on_commit = on_commit
 
-    # -- what may be committed ------------------------------------------------------------------------
+    # -- offsets for commits --------------------------------------------------------------------------
 
     def _metadata(self) -> str:
         return self._texts.text("" if self._member is None else self._member.generation().member_id)
 
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets that are finished and not committed yet."""
+        """Return the finished offsets that are not committed yet."""
         engine, metadata = self._engine, self._metadata()
         with engine.lock:
             engine.leave_dead_hands()
@@ -121,7 +121,7 @@ class Committer:
                 if state.position is not None and state.finished is not None:
                     elsewhere = engine.collector.lowest_in_hand(tp, but=me)
                     offset = state.position if elsewhere is None else min(state.position, elsewhere)
-                    # Another thread may have committed what it still has in hand: that is not taken back.
+                    # Another thread may have committed its messages in flight: do not go back behind that commit.
                     offset = max(offset, state.finished or 0)
                     result[tp] = OffsetAndMetadata(offset, metadata, state.epoch_before(offset))
         return result
@@ -131,16 +131,16 @@ class Committer:
             return {tp: self._engine.subscription.assignment.get(tp) for tp in offsets}
 
     def _standing(self) -> tuple[Generation, err.KafkaException | None]:
-        """Return the generation to commit under, and the reason why no commit may be sent now (None: it may).
+        """Return the generation to commit under, and the reason not to send a commit now (None: it may be sent).
 
-        Asked before the offsets are looked up: what is held when a new generation is settled is the share in it.
+        Call this before the look-up of the offsets: once a generation is settled, the positions belong to it.
         """
         member = self._member
         if member is None:
             return NO_GENERATION, None
         generation = member.generation()
         if not generation.joined:
-            member.await_fence()  # the caller hears of a loss: no message may follow
+            member.await_fence()  # the caller learns of a loss: no message may follow
             return generation, err.UnknownMemberId("this consumer is not a member of the group at present")
         if not member.settled():
             problem = err.RebalanceInProgress("a rebalance is going on and the new assignment is not known yet")
@@ -150,8 +150,8 @@ class Committer:
     def membership(self) -> tuple[Generation, str | None]:
         """Return the generation to commit under, and the static member's instance id.
 
-        Raises the reason for which no commit may be sent now: UnknownMemberId while the consumer is no member,
-        RebalanceInProgress while it does not know yet what is its share in a new generation.
+        Raises the reason not to send a commit now: UnknownMemberId while the consumer is no member,
+        RebalanceInProgress while it does not know its assignment in a new generation.
         """
         generation, hindrance = self._standing()
         if hindrance is not None:
@@ -159,11 +159,11 @@ class Committer:
         return generation, None if self._member is None else self._member.instance_id
 
     def note(self, offsets: Offsets) -> None:
-        """Note offsets that somebody else, a producer's transaction, has committed for this member."""
+        """Note offsets that a producer's transaction has committed for this member."""
         self._note(offsets, self._states(offsets))
 
     def _note(self, offsets: Offsets, states: Mapping[TopicPartition, Any], *, finish: bool = False) -> None:
-        """Note committed offsets. ``finish``: by the user, so their messages are finished, with the one in flight."""
+        """Note committed offsets. ``finish``: the user committed them, so messages in flight are finished, too."""
         with self._engine.lock:
             for tp, entry in offsets.items():
                 state = states.get(tp)
@@ -172,7 +172,7 @@ class Committer:
                     if finish:
                         state.finish(entry.offset)
 
-    # -- explicit -------------------------------------------------------------------------------------
+    # -- explicit commits -----------------------------------------------------------------------------
 
     def commit(self, offsets: Offsets | None, patience: Patience) -> None:
         """Call :meth:`submit` and wait for it. Raises the error of :func:`committing.failure` when it failed."""
@@ -184,7 +184,7 @@ class Committer:
     def wait_for(self, commit: Pending, patience: Patience) -> None:
         """Wait until ``commit`` is done, or give it up when its time is over.
 
-        Returns early, with the commit still under way, when a signal handler wants the consumer stopped.
+        Returns early, with the commit still in flight, when a signal handler has called ``stop()``.
         """
         engine = self._engine
         longest = None if patience.seconds is None else patience.seconds + (0.0 if patience.strict else _GRACE)
@@ -197,7 +197,7 @@ class Committer:
             self.end_wait(commit)
 
     def end_wait(self, commit: Pending) -> None:
-        """Give ``commit`` up: its caller does not wait any longer."""
+        """Give ``commit`` up: its caller waits no longer."""
         late = err.RequestTimedOut("there was no answer in time")
         give_up([commit], self._engine.group_id, late, "may not have been committed", again=True)
 
@@ -211,14 +211,14 @@ class Committer:
         return patience._replace(seconds=seconds, strict=True)
 
     def submit(self, offsets: Offsets | None, patience: Patience) -> Pending:
-        """Let the worker commit ``offsets`` (None: :meth:`held`, as it is now). Does not block.
+        """Let the worker commit ``offsets`` (None: the present :meth:`held`). Does not block.
 
         Messages that were revoked while the calling thread had them in flight are not committed; the result names them.
         Raises ConsumerStoppedException when a stop was faster.
         """
         engine = self._engine
         with engine.lock:
-            if engine.closing:  # what was in hand is forgotten
+            if engine.closing:  # messages in flight are forgotten
                 raise err.ConsumerStoppedException("the consumer was stopped; nothing was committed")
             who, hands = engine.caller(), engine.collector.hands
             taken = engine.collector.taken_away(who)
@@ -240,7 +240,7 @@ class Committer:
     def _not_behind(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return ``offsets``, none of them behind a commit in flight of another thread's messages.
 
-        What was taken away from one of them is not committed: the partition has perhaps come back, and is read again.
+        Revoked messages are not committed: the partition may have been assigned again, and is read again.
         """
         for commit in self._worker.under_way():
             if isinstance(commit, Explicit) and commit.of_hand:
@@ -265,9 +265,9 @@ class Committer:
                 self._commit_finished(commit)
 
     def _look_explicit(self, batch: list[Explicit]) -> Wanted:
-        """Select the offsets that are still ours, the newest of each partition.
+        """Select the offsets of assigned partitions, the newest of each partition.
 
-        A commit under a new generation is taken for partitions of other members too: it would put them back.
+        A broker accepts a commit under a new generation also for other members' partitions: it would set them back.
         """
         generation, hindrance = self._standing()
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -315,13 +315,13 @@ class Committer:
         if self._member is not None:
             self._member.expelled(error, generation)
 
-    # -- automatic ------------------------------------------------------------------------------------
+    # -- automatic commits ----------------------------------------------------------------------------
 
     def commit_finished(self, seconds: float, why: str) -> bool:
-        """Commit the finished offsets, for at most ``seconds``; False (and a line in the log) if it did not happen.
+        """Commit the finished offsets within ``seconds``; False (and a line in the log) if that failed.
 
-        Never raises: a rebalance or a stop goes on without, and the next owner reads those messages again. What was
-        asked for before is committed before.
+        Never raises: a rebalance or a stop continues without it, and the next owner reads those messages again.
+        Earlier commits are sent first.
         """
         engine = self._engine
         with engine.lock:
@@ -375,9 +375,9 @@ class Committer:
         self._worker.start(self._engine.options.auto_commit_interval_ms / 1000.0)
 
     def drain(self, seconds: float, *, auto: bool) -> None:
-        """Before a stop: commit what was asked for and, with ``auto``, what is finished, for at most ``seconds``.
+        """Before a stop: send the waiting commits and, with ``auto``, the finished offsets, within ``seconds``.
 
-        A ``Commit`` that was not in time says so, and so does a line in the log.
+        A ``Commit`` that was not in time fails, with a line in the log.
         """
         engine = self._engine
         until = engine.handler.now() + seconds
@@ -397,11 +397,11 @@ class Committer:
         give_up(late, engine.group_id, stopped())
 
     def join(self, timeout: float) -> None:
-        """Wait for the worker to end; the engine has been told to close. ``timeout`` in seconds."""
+        """Wait for the worker to end; the engine is closing. ``timeout`` in seconds."""
         self._worker.join(timeout)
 
     def fenced(self, error: BaseException | None) -> None:
-        """End commits that wait for the coordinator: the membership is lost. Must not block."""
+        """Fail commits that wait for the coordinator: the membership is lost. Must not block."""
         link = self._engine.link
         lost = [commit for commit in self._worker.pending() if isinstance(commit, Explicit)]
         cause = error if isinstance(error, err.KafkaException) else err.UnknownMemberId()

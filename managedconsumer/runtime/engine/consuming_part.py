@@ -1,4 +1,4 @@
-"""The part of the engine that consuming threads and tasks call: it gives them messages and runs callbacks in them."""
+"""The engine's methods for consuming threads and tasks: they return messages and run callbacks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ConsumingPart(AssignmentPart):
     # -- messages -------------------------------------------------------------------------------------
 
     def next_message(self, timeout: float | None) -> Message | None:
-        """The next message; None after ``timeout`` seconds without one (None: wait for ever, 0: do not wait)."""
+        """Return the next message; None after ``timeout`` seconds without one (None: wait for ever, 0: do not wait)."""
         return self._wait_for(self.collector.take, timeout)
 
     def next_batch(self, limit: int, timeout: float | None) -> list[Message]:
@@ -46,7 +46,7 @@ class ConsumingPart(AssignmentPart):
     def attempt(self, take: Callable[[int], T | None], who: int) -> tuple[T | None, Task | None]:
         """Call ``take`` without waiting; return its result, or a callback to run first, outside the lock.
 
-        Raises what ended the consumer. Neither: nothing is there, or a stop is wanted.
+        Raises the error that ended the consumer. Neither: there is no message, or a stop is wanted.
         """
         with self.mutex:
             self.visits += 1
@@ -68,7 +68,7 @@ class ConsumingPart(AssignmentPart):
                 return None, self._tasks.popleft()
             if self._undecided and (open_question := self.undecided()) is not None:
                 self._on_return(who)
-                raise open_question.with_traceback(None)  # or it would grow with every call
+                raise open_question.with_traceback(None)  # else the traceback would grow with every call
             if self.lease is not None:
                 left = self.lease.until() - self.handler.now()
                 if left < 0:
@@ -78,7 +78,7 @@ class ConsumingPart(AssignmentPart):
             return self._take(take, who), None
 
     def hand_out_until(self) -> float:
-        """Until when (handler's clock) fetched messages may be handed out; then :meth:`attempt` is to be called."""
+        """Until when (handler's clock) fetched messages may be delivered; after that call :meth:`attempt`."""
         return _NEVER if self.lease is None else self.lease.until()
 
     def _interrupts(self) -> bool:
@@ -86,9 +86,9 @@ class ConsumingPart(AssignmentPart):
         return over or self.error is not None or bool(self._raise_once)
 
     def take_in_passing(self, take: Callable[[int], T | None], who: int) -> T | None:
-        """:meth:`attempt` for a worker of ``run()``: callbacks and errors are left to the thread that called it.
+        """:meth:`attempt` for a worker of ``run()``, without callbacks and errors: its calling thread handles these.
 
-        The lock is held, and :meth:`hand_out_until` is not over.
+        The lock is held, and the time :meth:`hand_out_until` is not over.
         """
         if self._interrupts() or self._tasks or self._undecided:
             return None
@@ -100,15 +100,15 @@ class ConsumingPart(AssignmentPart):
             self._patience.give_turn()
 
     def wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
-        """Return the first result of ``take`` that is not None; None after ``timeout`` seconds, or at an end."""
+        """Return the first result of ``take`` that is not None; None after ``timeout`` seconds, or at a stop."""
         return self._wait_for(take, timeout)
 
     def has_news(self) -> bool:
-        """True when there may be something for :meth:`attempt`; the lock is held."""
+        """True when :meth:`attempt` may have a result; the lock is held."""
         return self._interrupts() or bool(self._tasks) or self.buffer.ready() or self.undecided() is not None
 
     def come_back(self, who: int) -> None:
-        """Finish the message in flight of ``who``, which does not want another one."""
+        """Finish the message in flight of ``who``, which asks for no other."""
         with self.lock:
             self.visits += 1
             self._on_return(who)
@@ -159,7 +159,7 @@ class ConsumingPart(AssignmentPart):
                 self.check_process()
 
     def _give_back(self, who: int, taken: Any, task: Task | None) -> None:
-        """Keep the message or the callback of a call that was interrupted: a later call gets it."""
+        """Keep the message or the callback of an interrupted call for a later one."""
         if taken or task is not None:
             with self.lock:
                 if taken:
@@ -168,7 +168,7 @@ class ConsumingPart(AssignmentPart):
                     self._tasks.appendleft(task)
 
     def _rest(self, seconds: float) -> None:
-        """Wait for a change, or receive what comes. The lock is held, once."""
+        """Wait for a change, or receive a response. The lock is held, once."""
         inline = self.inline
         if inline is None or not self.fetchers.lending.ready():
             self.sitting += 1
@@ -185,13 +185,13 @@ class ConsumingPart(AssignmentPart):
             self.mutex.acquire()
 
     def _leave_inline(self) -> None:
-        """Another thread may receive now, and workers that wait for their connection look again. Without the lock."""
+        """Let another thread receive, and wake workers that wait for their connection. Call it without the lock."""
         with self.mutex:
             self.lock.notify_all()
             self.loans.notify_all()
 
     def _run_task(self, task: Task, who: int) -> None:
-        """Treat ``stop()`` in a callback as in a signal handler: the stop follows when the callback has returned."""
+        """Run a callback. A ``stop()`` in it acts as in a signal handler: the stop follows after the callback."""
         self.inside.add(who)
         try:
             task.run()
@@ -214,12 +214,12 @@ class ConsumingPart(AssignmentPart):
     def _tell_of_taking(self, queued: int, had: bool) -> None:
         if self.buffer.pops != queued:
             self.wake_fetchers()
-        # Only where something was given back: otherwise threads that wait here would wake each other all the time.
+        # Only if a message was put back: else threads that wait here would wake each other all the time.
         if had:
             self.lock.notify_all()
 
     def _on_return(self, who: int) -> None:
-        """Finish the message in flight of a thread that came back and got no other."""
+        """Finish the message in flight of a thread that asked for the next one and got none."""
         self.collector.finish(who)
         self.lock.notify_all()
 
@@ -230,13 +230,13 @@ class ConsumingPart(AssignmentPart):
             self.wake_consumers()
 
     def run_first_in_user_thread(self, task: Task) -> None:
-        """Queue ``task`` before all others: it was interrupted before it could begin."""
+        """Queue ``task`` before all others: a signal interrupted it before it began."""
         with self.lock:
             self._tasks.appendleft(task)
             self.wake_consumers()
 
     def cancel_task(self, task: Task) -> bool:
-        """Forget ``task`` if no thread has taken it; False when one has."""
+        """Remove ``task`` if no thread has taken it; False when one has."""
         with self.lock:
             if task not in self._tasks:
                 return False
@@ -246,19 +246,19 @@ class ConsumingPart(AssignmentPart):
     def push_back(self, messages: Sequence[Message], who: int | None = None) -> None:
         """Put back ``messages`` that ``who`` (None: the calling thread) could not use.
 
-        They are handed out again, and the position stays before them.
+        The consumer delivers them again, and the position stays before them.
         """
         with self.lock:
             self.collector.push_back(self.handler.ident() if who is None else who, messages)
             self.lock.notify_all()
 
     def patient(self, fn: Callable[..., T] | None) -> Callable[..., T] | None:
-        """Return ``fn``, which is called without the lock for each message, so that other greenlets run meanwhile."""
+        """Return ``fn``, called without the lock for each message, so that other greenlets run meanwhile."""
         if fn is None or self._patience is None:
             return fn
         return self._patience.between(self.collector.lane.leave, fn)
 
     def skip_corrupt(self, tp: TopicPartition, offset: int) -> None:
-        """Skip the batch that cannot be read, whose error named ``offset``."""
+        """Skip the unreadable batch whose error named ``offset``."""
         with self.lock:
             self.collector.skip_corrupt(tp, offset)

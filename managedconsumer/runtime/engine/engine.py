@@ -1,8 +1,7 @@
 """The running consumer below both facades: subscription, buffer, collector, workers, and one lock around them.
 
-Threads: the user's (``next_message``), the fetch workers, a position worker (resets, metadata age) and, where offsets
-are committed automatically, a commit worker. Everything that is decided is decided under ``lock`` by pure objects; no
-I/O and no user code runs under it.
+Threads: the user's (``next_message``), the fetch workers, a position worker (resets, metadata age) and a commit worker
+from the first commit on. Pure objects make all decisions under ``lock``; no I/O and no user code runs under it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def _lane(handler: Handler) -> Lane:
 
 
 class Engine(ConsumingPart):
-    """One consumer's machinery. Thread-safe; :meth:`close` may be called from anywhere, also from a signal handler."""
+    """The engine of one consumer. Thread-safe; :meth:`close` may be called from any place, also a signal handler."""
 
     fetchers: FetchPool  # type: ignore[assignment]
     positions: PositionWorker
@@ -116,18 +115,18 @@ class Engine(ConsumingPart):
             self.collector.hands.forget_taken()
 
     def consume_on(self, loop: Any) -> None:
-        """Note that ``loop`` consumes: the last callback of a stop runs on it."""
+        """Note the event loop that consumes: the last callback of a stop runs on it."""
         self.loop = loop
 
     def begin_stop(self, timeout: float) -> None:
-        """Begin a stop that may take ``timeout`` seconds: consuming calls raise, and no other life begins."""
+        """Begin a stop that may take ``timeout`` seconds: consuming calls raise, and a new start is refused."""
         with self.lock:
             self.stop_by = self.handler.now() + timeout
             self.stopping = True
             self.wake_consumers()
 
     def abandon(self) -> None:
-        """End the workers of a consumer that was collected without ``stop()``. No lock, no I/O: the GC calls it."""
+        """End the workers of a consumer that was deleted without ``stop()``. The GC calls it: no lock, no I/O."""
         self.abandoned = self.closing = True
 
     @property
@@ -136,7 +135,7 @@ class Engine(ConsumingPart):
         return bool(self._tasks)
 
     def set_paused(self, tps: Iterable[TopicPartition], paused: bool) -> None:
-        """Pause or resume. Fetched messages of a paused partition are dropped; those that ``run()`` has taken wait."""
+        """Pause or resume. A pause drops the partition's fetched messages; those that ``run()`` has taken wait."""
         tps = list(tps)
         with self.lock:
             self.collector.shelve()
@@ -154,7 +153,7 @@ class Engine(ConsumingPart):
         self.survey.note_pause(looks)
 
     def position(self, tp: TopicPartition) -> int | None:
-        """The *next* offset of ``tp``; None while it is not known. Raises PartitionNotAssignedError."""
+        """Return the *next* offset of ``tp``; None while it is not known. Raises PartitionNotAssignedError."""
         with self.lock:
             self.collector.settle_lane()
             return self.subscription.partition_state(tp).position

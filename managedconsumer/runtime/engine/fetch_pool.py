@@ -1,7 +1,7 @@
 """The fetch workers: one per leading broker (times ``num_consumer_fetchers``), one request in flight each.
 
-A slow broker delays only its own partitions. Workers come and go with the leaders; an idle one waits on the consumer's
-condition and costs nothing.
+A slow broker delays only its own partitions. Workers start and end with the leaders; an idle one waits on the
+consumer's condition and costs nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 
-# The pauses (seconds) between two attempts to reach a leader, before the jitter: a new leader is found within half a
-# second of being there.
+# The pauses (seconds) between two attempts to reach a leader, before the jitter: the consumer finds a new leader within
+# half a second.
 _FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 0.4
 
@@ -57,7 +57,7 @@ class FetchPool:
         self.lending = InlineReceive(engine, limits, self.parking)
 
     def ensure_workers(self) -> None:
-        """Start the workers that current leaders lack, and break off requests that others replace; the lock is held."""
+        """Start missing workers for the current leaders, and cancel outdated long polls; the lock is held."""
         engine = self._engine
         if engine.closing:
             return
@@ -72,7 +72,7 @@ class FetchPool:
                 engine.buffer.room.workers = len(self._workers)
 
     def look_again(self) -> None:
-        """Bring workers back that have parked their partitions: another request may be needed."""
+        """Start the workers of parked partitions again, if another request is needed."""
         if self.parking:
             self.ensure_workers()
 
@@ -111,7 +111,7 @@ class FetchPool:
                     continue
                 fetcher.leader.succeeded()
                 self._deliver(fetcher, plan, answer)
-                del answer  # or its memory would be held until the next one comes
+                del answer  # else it would keep its memory until the next response comes
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
             engine.fail(error)
         finally:
@@ -125,7 +125,7 @@ class FetchPool:
                 engine.not_full.notify_all()
 
     def _next_plan(self, fetcher: Fetcher) -> fp.FetchPlan | None:
-        """Wait for the next request; None: this worker is not needed any more."""
+        """Wait for the next request; None: the worker ends."""
         engine, leader = self._engine, fetcher.leader
         with engine.mutex:
             while not engine.closing:
@@ -179,7 +179,7 @@ class FetchPool:
         return stale
 
     def _look_again(self) -> None:
-        """Break off requests that may wait long at the broker if others are needed by now; the lock is held."""
+        """Cancel long polls if other requests are needed by now; the lock is held."""
         for fetcher in self._fetchers.values():
             before = fetcher.leader.state
             if not fetcher.leader.look_again():
@@ -188,24 +188,24 @@ class FetchPool:
                     fetcher.connection.close()
 
     def _wake_waiting(self) -> None:
-        """Wake the workers that wait for room: a request has given its reservation back. The lock is held."""
+        """Wake the workers that wait for memory: a request has released its reservation. The lock is held."""
         if self._engine.buffer.room.waiting:
             self._engine.not_full.notify_all()
 
     def _tell(self, fetcher: Fetcher) -> None:
-        """Wake the consuming threads if there is something new for them."""
+        """Wake the consuming threads if there are new messages or errors for them."""
         if fetcher.leader.must_wake:
             fetcher.leader.must_wake = False
             with self._engine.mutex:
                 self._engine.lock.notify_all()
 
     def _ask(self, fetcher: Fetcher, plan: fp.FetchPlan) -> dict[str, Any]:
-        """Return the answer, or that to a later request if consuming threads have received it."""
+        """Return the response, or that to a later request if consuming threads have received this one."""
         leader, sent = fetcher.leader, self._send(fetcher, plan)
         lent = self.lending.lend(fetcher, plan, sent)
         if lent is None:
-            # Consuming threads are woken when the request is on its way: this thread waits then, and they need not wait
-            # for the interpreter's lock.
+            # Wake consuming threads once the request is in flight: this thread waits then, and they need not wait for
+            # the GIL.
             self._tell(fetcher)
             answer = sent.connection.receive(sent.request, sent.wait_ms)
         else:
@@ -223,13 +223,13 @@ class FetchPool:
         return answer
 
     def _receive_late(self, sent: Sent) -> dict[str, Any]:
-        """Return the answer to a request that has been in flight for a while."""
+        """Return the response to a request that has been in flight for a while."""
         return sent.connection.receive(sent.request, 1000 * (sent.until - self._engine.handler.now()))
 
     def _send(self, fetcher: Fetcher, plan: fp.FetchPlan) -> Sent:
         connection, leader, engine = fetcher.connection, fetcher.leader, self._engine
         if connection is None or not connection.connected:
-            self._tell(fetcher)  # before what may take long
+            self._tell(fetcher)  # before the long wait
             fetcher.hang_up()
             connection = fetcher.connection = engine.cluster.connect(leader.key[0], self._buffers.take)
             leader.connected()
@@ -264,7 +264,7 @@ class FetchPool:
             self._carry_out(leader.failed_over(plan, engine.cluster.snapshot))
 
     def _deliver(self, fetcher: Fetcher, plan: fp.FetchPlan, answer: dict[str, Any]) -> None:
-        """Decode the answer without the lock, then take it over under the lock once."""
+        """Decode the response without the lock, then take it over under the lock once."""
         engine, leader = self._engine, fetcher.leader
         results = fp.read_answer(plan, answer, self.limits)
         with engine.mutex:
@@ -280,11 +280,11 @@ class FetchPool:
         else:
             engine.troubles.over((FETCH, *leader.key))
         if stale:
-            self._tell(fetcher)  # metadata may be long in coming
+            self._tell(fetcher)  # the metadata request may take long
             engine.refresh_metadata()
 
     def take_all(self, fetcher: Fetcher, results: Sequence[fp.PartitionResult], now: float) -> bool:
-        """Take over all parts of an answer; True when the metadata is out of date. The lock is held."""
+        """Take over all partitions of a response; True when the metadata is out of date. The lock is held."""
         cluster = self._engine.cluster
         events = fetcher.leader.receive(results, cluster.snapshot, now, leaders_again=now + cluster.metadata_max_age)
         return bool(events) and self._carry_out(events)

@@ -1,4 +1,4 @@
-"""A fetch worker's connection, with what decides about the requests over it."""
+"""A fetch worker's connection, and the object that decides about its requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Fetcher:
         self.connection: Connection | None = None
         #: The connection, while consuming threads receive from it (``_inline.Wire``).
         self.wire: Any = None
-        #: The partitions that the client's watch asks for in our place, and those that were offered to it.
+        #: The partitions that the client's watch fetches in its place, and those that were offered to the watch.
         self.parked: Parked | None = None
         self.offered: Parked | None = None
 
@@ -38,7 +38,7 @@ class Sent(NamedTuple):
     #: The argument of :meth:`Connection.receive`.
     request: int
     version: int
-    #: How long (ms) its answer may take.
+    #: How long (ms) its response may take.
     wait_ms: float
-    #: The same as a moment of the handler's clock.
+    #: The same limit as a time of the handler's clock.
     until: float

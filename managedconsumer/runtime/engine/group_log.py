@@ -1,4 +1,4 @@
-"""The log of one membership: each change of state once, each trouble when it is new."""
+"""Logs one membership: each change of state once, each trouble when it is new."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class GroupLog:
             self.troubles.over(COORDINATOR)
         elif isinstance(event, ev.Retrying):
             self.history.add("retry", generation, reason=str(event.error))
-            if generation.joined:  # KIP-848: the member has its place, and the next good answer is the end of it
+            if generation.joined:  # KIP-848: it is a member, and the next good response ends the rebalance
                 self.troubles.note(COORDINATOR, f"a heartbeat failed and is repeated: {event.error}")
             else:
                 self.troubles.note(GROUP, f"cannot join yet: {event.error}")
@@ -55,5 +55,5 @@ class GroupLog:
         log.debug("%s", told, extra=self.fields.of(generation, *tps) if len(tps) == 1 else self.fields.of(generation))
 
     def taken_over(self) -> None:
-        """An assignment was taken over: earlier troubles of the group are over."""
+        """Note an assignment that was taken over: earlier troubles of the group are over."""
         self.troubles.over(GROUP)

@@ -1,8 +1,7 @@
 """Fetch workers lend their connections to a consuming thread that waits (``managedconsumer.runtime.engine._inline``).
 
-Between two messages that come alone no other thread wakes up then, and the GIL is not handed to and fro. It is a short
-cut for what is nearly always so: the same request again, a small answer, a thread that waits. Everything else is the
-worker's, which has its connection back for it.
+So no other thread has to wake up and take the GIL between two single messages. This is a short cut for the usual case:
+the same request again, a small response, a waiting thread. For everything else the worker takes its connection back.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from managedconsumer.runtime.net import overdue
 from managedconsumer.runtime.net.connection import Lent
 
 # A worker reclaims its connection when no consuming thread has polled it for so long (seconds), or a little longer.
-# Until then one answer may wait in the kernel.
+# Until then one response may wait in the kernel.
 _MISSED = 1.0
-# How often (seconds) a worker looks whether the thread that waits for its answer has left.
+# How often (seconds) a worker checks whether the thread that waits for its response has left.
 _LEAVES = 0.05
 
 
@@ -33,9 +32,9 @@ class InlineReceive:
     # -- the worker ---------------------------------------------------------------------------------------------
 
     def lend(self, fetcher: Fetcher, plan: FetchPlan, sent: Sent) -> Sent | None:
-        """Lend the connection, and wait until it is back; its request in flight then. None: it was not lent.
+        """Lend the connection and wait until it is back; returns its request in flight. None: it was not lent.
 
-        Without the lock.
+        Call it without the lock.
         """
         engine, connection = self._engine, sent.connection
         inline = engine.inline
@@ -43,7 +42,7 @@ class InlineReceive:
             return None
         if not plan.by_id or sent.version not in PLAIN_VERSIONS or inline.full:
             return None
-        if self._parking.wants(fetcher.leader, engine.handler.now()):  # only the worker can leave it to the watch
+        if self._parking.wants(fetcher.leader, engine.handler.now()):  # only the worker can park its partitions
             return None
         lent = connection.lend()
         if lent is None:
@@ -96,7 +95,7 @@ class InlineReceive:
             rounds = wire.rounds
 
     def _take_back(self, fetcher: Fetcher, plan: FetchPlan, wire: Any) -> None:
-        """Nobody receives from ``wire`` any more, and all that came over it is known. The lock is held."""
+        """Take ``wire`` back: no thread receives from it, and all of its responses are noted. The lock is held."""
         engine, inline = self._engine, self._engine.inline
         wire.recall()
         engine.collector.settle_lane()
@@ -110,10 +109,10 @@ class InlineReceive:
             plan, wire.places(), epoch=wire.session_epoch, patient=wire.patient, quiet_since=wire.quiet_since
         )
         if wire.rounds:
-            engine.lock.notify_all()  # something may have come that nobody has taken
+            engine.lock.notify_all()  # a response may have come that no thread has taken
 
     def call_back(self, fetcher: Fetcher) -> None:
-        """Call the connection back: the worker needs it for another request. The lock is held."""
+        """Ask for the connection: the worker needs it for another request. The lock is held."""
         if fetcher.wire is not None:
             fetcher.wire.recall()
             self._engine.loans.notify_all()
@@ -123,7 +122,7 @@ class InlineReceive:
     # -- the consuming thread -------------------------------------------------------------------------------------
 
     def ready(self) -> bool:
-        """True if the calling thread may receive. Connections that are needed for another request go back first.
+        """True if the calling thread may receive. First gives back connections that are needed for another request.
 
         The lock is held.
         """

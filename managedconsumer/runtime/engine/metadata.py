@@ -1,4 +1,4 @@
-"""The metadata of commits: pykafka's own, which monitoring scripts read, maps, and the brokers' limit."""
+"""The metadata of commits: pykafka's fields, which monitoring scripts read, maps, and the brokers' limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Followed(Protocol):
-    """A ``run()``, which knows the finished messages (:class:`managedconsumer.runtime.running.run.Run`)."""
+    """The source of finished messages: a ``run()`` (:class:`managedconsumer.runtime.running.run.Run`)."""
 
     def finished(self, metadata: str, limit: int) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets to commit, with ``metadata`` and maps, in up to ``limit`` characters. The lock is held."""
@@ -26,12 +26,12 @@ class CommitMetadata:
     def __init__(self, fields: Callable[[], Any]) -> None:
         """``fields``: the fields of a log line."""
         self._fields = fields
-        #: How many characters the brokers take, as far as it is known.
+        #: The brokers' limit in characters, as far as it is known.
         self.limit = offset_map.LIMIT
 
     def text(self, member_id: str) -> str:
         """Return the metadata of the member with this id (empty: none), without a map."""
-        import json  # its patterns cost an import 3 ms, and not every consumer commits
+        import json  # the import takes 3 ms, and not every consumer commits
 
         metadata = json.dumps({"consumer_id": member_id, "hostname": socket.gethostname()})
         return metadata if len(metadata) <= self.limit else ""
@@ -42,7 +42,7 @@ class CommitMetadata:
         asked: Mapping[TopicPartition, OffsetAndMetadata],
         plain: str,
     ) -> bool:
-        """True if brokers have refused metadata as too long, and the next attempt has less of it, at last none.
+        """True if brokers refused the metadata as too long: the next attempt has less of it, at last none.
 
         ``plain``: the metadata without a map.
         """

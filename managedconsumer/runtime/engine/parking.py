@@ -1,6 +1,7 @@
-"""The partitions that a quiet consumer's fetch workers have left to the client's watch. Those workers have ended.
+"""Quiet partitions whose fetch workers have ended: the client's watch waits for their messages instead.
 
-Whatever changes what there is to fetch, and whatever the watch finds, ends the parking: a new worker fetches.
+A change of the partitions or positions to fetch, or a change that the watch finds, ends the parking: a new worker
+fetches.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from managedconsumer.structs import ClusterSnapshot, TopicPartition
 Key = tuple[int, int]
 
 # A worker that is woken within ``_WORTH`` times its quiet period waits twice as long before it parks again, up to
-# ``_MOST`` times the usual period: where messages come now and then, a worker is worth keeping.
+# ``_MOST`` times the usual period: if messages come now and then, a worker that stays costs less.
 _WORTH = 4
 _MOST = 16.0
 
 
 class _Spell:
-    """One worker's partitions, while they are parked."""
+    """The parked partitions of one worker."""
 
     __slots__ = ("leader", "parked", "silence", "since", "snapshot", "tps")
 
@@ -39,20 +40,20 @@ class Parking:
     """The parked partitions of one consumer. The engine's lock is held around every call, but for :meth:`offer`."""
 
     def __init__(self, engine: AssignmentPart, limits: FetchLimits, ready: Callable[[], None]) -> None:
-        """``ready``: starts the workers that are missing; the lock is held."""
+        """``ready`` starts missing workers; called with the lock held."""
         self._engine = engine
         self._isolation = limits.isolation_level
-        # The watch wakes at the first byte.
+        # The watch wakes the consumer at the first byte.
         self._allowed = limits.min_bytes <= 1
         self._ready = ready
         self._spells: dict[Key, _Spell] = {}
-        # By worker: how many times the usual silence it waits for.
+        # By worker: the factor of its quiet period.
         self._caution: dict[Key, float] = {}
 
     def keeps(self, key: Key, tp: TopicPartition) -> bool:
-        """True while this partition of this worker is watched. If only others of the worker are, end their watch."""
+        """True while the watch has this partition of this worker. If it has only others of the worker, end these."""
         spell = self._spells.get(key)
-        if spell is not None and tp not in spell.tps:  # this broker leads it by now
+        if spell is not None and tp not in spell.tps:  # this broker became its leader
             self._end(key)
             return False
         return spell is not None
@@ -60,10 +61,10 @@ class Parking:
     def __len__(self) -> int:
         return len(self._spells)
 
-    # -- a worker goes --------------------------------------------------------------------------------
+    # -- parking --------------------------------------------------------------------------------------
 
     def takes(self, fetcher: Fetcher, plan: FetchPlan, now: float) -> bool:
-        """Decide before a worker repeats ``plan``. True: the watch asks for it, and the worker ends."""
+        """Decide before a worker repeats ``plan``. True: the watch takes it over, and the worker ends."""
         key = fetcher.leader.key
         if not fetcher.leader.quiet(now):
             self.take_back(fetcher)
@@ -76,7 +77,7 @@ class Parking:
                 fetcher.parked = parked(plan.body, plan.by_id, lambda: self._wake(key), self._look)
             return False
         if away.over:
-            fetcher.parked, fetcher.leader.quiet_since = None, now  # it was not wanted; later perhaps
+            fetcher.parked, fetcher.leader.quiet_since = None, now  # the watch refused it; try later
         if away.over or not away.carried or shared is None:
             return False
         self._spells[key] = _Spell(away, fetcher.leader, self._engine.cluster.snapshot, now, shared.quiet_after)
@@ -110,7 +111,7 @@ class Parking:
             fetcher.parked.end()
             fetcher.parked = None
 
-    # -- a worker is needed again -----------------------------------------------------------------------
+    # -- end of the parking -----------------------------------------------------------------------------
 
     def _wake(self, key: Key) -> None:
         """Start a worker again: the watch has found a change, or has failed. Runs in the watch's thread."""
@@ -125,7 +126,7 @@ class Parking:
             engine.fail(error)
 
     def _look(self, now: float) -> None:
-        """Wake the position worker when it is due: it rests while all is quiet. Runs in the watch's thread."""
+        """Wake the position worker when it is due: it sleeps while all is quiet. Runs in the watch's thread."""
         engine = self._engine
         try:
             if engine.positions.is_due(now):
@@ -135,7 +136,7 @@ class Parking:
 
     def _end(self, key: Key) -> None:
         spell = self._spells.pop(key)
-        if not self._spells:  # nobody looks for it any more
+        if not self._spells:  # no watch calls _look any more
             self._engine.positions.wake()
         spell.parked.end()
         caution = self._caution.get(key, 1.0)
@@ -143,7 +144,7 @@ class Parking:
         self._caution[key] = min(_MOST, 2.0 * caution) if short else 1.0
 
     def look_again(self) -> None:
-        """End the parking of partitions for which another request is needed by now."""
+        """End the parking of partitions that need another request now."""
         for key, spell in list(self._spells.items()):
             if spell.parked.over or not spell.leader.look_again() or self._moved(key[0], spell):
                 self._end(key)

@@ -14,10 +14,10 @@ _LONGEST_NAP = 1.0
 
 
 class Pending:
-    """A commit in flight, as the commit worker has it. Thread-safe, done once."""
+    """A commit in flight, for the commit worker. Thread-safe, done once."""
 
     def __init__(self, changed: Any, now: Callable[[], float], offsets: Offsets) -> None:
-        """``changed``: the condition that is notified when it is done, ``now``: the clock of its waits (seconds)."""
+        """``changed``: the condition to notify when it is done; ``now``: the clock (seconds) of its waits."""
         self._changed = changed
         self._now = now
         self._done = False
@@ -49,7 +49,7 @@ class Pending:
         return True
 
     def finish(self, error: BaseException | None) -> None:
-        """End it, with or without an error; a second call changes nothing. For the worker."""
+        """End it, with or without an error; a second call has no effect. The worker calls it."""
         with self._changed:
             if not self._done:
                 self.error, self._done = error, True
@@ -97,7 +97,7 @@ class Commit:
 
 
 class Explicit(Pending):
-    """One that the user asked for: fixed offsets, each with the era of its partition that it belongs to."""
+    """An explicit commit of the user's: fixed offsets, each with the state object of its assignment."""
 
     def __init__(
         self,
@@ -111,10 +111,10 @@ class Explicit(Pending):
         of_hand: bool,
         said: Callable[[], None],
     ) -> None:
-        """``states``: the state objects of the partitions at the look-up. ``lost``: taken away while in hand.
+        """``states``: the state objects of the partitions at the look-up. ``lost``: revoked while in flight.
 
-        ``of_hand``: it is of what the calling thread has in hand, not of offsets that the user has named. ``said()``
-        is called when all of it is committed, under the lock of ``changed``.
+        ``of_hand``: it covers the calling thread's messages in flight, not offsets that the user named. :meth:`finish`
+        calls ``said()`` when all of it is committed, under the lock of ``changed``.
         """
         super().__init__(changed, now, offsets)
         self.states = states
@@ -132,7 +132,7 @@ class Explicit(Pending):
 
 
 class Finished(Pending):
-    """An automatic one: of what is finished when its turn comes."""
+    """An automatic commit: of the offsets that are finished when the worker sends it."""
 
     def __init__(self, changed: Any, now: Callable[[], float], seconds: float, why: str) -> None:
         """``seconds``: how long it may take from now on. ``why``: for the log."""
@@ -149,7 +149,7 @@ def give_up(
     *,
     again: bool = False,
 ) -> None:
-    """Finish those that are not done with a CommitFailedError; ``again``: the same call may succeed later."""
+    """Fail unfinished commits with a CommitFailedError; ``again``: the same call may succeed later."""
     for commit in commits:
         if not commit.done():
             text = f"group {group_id!r}: the offsets of {named(commit.offsets)} {what}: {cause}"
@@ -157,5 +157,5 @@ def give_up(
 
 
 def stopped() -> err.KafkaException:
-    """Why a stop gives commits up."""
+    """Return the error of commits that a stop gives up."""
     return err.ConsumerStoppedException("the consumer was stopped before they were through")

@@ -1,4 +1,4 @@
-"""The position worker: finds positions for partitions that have none, and keeps the metadata young."""
+"""The position worker: looks up missing positions, and refreshes the metadata before it is too old."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# A round of look-ups tries again for this long (seconds) before its trouble is reported.
+# A round of look-ups retries for this long (seconds) before the worker reports its trouble.
 _ROUND = 1.0
 # A leader gets at least this long (seconds) to answer ListOffsets, even if less is left of the round.
 _SLOWEST_ANSWER = 10.0
@@ -33,7 +33,7 @@ class PositionWorker:
     ) -> None:
         """``close`` ends the engine of a consumer that was deleted without ``stop()``, within so many seconds.
 
-        ``sample`` notes how far the partitions are.
+        ``sample`` notes the progress of the partitions.
         """
         self._engine = engine
         self._offsets = offsets
@@ -44,7 +44,7 @@ class PositionWorker:
         self._on_metadata: Callable[[], None] = lambda: None
         self._backoff = Backoff(0.1, LONGEST_PAUSE, engine.handler.random)
         self._seen = engine.cluster.snapshot
-        # True while there is no worker, as the client's watch looks after what is quiet; until when (handler's clock).
+        # True while no worker runs, because the client's watch has all partitions; until when (handler's clock).
         self._resting = False
         self._rest_until = 0.0
 
@@ -54,7 +54,7 @@ class PositionWorker:
         self._worker = self._engine.handler.spawn("positions", self._run)
 
     def wake(self) -> None:
-        """There is something to look up."""
+        """Wake the worker: a position is to be looked up."""
         with self._engine.lock:
             self._wake.set()
             if self._resting:
@@ -62,13 +62,13 @@ class PositionWorker:
                 self._worker = self._engine.handler.spawn("positions", self._run)
 
     def is_due(self, now: float) -> bool:
-        """True when a worker that rests has something to do; no lock."""
+        """True when the worker has to run again; no lock."""
         news = self._engine.closing or self._engine.cluster.snapshot is not self._seen
-        # Partitions with messages in flight are checked now and then: they may be stuck.
+        # Check partitions with messages in flight now and then: they may be stuck.
         return self._resting and (news or bool(self._engine.collector.hands) or now >= self._rest_until)
 
     def _rests(self, seconds: float) -> bool:
-        """True: this worker ends, and another one goes on within so many seconds, or when there is something to do."""
+        """True: this worker ends, and a new one starts within so many seconds, or when there is work."""
         engine = self._engine
         with engine.lock:
             if engine.fetchers.parking and not (engine.closing or engine.collector.hands or self._wake.is_set()):
@@ -77,19 +77,19 @@ class PositionWorker:
             return self._resting
 
     def watch_metadata(self, told: Callable[[], None]) -> None:
-        """Call ``told``, and nobody else, in this worker after each change of the metadata."""
+        """Call only ``told``, in this worker, after each change of the metadata."""
         self._on_metadata = told
 
     def join(self, timeout: float) -> None:
-        """Wait for the worker to end; it has been told to."""
+        """Wait for the worker to end; the engine is closing."""
         self._wake.set()
         if self._worker is not None:
             self._worker.join(timeout)
 
     def resolve(self, timeout: float, interrupted: Callable[[], bool] = lambda: False) -> None:
-        """Look positions up for every partition that waits for a reset. Unreachable leaders are left for later.
+        """Look up positions for every partition that waits for a reset. Leave unreachable leaders for later.
 
-        ``interrupted`` ends the wait: what is answered after that counts as well.
+        ``interrupted`` ends the wait: later responses count as well.
         """
         engine = self._engine
         with engine.lock:
@@ -110,7 +110,7 @@ class PositionWorker:
                     if answer.error is not None or strategy is None:
                         continue
                     if state.awaits(strategy):
-                        # The epoch of the log's start says nothing about the records before the position.
+                        # The epoch of the log's start is not that of the records before the position.
                         log.info("%s-%d: starting at offset %d", *tp, answer.offset, extra=engine.log_fields(tp))
                         engine.collector.go_on(engine.buffer.queues[tp], max(0, answer.offset))
                 engine.fetchers.ensure_workers()
@@ -138,7 +138,7 @@ class PositionWorker:
             return any(state.awaiting_reset for state in engine.subscription.assignment.values())
 
     def _in_the_dark(self) -> bool:
-        """True while a partition has no leader, and so no fetch worker to ask for one, or no broker could be asked."""
+        """True while a partition has no leader, and so no fetch worker that asks for one, or no broker responds."""
         engine = self._engine
         if engine.troubles.met(METADATA):
             return True
@@ -150,11 +150,11 @@ class PositionWorker:
         try:
             while not engine.closing:
                 self._wake.clear()
-                # Requests that come meanwhile do not wait for a slow leader: the next round is for both.
+                # New resets do not wait for a slow leader: the next round is for both.
                 self.resolve(_ROUND, self._wake.is_set)
                 age = now() - engine.cluster.refreshed_at
                 # The age is infinite until start() has its first metadata. start() must see that error itself, so
-                # nothing is refreshed here before.
+                # this worker refreshes nothing before.
                 if engine.cluster.metadata_max_age <= age < float("inf") or self._in_the_dark():
                     engine.refresh_metadata()
                     age = min(age, now() - engine.cluster.refreshed_at)

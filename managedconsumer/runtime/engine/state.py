@@ -1,6 +1,6 @@
-"""The state that the workers and calls of one consumer share: one lock, the data it guards, and how it ends.
+"""The state that the workers and calls of one consumer share: one lock, the data it guards, and its end.
 
-:class:`~managedconsumer.runtime.engine.engine.Engine` is this with the workers, which see only what they need of it.
+:class:`~managedconsumer.runtime.engine.engine.Engine` adds the workers, which see only the parts that they need.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Task(Protocol):
 
 
 class Lease(Task, Protocol):
-    """How long messages may be handed out (:class:`managedconsumer.runtime.lease.Lease`)."""
+    """How long messages may be delivered (:class:`managedconsumer.runtime.lease.Lease`)."""
 
     def until(self) -> float:
         """Until when (handler's clock); after that its task runs first. No lock."""
@@ -50,34 +50,34 @@ class Inline(Protocol):
 
 
 class Fetchers(Protocol):
-    """The workers that fetch (:class:`managedconsumer.runtime.engine.fetch_pool.FetchPool`)."""
+    """The fetch workers (:class:`managedconsumer.runtime.engine.fetch_pool.FetchPool`)."""
 
     #: The connections that workers have lent.
     lending: Inline
 
     @property
     def parking(self) -> Sized:
-        """The partitions that were left to the client's watch."""
+        """The partitions that the client's watch has taken over."""
 
     def ensure_workers(self) -> None:
-        """Start what is missing for the current leaders, and let none wait for another answer; the lock is held."""
+        """Start missing workers for the current leaders, and cancel outdated long polls; the lock is held."""
 
     def look_again(self) -> None:
-        """Something else is to be fetched, perhaps; the lock is held."""
+        """Check whether other requests are needed; the lock is held."""
 
 
 class Positions(Protocol):
-    """The worker that looks positions up (:class:`managedconsumer.runtime.engine.positions.PositionWorker`)."""
+    """The position worker (:class:`managedconsumer.runtime.engine.positions.PositionWorker`)."""
 
     def wake(self) -> None:
-        """There is something to look up."""
+        """Wake the worker: a position is to be looked up."""
 
     def is_due(self, now: float) -> bool:
-        """True when a worker that rests has something to do; no lock."""
+        """True when the worker has to run again; no lock."""
 
 
 class EngineState(forks.OwnProcess):
-    """One consumer's state. Thread-safe: every method takes the lock, unless it says otherwise."""
+    """One consumer's state. Thread-safe: every method takes the lock, unless its docstring says otherwise."""
 
     fetchers: Fetchers
     positions: Positions
@@ -106,25 +106,25 @@ class EngineState(forks.OwnProcess):
         self.partition_object = partition_object
         self.closing = True
         self.stopping = self.stop_wanted = False
-        #: True when it was started at least once.
+        #: True after the first start.
         self.opened = False
-        #: True when no more messages are wanted: consuming calls finish what is in hand and give nothing.
+        #: True when no more messages are wanted: consuming calls finish the messages in flight and return none.
         self.ending = False
-        #: When (handler's clock) the stop that goes on should be over.
+        #: When (handler's clock) the stop in progress should be over.
         self.stop_by = 0.0
-        #: How long (seconds) the stop that is wanted may take; None: its default.
+        #: How long (seconds) the requested stop may take; None: its default.
         self.stop_timeout: float | None = None
-        #: Ids of the threads that are inside ``consume()`` or a callback; a ``stop()`` called on one of them is put off
-        #: until it has returned.
+        #: Ids of the threads inside ``consume()`` or a callback; a ``stop()`` called in one of them happens after it
+        #: has returned.
         self.inside: set[int] = set()
-        #: How many consuming threads wait for the lock's notifications.
+        #: How many consuming threads wait for notifications of the lock.
         self.sitting = 0
         self._draining = 0
-        #: How long messages may be handed out; None: as long as they are ours.
+        #: How long messages may be delivered; None: as long as their partitions are assigned.
         self.lease: Lease | None = None
-        #: The partitions of which only the user can say where to go on, see :meth:`AssignmentPart.ask_user`.
+        #: The partitions whose position only the user can set, see :meth:`AssignmentPart.ask_user`.
         self._undecided: dict[TopicPartition, PartitionQueue] = {}
-        #: How often a consuming thread has come (the lane's messages are counted there).
+        #: How often a consuming thread has asked for messages (the lane counts its own).
         self.visits = 0
         self.error: BaseException | None = None
         self._cause: TracebackType | None = None
@@ -133,27 +133,27 @@ class EngineState(forks.OwnProcess):
         self.troubles = Troubles(group_id or "consumer", self.log_fields)
         self._raise_once: deque[BaseException] = deque()
         self._tasks: deque[Task] = deque()
-        #: The event loop that consumes, or has consumed last.
+        #: The event loop that consumed last.
         self.loop: Any = None
         #: True when the consumer was deleted without ``stop()``: the last worker closes everything.
         self.abandoned = False
 
     def _make_locks(self) -> None:
         shared = self.handler.RLock()
-        #: The connections from which a consuming thread receives by itself; None: it does not, here.
+        #: The connections from which a consuming thread receives by itself; None: it cannot do so here.
         self.inline = inline_fetch(self.handler)
         wake = None if self.inline is None else self.inline.wake
         # The user waits here for messages.
         self.lock = self.handler.Condition(shared) if wake is None else self.handler.WakingCondition(shared, wake)
-        self.not_full = self.handler.Condition(shared)  # the fetchers wait here for room in the buffer
+        self.not_full = self.handler.Condition(shared)  # fetch workers wait here for memory
         self.commits = self.handler.Condition(shared)  # the commit worker and threads that commit wait here
-        self.loans = self.handler.Condition(shared)  # fetch workers wait here that have lent their connection
+        self.loans = self.handler.Condition(shared)  # fetch workers that have lent their connection wait here
         self.work = self.handler.Condition(shared)  # the workers of run() wait here
-        #: The same lock, for what takes it very often and neither waits nor wakes: a condition makes two calls of it.
+        #: The same lock for frequent users that neither wait nor notify: a condition needs two calls instead of one.
         self.mutex = shared
 
     def disown(self) -> None:
-        """In the child of a fork: every call raises from here on. Threads that do not exist here may hold the locks."""
+        """In the child of a fork: make every call raise. Threads that do not exist here may hold the locks."""
         self._make_locks()
         self.collector.lane.cut()
         self.error, self._cause = self._forked(), None
@@ -161,7 +161,7 @@ class EngineState(forks.OwnProcess):
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException) -> None:
-        """An error that ends the consumer: raised by every later call."""
+        """End the consumer with an error, which every later call raises."""
         with self.lock:
             if self.closing or self.error is not None:
                 return
@@ -175,13 +175,13 @@ class EngineState(forks.OwnProcess):
         )
 
     def raise_later(self, error: BaseException) -> None:
-        """An error of the user's code: raised once, by the next call that consumes."""
+        """Keep an error of the user's code: the next consuming call raises it, once."""
         with self.lock:
             self._raise_once.append(error)
             self.wake_consumers()
 
     def want_stop(self, timeout: float | None = None) -> None:
-        """The next call that consumes stops. No lock, and no waiting: this may run in the middle of anything.
+        """Make the next consuming call stop. Takes no lock and never waits: a signal may run it at any line.
 
         ``timeout``: how long (seconds) that stop may take; None: its default.
         """
@@ -190,28 +190,28 @@ class EngineState(forks.OwnProcess):
         self.collector.lane.leave()
 
     def end_soon(self) -> None:
-        """Calls that consume finish what is in hand and give nothing any more; otherwise like :meth:`want_stop`."""
+        """Like :meth:`want_stop`, but consuming calls finish the messages in flight and return none."""
         self.ending = True
         self.collector.lane.leave()
 
     def raise_if_over(self) -> None:
-        """Raise what has ended the consumer, or what the user has to know once."""
+        """Raise the error that ended the consumer, or a kept error of the user's code."""
         if self.error is not None:
-            raise self.error.with_traceback(self._cause)  # or it would grow with every call
+            raise self.error.with_traceback(self._cause)  # else the traceback would grow with every call
         if self._raise_once:
             raise self._raise_once.popleft()
         if self.closing or self.stopping:
             raise self.not_running()
 
     def not_running(self) -> err.ConsumerStoppedException:
-        """The error for a call that needs a running consumer: never started, or stopped (by any thread)."""
+        """Return the error for a call that needs a running consumer: never started, or stopped (by any thread)."""
         if not self.opened:
             return err.ConsumerStoppedException("the consumer is not running: call start() first")
         return err.ConsumerStoppedException("the consumer was stopped; start() starts it again")
 
     @property
     def draining(self) -> bool:
-        """True while somebody waits for what is in hand."""
+        """True while a thread waits until messages in flight are finished."""
         return bool(self._draining)
 
     # -- the consuming threads ----------------------------------------------------------------------------------------
@@ -223,23 +223,23 @@ class EngineState(forks.OwnProcess):
             self.commits.notify_all()
 
     def wake_consumers(self) -> None:
-        """Wake the consuming threads and end the fast path: each of them comes to the lock. The lock is held."""
+        """Wake the consuming threads and end the fast path: each of them takes the lock. The lock is held."""
         self.collector.settle_lane()
         self.lock.notify_all()
 
     def wake_fetchers(self) -> None:
-        """There may be something else to fetch, or room for it. The lock is held."""
+        """Wake fetch workers: positions or free memory have changed. The lock is held."""
         self.not_full.notify_all()
         self.fetchers.look_again()
 
     def caller(self) -> int:
-        """On whose behalf the calling thread acts: its own, or that of the asyncio task that called."""
+        """Return the number of the asyncio task that called, or of the calling thread."""
         me = self.handler.ident()
         with self.lock:
             return me if me in self.collector.hands else owners.acting.get() or me
 
     def leave_dead_hands(self) -> None:
-        """Threads that ended with messages in hand never come back; the lock is held."""
+        """Disown messages in flight of threads that have ended; the lock is held."""
         for who in self.collector.owners():
             if not self.handler.is_alive(who):
                 for tp, offset in self.collector.leave_behind(who):
@@ -250,15 +250,15 @@ class EngineState(forks.OwnProcess):
                         extra=self.log_fields(tp),
                     )
 
-    # -- what brokers are asked ----------------------------------------------------------------------------------------
+    # -- requests to brokers -------------------------------------------------------------------------------------------
 
     @property
     def trouble(self) -> str | None:
-        """Return the transient trouble of this moment, or None."""
+        """Return the present transient trouble, or None."""
         return self.troubles.text
 
     def refresh_metadata(self) -> None:
-        """Ask for the metadata of what is assigned, unless another worker just has; trouble is noted, not raised."""
+        """Refresh the metadata of the assigned topics, unless another worker just has; notes trouble, never raises."""
         snapshot = self.cluster.snapshot
         assigned = {tp.topic for tp in self.subscription.assigned_partitions()}
         pattern = self.subscription.subscribed_pattern

@@ -1,6 +1,6 @@
 """The progress of one consumer's partitions: read on request, and noted now and then by the position worker.
 
-No broker is asked. The consumer's lock is held for a short time only; bytes are read without it.
+It sends no request. It holds the consumer's lock for a short time only, and reads bytes without it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# Chunks of a partition that are looked at: the first nearly always has a message.
+# The most chunks to read of a partition: the first nearly always has a message.
 _CHUNKS = 4
 
 
 class Look:
-    """One partition at one moment: what can be read of it without the lock."""
+    """A snapshot of one partition, which can be read without the lock."""
 
     __slots__ = ("chunks", "sight", "stamps", "state", "tp", "track")
 
@@ -33,25 +33,25 @@ class Look:
         self.stamps: dict[int, int] = {}
 
     def read(self) -> Oldest | None:
-        """The oldest unfinished message, as far as it can be told."""
+        """Return the oldest unfinished message, if it is known."""
         if self.sight.start is None:
             return None
         try:
             return oldest_of(self.chunks, self.sight.start, self.stamps)
-        except (KafkaException, MemoryError):  # damage: the call that reads it raises that
+        except (KafkaException, MemoryError):  # damage: the consuming call raises that error
             return None
 
 
 class Survey:
-    """Thread-safe. Keeps the past of what is assigned, and nothing of what is not."""
+    """Thread-safe. Keeps the history of assigned partitions only."""
 
     def __init__(self, engine: EngineState) -> None:
-        """``engine``: its lock is taken, for as long as noting numbers takes."""
+        """``engine``: each call takes its lock for a short time, to copy numbers."""
         self._engine = engine
         self._tracks: dict[TopicPartition, tuple[TopicPartitionState, Track]] = {}
 
     def sample(self) -> None:
-        """Note where everything stands, and log what stands still. What is moving is not looked at any closer."""
+        """Sample all partitions, and log those that stand still. Partitions that move get no closer check."""
         looks = self.look(closely=False)
         self.note(looks)
         now = self._engine.handler.now()
@@ -67,7 +67,7 @@ class Survey:
             log.warning(text, *look.tp, stuck_for, sight.position, sight.end - sight.start, extra=fields)
 
     def progress(self) -> dict[TopicPartition, PartitionProgress]:
-        """How far each assigned partition is, sorted."""
+        """Return the progress of each assigned partition, sorted."""
         looks = self.look()
         self.note(looks)
         now, wall = self._engine.handler.now(), self._engine.handler.wall_time()
@@ -75,7 +75,7 @@ class Survey:
             return {look.tp: look.track.progress(look.sight, now, wall) for look in looks}
 
     def look(self, tps: Collection[TopicPartition] | None = None, *, closely: bool = True) -> list[Look]:
-        """See where ``tps`` (None: all) stand; ``closely``: also what can be read of their oldest messages."""
+        """Take snapshots of ``tps`` (None: all); ``closely``: also of their oldest messages."""
         engine = self._engine
         with engine.lock:
             engine.collector.settle_lane()
@@ -94,7 +94,7 @@ class Survey:
         return sorted(looks, key=lambda look: look.tp)
 
     def note(self, looks: list[Look]) -> None:
-        """Read what was seen, and remember what it says."""
+        """Read the snapshots, and keep the results."""
         found = [look.read() for look in looks]
         engine = self._engine
         with engine.lock:
@@ -104,7 +104,7 @@ class Survey:
                     look.track.look(look.sight, oldest, now, wall)
 
     def note_pause(self, looks: list[Look]) -> None:
-        """These were looked at right before they were paused, which has dropped what was fetched of them."""
+        """Note partitions right after a pause, which dropped their fetched messages; the snapshots are from before."""
         with self._engine.lock:
             queues = self._engine.buffer.queues
             for look in looks:
@@ -124,12 +124,12 @@ class Survey:
         end = state.highwater
         if self._engine.options.isolation == 1 and state.last_stable is not None and state.last_stable >= 0:
             end = state.last_stable if end is None else min(end, state.last_stable)
-        # The fetched messages may be ahead of the log's end that came with them.
+        # The fetched messages may be ahead of the log's end in the same response.
         position = state.position
         if end is not None and end >= 0 and position is not None:
             end = max(end, position)
         end = None if end is not None and end < 0 else end
-        # Retention deletes what was not fetched; what is here or in a hand is still handed out and finished.
+        # Retention deletes unfetched messages; buffered ones and those in flight are still delivered and finished.
         empty = queue.fetch_offset == position == state.finished
         start = state.log_start if empty and state.log_start is not None else -1
         return Sight(position, state.finished, state.committed, end, start, state.paused, queue.version)

@@ -9,13 +9,13 @@ from managedconsumer.logs import LogFields
 
 log = logging.getLogger(__name__)
 
-#: Where trouble is met; a fetch worker's is ``(FETCH, broker id, slot)``.
+#: Sources of trouble; a fetch worker's is ``(FETCH, broker id, slot)``.
 GROUP, COORDINATOR, WAITING = "group", "coordinator", "waiting"
 METADATA, POSITIONS, FETCH = "metadata", "positions", "fetch"
 
 
 class Troubles:
-    """Troubles by where they are met, so that each ends when *that* works again. Thread-safe without a lock."""
+    """Troubles by source: each ends when *that* source works again. Thread-safe without a lock."""
 
     def __init__(self, owner: str, fields: LogFields) -> None:
         self._owner = owner
@@ -24,13 +24,13 @@ class Troubles:
         self._texts: dict[Hashable, str] = {}
 
     def note(self, source: Hashable, text: str) -> None:
-        """``source`` has trouble; logged when it is new."""
+        """Note trouble of ``source``; log it when it is new."""
         if self._texts.pop(source, None) != text:
             log.warning("%s: %s", self._owner, text, extra=self.fields())
         self._texts[source] = text
 
     def over(self, source: Hashable) -> None:
-        """``source`` works (again)."""
+        """Note that ``source`` works (again)."""
         self._texts.pop(source, None)
 
     def met(self, source: Hashable) -> bool:
@@ -38,11 +38,11 @@ class Troubles:
         return source in self._texts
 
     def clear(self) -> None:
-        """A fresh start."""
+        """Forget all troubles, at a start."""
         self._texts.clear()
 
     @property
     def text(self) -> str | None:
-        """The newest trouble that is not over, None when all is well."""
+        """The newest trouble that is not over, None when there is none."""
         texts = list(self._texts.values())
         return texts[-1] if texts else None

@@ -1,4 +1,4 @@
-"""Exceptions of the user's code come out as they are; where they come from goes with them."""
+"""Adds to an exception of the user's code where it came from; the exception itself stays the same."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _SHOWN = 5
 
 
 def blame(error: BaseException, where: str, fields: Mapping[str, Any] | None = None) -> None:
-    """Say where the user's code raised ``error``: as a note (Python 3.11 and newer), and as a line in the log.
+    """Name the place where the user's code raised ``error``, in a note (Python 3.11 and newer) and in the log.
 
-    ``fields``: those of the line in the log.
+    ``fields``: the fields of the log line.
     """
     if hasattr(error, "add_note") and where not in getattr(error, "__notes__", ()):
         error.add_note(where)

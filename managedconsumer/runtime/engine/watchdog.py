@@ -1,8 +1,9 @@
-"""The opt-in watchdog of ``max_processing_ms``: a member whose user does not come back gives its place up.
+"""The opt-in watchdog of ``max_processing_ms``: a member whose user code takes too long leaves the group.
 
-Heartbeats go on whatever the user's code does, so by default a message may be worked on for ever. With the option, a
-member that has held a message for too long leaves the group (others take its partitions over at once, what it has in
-hand is handed out again there), and joins again when its user is back. It says so in the log and in ``health()``.
+Heartbeats continue whatever the user's code does, so by default there is no limit for the processing of a message.
+With the option, a member leaves the group when a message is in flight for too long (other members take over its
+partitions at once and get the message again), and joins again when the user asks for messages. The log and
+``health()`` say so.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ SOURCE = "watchdog"
 
 
 class ProcessingTooLongError(KafkaException):
-    """A message was in hand for longer than ``max_processing_ms``."""
+    """A message was in flight for longer than ``max_processing_ms``."""
 
 
 class ProcessingWatchdog:
-    """Looked at by the membership worker between rebalances; sees progress with the precision of its visits."""
+    """The membership worker calls :meth:`check` between rebalances; its precision is the interval of the calls."""
 
     def __init__(self, engine: Engine, limit_ms: int | None) -> None:
         self._engine = engine
@@ -37,7 +38,7 @@ class ProcessingWatchdog:
         return engine.visits, engine.collector.lane.count
 
     def check(self, member: GroupMember) -> bool:
-        """True while the member has to stay out of the group until its user is back."""
+        """True while the member has to stay out of the group, until the user asks for messages."""
         if self._limit is None:
             return False
         now, progress = self._engine.handler.now(), self._progress()
