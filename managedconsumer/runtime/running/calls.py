@@ -1,4 +1,4 @@
-"""The user's code that a run calls, and the meaning of its results and errors."""
+"""Calls of the user's code by a run, and the treatment of its results and errors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MovedOn = Callable[[BaseException, Sequence[Any]], bool]
 
 
 class Calls(NamedTuple):
-    """The user's code: handler, ``on_dead`` or None, ``deserialize(message)`` (False: the user wants it skipped).
+    """The user's code: handler, ``on_dead`` or None, ``deserialize(message)`` (False: skip the message).
 
-    ``fields``: those of a line in the log about a partition.
+    ``fields``: the fields of a log line about a partition.
     """
 
     handler: Callable[[Any], Any]
@@ -41,21 +41,21 @@ class Calls(NamedTuple):
             raise
 
     def of_message(self, error: BaseException) -> bool:
-        """True if what the handler has raised is a failure of its message; otherwise the run ends with it.
+        """True if the handler's exception is a failure of its message; otherwise the run ends with it.
 
-        A CancelledError is one: something that the handler has waited for was cancelled.
+        A CancelledError is a failure of the message: a task that the handler waited for was cancelled.
         """
         if isinstance(error, UnusedResultError):
             return False
         if isinstance(error, Exception) or (self.retry is not None and isinstance(error, self.retry.on)):
             return True
-        asyncio = sys.modules.get("asyncio")  # if nobody has imported it, nobody has raised an error of it
+        asyncio = sys.modules.get("asyncio")  # if asyncio is not imported, no code can have raised its error
         return asyncio is not None and isinstance(error, asyncio.CancelledError)
 
     def not_ours(self, messages: Sequence[Any], error: BaseException) -> bool:
-        """True if it does not count that the handler has failed: the messages are, or may be, somebody else's by now.
+        """True if the handler's failure does not count, because another member owns, or may own, the messages by now.
 
-        They are given back as if not begun, and dropped with their partition. May ask a broker; without the lock.
+        The run gives them back as if not begun, and drops them with their partition. May send a request; takes no lock.
         """
         found = any(message.fenced for message in messages)
         found = found or (self.moved_on is not None and self.moved_on(error, messages))
@@ -66,5 +66,5 @@ class Calls(NamedTuple):
 
 
 def place_of(message: Any) -> tuple[str, int]:
-    """Its topic and partition."""
+    """The topic and partition of a message."""
     return message.topic, message.partition_id

@@ -1,4 +1,4 @@
-"""A run takes its consumer over, and gives it back."""
+"""Connects a run with its consumer, and disconnects it at the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from managedconsumer.runtime.waiting import forks
 
 
 def keep(run: Run) -> None:
-    """Give the consumer's messages to ``run`` from now on. Raises ConcurrentUseError if another run is in progress."""
+    """Make ``run`` take the consumer's messages from now on. Raises ConcurrentUseError during another run."""
     hands = run.engine.collector.hands
     with run.engine.lock:
         if hands.keeper is not None:
@@ -17,7 +17,7 @@ def keep(run: Run) -> None:
         hands.keeper = run
         forks.watch(run)
         run.engine.inside.add(RUN)
-        run.engine.wake_consumers()  # threads that wait for a message must see it
+        run.engine.wake_consumers()  # threads that wait for a message must notice the run
 
 
 def let_go(run: Run) -> None:

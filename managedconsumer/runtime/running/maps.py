@@ -1,4 +1,4 @@
-"""The maps in commits: which finished messages behind the committed offset ``run()`` skips."""
+"""The maps in commits: they list finished messages behind the committed offset, which ``run()`` skips."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def finished_before(engine: Engine, tp: TopicPartition, state: Any) -> OffsetMap | None:
-    """Read from the commit at which the assignment began which messages behind it are finished, if the log is the same.
+    """Return the map of finished messages from the commit at which the assignment began, if the log is the same.
 
     The lock is held. ``state``: the partition's ``TopicPartitionState``.
     """
@@ -49,9 +49,9 @@ def finished_before(engine: Engine, tp: TopicPartition, state: Any) -> OffsetMap
 
 
 def text_for(engine: Engine, part: Part, state: Any, room: int) -> str:
-    """The map for a commit of what is finished, in at most ``room`` characters. The lock is held.
+    """Return the map for a commit of the finished messages, in at most ``room`` characters. The lock is held.
 
-    None while somebody else has a message of the partition in hand, as the run does not know which ones these are.
+    Empty while another thread has a message of the partition in flight: the run does not know these messages.
     """
     queue = engine.buffer.queues.get(part.tp)
     if queue is None or engine.collector.hands.lowest(queue, but=RUN) is not None:
@@ -60,6 +60,6 @@ def text_for(engine: Engine, part: Part, state: Any, room: int) -> str:
 
 
 def log_of(engine: Engine, tp: TopicPartition) -> bytes:
-    """Which log the partition's messages come from; empty if that is not known."""
+    """Return the id of the log of the partition's messages; empty: unknown."""
     queue = engine.buffer.queues.get(tp)
     return b"" if queue is None else offset_map.log_id(queue.topic_id, tp.partition)

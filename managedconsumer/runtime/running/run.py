@@ -1,11 +1,11 @@
-"""The common part of the drivers of ``run()``: from the consumer to the workers and back, under the consumer's lock.
+"""The common part of the drivers of ``run()``: moves messages between consumer and workers, under the consumer's lock.
 
-Messages come in lots and go to workers in blocks: a worker takes the lock once for a block, to get the next. Blocks are
-as large as makes about a millisecond's work, so slow handlers get one message at a time, and quick ones do not wait for
-the lock. A worker without work takes over what a slow one has not begun.
+A run takes messages in batches and gives them to workers in blocks: a worker takes the lock once per block. A block has
+about a millisecond's work, so slow handlers get one message at a time, and quick ones do not wait for the lock. An idle
+worker takes over messages that a slow one has not begun.
 
-A worker notes each finished message at once, without a lock, in the strand that it works on. So a commit, a hand-over
-or an end knows at any moment which messages are finished (:meth:`Run.collect`), not only at the end of a block.
+A worker notes each finished message at once, without a lock, in its strand. So a commit, a hand-over or the end of the
+run sees all finished messages at any moment (:meth:`Run.collect`), not only at the end of a block.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _BLOCK_S, _LARGEST_BLOCK = 0.001, 128
 _LARGEST_LOT = 256
 # After this time (seconds) idle workers may take over messages that a worker has not begun.
 _STUCK_S = 0.005
-# When a worker has been at one block for this long (seconds), another one notes the messages that it has finished.
+# If a worker needs longer (seconds) for a block, another worker notes the finished messages of that block.
 _SLOW_S = 0.05
 # A missed wake-up can cost a worker at most this much (seconds).
 _LONGEST_WAIT = 1.0
-# While there is work to do: how often (seconds) workers check for new messages, as nothing wakes them for these.
+# While there is work: how often (seconds) workers check for new messages, as no notification wakes them for these.
 _LOOK_S = 0.002
-# While messages come: how often (seconds), at least, the messages in flight are brought up to date.
+# While messages come: how often (seconds), at least, the run updates the messages in flight.
 _SETTLE_S = 0.1
-# Workers take from the consumer when this part of ``max_in_flight`` (one in so many) is free.
+# Workers take from the consumer when this fraction (1/n) of ``max_in_flight`` is free.
 _LOT_PART = 16
 # How a new measurement of the handler's time changes the mean.
 _WEIGHT = 0.2
@@ -56,25 +56,25 @@ class Run:
         self.work = Work(plan)
         self.lists = plan.batch is not None
         self.seats = [Seat() for _ in range(workers)]
-        #: The message that failed for good and why, or None and what else has ended the run.
+        #: The message whose failure ended the run and its error, or None and the error that ended the run.
         self.failure: tuple[Any, BaseException] | None = None
-        #: True when all is over: workers end.
+        #: True at the end: workers end.
         self.over = False
-        #: Wakes that many of the workers that wait. The engine's lock is held; any thread may call it.
+        #: Wakes so many waiting workers. The engine's lock is held; any thread may call it.
         self.notify: Callable[[int], None] = engine.work.notify
-        #: How many workers wait.
+        #: Number of waiting workers.
         self.idle = 0
-        #: Seconds that handlers took, and for how many messages.
+        #: Total time (seconds) of handlers, and the number of their messages.
         self.handler_seconds, self.handled = 0.0, 0
         self.began = engine.handler.now()
         self._mean = 0.0
         self._torn = self._abandoned = False
         self._batch = plan.batch[0] if plan.batch is not None else 1
-        # How many messages (with batches: batches) a worker gets at a time, and below how many ready ones more come.
+        # Messages (with batches: batches) per block; and the number of ready ones below which the run takes more.
         self._block = 1
         self._low = 2 * workers * self._batch
         self._lot = max(1, plan.max_in_flight // _LOT_PART)
-        # The consumer had nothing when it was looked last, and when a worker with work to do looks again.
+        # True: the consumer had no message at the last check; and when a worker with work checks again.
         self._dry, self._look_at = False, 0.0
         self._settle_at = 0.0
 
@@ -86,13 +86,13 @@ class Run:
         if work.ending:
             return True
         work.wake(self.engine.handler.now())
-        self._dry = False  # there is news
+        self._dry = False  # there may be new messages
         came = self._take_lot(who)
         self.wake_workers()
         return came
 
     def wants_more(self) -> bool:
-        """True if messages that come are taken at once."""
+        """True if the run would take new messages at once."""
         with self.engine.lock:
             return self.work.room() > 0 and self.work.ready < self._low
 
@@ -125,10 +125,10 @@ class Run:
         except err.CorruptRecordError:
             raise
         except BaseException:
-            # A signal in the middle: what is in hand is not known any more, so nothing more is committed.
+            # A signal in the middle: the messages in flight are unknown now, so the run commits nothing more.
             self._torn = True
             raise
-        if now >= self._settle_at:  # without a group nobody commits, and what is known of the hand would grow
+        if now >= self._settle_at:  # without a group no commit settles them, and their list would grow
             self._settle_at = now + _SETTLE_S
             self.settle()
         self._turn()
@@ -146,7 +146,7 @@ class Run:
     # -- to the workers -----------------------------------------------------------------------------------
 
     def _measure(self, seconds: float, finished: int) -> None:
-        """Note how long handlers took for so many messages: the size of the next blocks follows from it."""
+        """Note the handlers' time for so many messages, to choose the size of the next blocks."""
         self.handler_seconds += seconds
         if not finished:
             return
@@ -158,7 +158,7 @@ class Run:
             self._low = 2 * len(self.seats) * self._block
 
     def wake_workers(self) -> None:
-        """As many as there is work for; the lock is held."""
+        """Wake as many workers as there is work for; the lock is held."""
         ready = self.work.ready
         if self.idle and ready:
             self.notify(min(self.idle, -(-ready // (self._batch * self._block))))
@@ -174,9 +174,9 @@ class Run:
             try:
                 self.engine.take_in_passing(self._take_lot, who)
             except err.KafkaException:
-                self.engine.lock.notify_all()  # it is raised again, in the thread that called run()
+                self.engine.lock.notify_all()  # the thread that called run() raises it again
         block = self._block
-        if block > 1:  # what is ready is shared
+        if block > 1:  # share the ready messages among the workers
             block = max(1, min(block, -(-work.ready // len(self.seats))))
         strands = work.take(block, now)
         if not strands and self._collect_slow(seat, now):
@@ -192,29 +192,29 @@ class Run:
         return True
 
     def _has_room(self) -> bool:
-        """True if it is worth the time to take messages from the consumer."""
+        """True if enough capacity is free to take messages from the consumer."""
         return not self._dry and self.work.room() >= self._lot
 
     def _take_over(self, seat: Seat, now: float) -> bool:
-        """Take messages over that a slow worker has not begun."""
+        """Take over messages that a slow worker has not begun."""
         for other in self.seats:
             if other.todo and other.era == self.work.era and now - other.since > _STUCK_S:
                 try:
                     seat.todo.append(other.todo.pop())
-                except IndexError:  # it has just begun it
+                except IndexError:  # the worker has just begun it
                     continue
                 seat.era, seat.since = self.work.era, now
                 return True
         return False
 
     def _collect_slow(self, seat: Seat, now: float) -> bool:
-        """Note which messages slow workers have finished of their blocks: others of the same keys may start."""
+        """Note finished messages in the blocks of slow workers: others of the same keys may start."""
         slow = [other for other in self.seats if other.through and other is not seat and now - other.since > _SLOW_S]
         self.collect(slow)
         return bool(slow)
 
     def patience(self) -> float:
-        """How long (seconds) a worker without work waits at most; the lock is held."""
+        """The longest wait (seconds) of a worker without work; the lock is held."""
         longest = _LONGEST_WAIT
         for other in self.seats:
             if other.todo:
@@ -226,7 +226,7 @@ class Run:
         return longest if due is None else max(0.0, min(longest, due - self.engine.handler.now()))
 
     def wait_for_work(self) -> None:
-        """A worker waits until there may be something for it; the lock is held."""
+        """Wait until there may be work for the calling worker; the lock is held."""
         self.idle += 1
         try:
             self.engine.work.wait(self.patience())
@@ -249,39 +249,39 @@ class Run:
             engine.lock.notify_all()
 
     def collect(self, seats: Sequence[Seat] | None = None) -> None:
-        """Take note of all that workers (None: all) have finished by now; the lock is held."""
+        """Note all messages that the workers (None: all) have finished by now; the lock is held."""
         work, parked = self.work, self.work.parked
         work.collect(self.seats if seats is None else seats, self.engine.handler.now(), self.engine.handler.random)
         if work.parked > parked:
-            self.notify(1)  # a worker has to know when it is due
+            self.notify(1)  # a worker has to learn the new deadline
         self.wake_workers()
 
     def leave(self, seat: Seat) -> None:
-        """The worker of ``seat`` ends: it works on nothing any more."""
+        """Remove the worker of ``seat``, which ends."""
         with self.engine.lock:
             seat.current = None
             self.engine.lock.notify_all()
 
     def bury(self, strand: Strand, place: int) -> None:
-        """``on_dead`` has taken the messages of ``strand`` between how far it was and ``place``."""
+        """Note that ``on_dead`` has taken the messages of ``strand`` up to ``place``."""
         with self.engine.lock:
             dead = place - strand.place
             strand.place = place
             self.work.note(strand, dead)
 
     def fail(self, message: Any, error: BaseException) -> None:
-        """The run ends because of ``error``, of that message (None: of no message)."""
+        """End the run because of ``error``; ``message``: the failed one, or None."""
         with self.engine.lock:
             if self.failure is None and not self._abandoned:
                 self.failure = message, error
             self.end()
 
     def fail_dead(self, message: Any, problem: BaseException) -> None:
-        """``on_dead`` has raised ``problem`` for ``message``, or has returned what nobody awaits."""
+        """End the run: ``on_dead`` has raised ``problem`` for ``message``, or returned an awaitable."""
         self.fail(None if isinstance(problem, UnusedResultError) else message, problem)
 
     def end(self) -> None:
-        """Start no message any more; running ones may finish."""
+        """Start no more messages; running ones may finish."""
         with self.engine.lock:
             if not self.work.ending:
                 self.work.end()
@@ -289,14 +289,14 @@ class Run:
             self.engine.lock.notify_all()
 
     def abandon(self) -> None:
-        """Give up the messages that still run; their results do not count."""
+        """Give up the running messages; their results do not count."""
         with self.engine.lock:
             self.settle()
             self._abandoned = True
             self.work.abandon()
 
     def disown(self) -> None:
-        """In the child of a fork: the parent works on all of this. A handler that returns here gets nothing more."""
+        """In the child of a fork: the parent processes all messages. A handler that returns here gets no more."""
         self._abandoned = self.over = self.work.ending = True
         self.work.era += 1
         for seat in self.seats:
@@ -305,15 +305,15 @@ class Run:
             queue.context.fenced = True
 
     def finish(self) -> None:
-        """End the workers as soon as they come back."""
+        """End the workers as soon as they ask for work."""
         with self.engine.lock:
             self.over = True
             self.notify(len(self.seats))
 
-    # -- what the consumer asks (Keeper) --------------------------------------------------------------------
+    # -- calls of the consumer (Keeper) ---------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Bring the hand up to date; the lock is held."""
+        """Update the messages in flight; the lock is held."""
         if not (self._torn or self._abandoned):
             self.collect()
             parts = self.work.parts
@@ -338,7 +338,7 @@ class Run:
         self._call_back()
 
     def forget(self, tps: Container[TopicPartition], beyond: int = 0) -> None:
-        """Note partitions that are gone or were moved, or whose logs are other ones from ``beyond`` on."""
+        """Note partitions that were revoked or moved, or whose logs differ from ``beyond`` on."""
         self.collect()
         self.work.forget(tps, beyond)
         self._call_back()
@@ -376,10 +376,10 @@ class Run:
                 found[tp] = OffsetAndMetadata(state.finished, offset_map.with_map(metadata, text), epoch)
         return found
 
-    # -- what an operator asks --------------------------------------------------------------------------------
+    # -- for operators ----------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """In plain values; ages and times in seconds. Takes the lock."""
+        """Return the state in plain values; ages and times in seconds. Takes the lock."""
         with self.engine.lock:
             self.collect()
             work, oldest = self.work, self.work.oldest()

@@ -19,7 +19,7 @@ _NAP = 0.5
 _SLICE = 0.01
 # How long (seconds) handlers that are cancelled may take to end.
 _JOIN = 5.0
-# An event loop gets a turn at the latest after so many messages whose handlers did not wait.
+# Let other tasks run at the latest after so many messages whose handlers did not wait.
 _TURN = 64
 
 
@@ -27,8 +27,8 @@ class TaskRun:
     """One ``run_async()``."""
 
     def __init__(self, run: Run, decide_corrupt: Callable[[err.CorruptRecordError], None]) -> None:
-        """Made on the loop on which it runs."""
-        import asyncio  # here, as few consume from a loop and importing it takes long
+        """Call it on the event loop of the run."""
+        import asyncio  # here: the import is slow, and few users consume from a loop
 
         self._run = run
         self._engine = run.engine
@@ -47,7 +47,7 @@ class TaskRun:
         self._tasks = [self._loop.create_task(self._work(seat)) for seat in self._run.seats]
 
     async def consume(self, look: Callable[[], None] = lambda: None) -> None:
-        """Take messages until an end is wanted; raises what ends the consumer. ``look`` is called now and then."""
+        """Take messages until a stop is wanted; call ``look`` now and then. Raises the error that ends the consumer."""
         run, engine = self._run, self._engine
         task = self._asyncio.current_task()
         who = engine.handler.ident() if task is None else owners.of_task(task)
@@ -69,7 +69,7 @@ class TaskRun:
                 await self._wait_for_room()
 
     def _attempt(self, who: int) -> tuple[Any, Any]:
-        """Look without waiting. A ``stop()`` in a signal handler that interrupts it follows when this has come back."""
+        """Check for messages without waiting. A signal handler's ``stop()`` during this call follows after it."""
         engine, me = self._engine, self._engine.handler.ident()
         engine.inside.add(me)
         try:
@@ -85,7 +85,7 @@ class TaskRun:
             pass
 
     async def drain(self, seconds: float) -> None:
-        """Let what runs finish, for at most ``seconds``; nothing new starts."""
+        """Let running messages finish, for at most ``seconds``; no new ones start."""
         run = self._run
         run.end()
         until = self._loop.time() + seconds
@@ -97,7 +97,7 @@ class TaskRun:
             return self._run.busy(None)
 
     async def join(self) -> None:
-        """The workers end; one that is stuck in the handler is cancelled, and left behind if that does not end it."""
+        """End the workers; cancel one that is stuck in the handler, and leave it behind if it does not end then."""
         self._run.finish()
         self._joining = True
         for task in self._tasks:
@@ -133,7 +133,7 @@ class TaskRun:
                         quick = 0
                         await self._asyncio.sleep(0)
         except self._asyncio.CancelledError as error:
-            if not self._joining:  # otherwise the run would stand still, one worker after the other
+            if not self._joining:  # else the run would lose one worker after the other
                 text = "a worker of run_async() was cancelled, by the handler or by code outside of the run"
                 failure = err.IllegalStateError(text)
                 failure.__cause__ = error
@@ -145,14 +145,14 @@ class TaskRun:
             run.leave(seat)
 
     def _is_cancelled(self, error: BaseException) -> bool:
-        """True if ``error`` says that this worker is cancelled, and not something that the handler has waited for."""
+        """True if ``error`` cancels this worker, and not a task that the handler waited for."""
         if not isinstance(error, self._asyncio.CancelledError):
             return False
         cancelling = getattr(self._asyncio.current_task(), "cancelling", None)  # Python 3.11 and newer
         return self._joining or (cancelling is not None and cancelling() > 0)
 
     def _line_up(self) -> asyncio.Future[None]:
-        """Done when there may be something for the worker that calls this. The engine's lock is held."""
+        """Return a future that is done when there may be work for the calling worker. The engine's lock is held."""
         woken: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(woken)
         self._run.idle = len(self._waiting)
@@ -170,7 +170,7 @@ class TaskRun:
                     self._run.idle = len(self._waiting)
 
     def _notify(self, count: int) -> None:
-        """See :attr:`Run.notify`. The event loop's own wake-up, a byte for a pipe, never waits."""
+        """See :attr:`Run.notify`. The event loop's wake-up writes one byte to a pipe, and never waits."""
         woken, self._waiting = self._waiting[:count], self._waiting[count:]
         self._run.idle = len(self._waiting)
         here = self._engine.handler.ident() == self._thread
@@ -213,12 +213,12 @@ class TaskRun:
             await self._goes_on(strand, 0, len(messages), error)
 
     async def _goes_on(self, strand: Strand, place: int, end: int, error: BaseException) -> bool:
-        """The handler has raised ``error`` for these messages. True: they are dead, and it goes on behind them."""
+        """Handle the handler's ``error`` for these messages. True: they are dead, and the worker continues."""
         run, messages = self._run, strand.running[place:end]
         if self._is_cancelled(error):
             raise error
         if not run.calls.of_message(error):
-            run.fail(None, error)  # it ends the run, and is raised by it
+            run.fail(None, error)  # it ends the run, which raises it
         elif not await self._not_ours(messages, error):
             if run.work.again(strand, place, error):
                 strand.failed = True
@@ -235,7 +235,7 @@ class TaskRun:
         return await self._asyncio.to_thread(run.calls.not_ours, messages, error)
 
     async def _died(self, messages: list[Any], error: BaseException) -> bool:
-        """``on_dead`` has taken these messages; False: there is none, or it raised, and the run ends."""
+        """Give these messages to ``on_dead``; False: there is none, or it raised, and the run ends."""
         run, on_dead = self._run, self._run.calls.on_dead
         for message in messages:
             if on_dead is None:

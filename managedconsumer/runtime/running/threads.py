@@ -16,12 +16,12 @@ log = logging.getLogger(__name__)
 
 # A missed wake-up can cost the calling thread at most this much (seconds).
 _NAP = 0.5
-# How long (seconds) the workers may take to end when all is over; one that is stuck in a handler is left behind.
+# How long (seconds) the workers may take to end; a worker that is stuck in a handler is left behind.
 _JOIN = 0.2
 
 
 class ThreadRun:
-    """One ``run()`` whose workers are those of the consumer's handler."""
+    """One ``run()`` with threads or greenlets as workers."""
 
     def __init__(self, run: Run, decide_corrupt: Callable[[err.CorruptRecordError], None]) -> None:
         self._run = run
@@ -36,7 +36,7 @@ class ThreadRun:
             self._workers.append(self._engine.handler.spawn(f"run-{number}", self._work, seat))
 
     def consume(self, look: Callable[[], None] = lambda: None) -> None:
-        """Take messages until an end is wanted; raises what ends the consumer. ``look`` is called now and then."""
+        """Take messages until a stop is wanted; call ``look`` now and then. Raises the error that ends the consumer."""
         run, engine = self._run, self._engine
         while not (run.work.ending or engine.ending or engine.stop_wanted):
             try:
@@ -46,7 +46,7 @@ class ThreadRun:
             look()
 
     def drain(self, seconds: float) -> None:
-        """Let what runs finish, for at most ``seconds``; nothing new starts."""
+        """Let running messages finish, for at most ``seconds``; no new ones start."""
         run, engine = self._run, self._engine
         run.end()
         deadline = Deadline(engine.handler.now(), seconds)
@@ -55,7 +55,7 @@ class ThreadRun:
                 engine.lock.wait(min(_NAP, deadline.remaining(engine.handler.now()) or 0.0))
 
     def join(self) -> None:
-        """The workers end."""
+        """Wait for the workers to end."""
         self._run.finish()
         deadline = Deadline(self._engine.handler.now(), _JOIN)
         for worker in self._workers:
@@ -79,7 +79,7 @@ class ThreadRun:
                     one(strand, seat)
                     through.append(strand)
                 engine.give_turn()
-            engine.check_process()  # a handler has forked, and has come back in the child as well
+            engine.check_process()  # a handler has forked, and returns in the child, too
         except err.ForkedProcessError as error:
             if run.failure is None:  # once
                 run.failure = None, error
@@ -90,7 +90,7 @@ class ThreadRun:
             run.leave(seat)
 
     def _next(self, seat: Seat, who: int) -> bool:
-        """Report, and wait for the next block; False: there is none any more."""
+        """Report, and wait for the next block; False: the worker ends."""
         run, engine = self._run, self._engine
         with engine.mutex:
             run.take_reports(seat)
@@ -101,7 +101,7 @@ class ThreadRun:
         return False
 
     def _strand(self, strand: Strand, seat: Seat) -> None:
-        """Hand the strand's messages to the handler, until one fails or what is not begun has to go back."""
+        """Call the handler with the strand's messages, until one fails or the rest has to be given back."""
         work, running, call, now = self._run.work, strand.running, self._call, self._engine.handler.now
         era, until, place = seat.era, seat.until, 0
         while True:
@@ -112,7 +112,7 @@ class ThreadRun:
                     result = call(message)
                     if result is not None:
                         self._run.calls.check("the handler", result, message)
-                    # In one step, so anybody may look at any moment: it is finished.
+                    # One atomic step, so other threads may read it at any moment: the message is finished.
                     place = strand.place = place + 1
                 return
             except BaseException as error:  # the user's code may raise anything
@@ -121,10 +121,10 @@ class ThreadRun:
                 place = strand.place
 
     def _goes_on(self, strand: Strand, place: int, end: int, error: BaseException) -> bool:
-        """The handler has raised ``error`` for these messages. True: they are dead, and it goes on behind them."""
+        """Handle the handler's ``error`` for these messages. True: they are dead, and the worker continues."""
         run, messages = self._run, strand.running[place:end]
         if not run.calls.of_message(error):
-            run.fail(None, error)  # it ends the run, and is raised by it
+            run.fail(None, error)  # it ends the run, which raises it
         elif not run.calls.not_ours(messages, error):
             if run.work.again(strand, place, error):
                 strand.failed = True
@@ -134,7 +134,7 @@ class ThreadRun:
         return False
 
     def _deserialized(self, message: Any) -> Any:
-        """The handler gets what the deserializer has made of the message; if that fails the message is as it came."""
+        """Return the deserialized message for the handler; if that fails the message is unchanged."""
         calls, raw = self._run.calls, (message.value, message.partition_key)
         try:
             if calls.deserialize is None or calls.deserialize(message):
@@ -145,7 +145,7 @@ class ThreadRun:
         return None
 
     def _list(self, strand: Strand, seat: Seat) -> None:
-        """Hand all of the strand's messages to the handler as one list."""
+        """Call the handler with all of the strand's messages as one list."""
         run, calls, messages = self._run, self._run.calls, strand.running
         if run.work.era != seat.era or self._engine.handler.now() > seat.until:
             return
@@ -161,7 +161,7 @@ class ThreadRun:
             self._goes_on(strand, 0, len(messages), error)
 
     def _died(self, messages: list[Any], error: BaseException) -> bool:
-        """``on_dead`` has taken these messages; False: there is none, or it raised, and the run ends."""
+        """Give these messages to ``on_dead``; False: there is none, or it raised, and the run ends."""
         run, on_dead = self._run, self._run.calls.on_dead
         for message in messages:
             if on_dead is None:
@@ -169,7 +169,7 @@ class ThreadRun:
                 return False
             try:
                 run.calls.check("on_dead", on_dead(message, error), message)
-            except BaseException as problem:  # it ends the run, and is raised by it
+            except BaseException as problem:  # it ends the run, which raises it
                 problem.__context__ = error
                 run.fail_dead(message, problem)
                 return False
