@@ -1,1 +1,1 @@
-"""The only room with sockets, locks, threads and greenlets; everything in it waits through a handler."""
+"""The only package with sockets, locks, threads and greenlets; all of its code waits through a handler."""

@@ -1,4 +1,4 @@
-"""The brokers as one consumer sees them: metadata, leaders, the coordinator, and new connections to any of them."""
+"""One consumer's view of the brokers: metadata, leaders, the coordinator, and new connections to each of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from managedconsumer.wire.protocol import schemas
 log = logging.getLogger(__name__)
 
 #: Transient errors of connections.
-#: Errors of connections that were not made: their text says all, so their traceback is not shown.
+#: Errors of failed connection attempts: their text says enough, so the log has no traceback.
 PLAIN = (
     err.NoBrokersAvailableError,
     err.TlsError,
@@ -39,11 +39,11 @@ PASSING = (
 
 
 def parse_bootstrap(hosts: str | bytes) -> list[tuple[str, int]]:
-    """``"host:port,[::1]:port"`` as pairs; raises ConfigurationError that names the part which is wrong."""
+    """Return ``"host:port,[::1]:port"`` as pairs; raises ConfigurationError that names the wrong part."""
     text = hosts.decode("ascii", "replace") if isinstance(hosts, bytes) else hosts
     if not isinstance(text, str):
         raise TypeError(f"bootstrap servers must be a str like 'localhost:9092', not {type(hosts).__name__}")
-    if "@" in text:  # not shown: it may have a password
+    if "@" in text:  # the error does not show it: it may have a password
         raise err.ConfigurationError(
             "a broker's address has no user and no password: write host:port, and give sasl_username and sasl_password"
         )
@@ -71,9 +71,9 @@ def parse_bootstrap(hosts: str | bytes) -> list[tuple[str, int]]:
 class Cluster(ConnectingPart):
     """Metadata and connections; one per consumer. Thread-safe.
 
-    A connection to any broker that answers is kept for metadata and look-ups. A thread takes it for one request. A
-    thread that asks meanwhile makes its own: nobody waits for a broker that is silent to somebody else. What may take
-    long (joins, fetches) gets its own connection by :meth:`connect`.
+    It keeps one connection to any broker for metadata and look-ups. A thread takes it for one request; another thread
+    makes its own meanwhile, so no thread waits because a broker is silent to another one. Long requests (joins,
+    fetches) get their own connections by :meth:`connect`.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class Cluster(ConnectingPart):
         self._kept: Connection | None = None
         self._answers = Answers()
         self._flight: Flight | None = None
-        # For each place: what is shared by those that were made from this one.
+        # By place: the resources shared by all clones of this cluster.
         self._shares: weakref.WeakKeyDictionary[Any, Sharing] = weakref.WeakKeyDictionary()
         forks.watch(self)
 
     def disown(self) -> None:
-        """In the child of a fork: new connections from here on, as the sockets here are the parent's."""
+        """In the child of a fork: make new connections, as the sockets here are the parent's."""
         self._lock = self.handler.RLock()  # a thread that does not exist here may hold the other one
         self._forget_connections()
         self._kept = self._flight = None
@@ -108,20 +108,20 @@ class Cluster(ConnectingPart):
             sharing.disown()
 
     def allow_answers_of(self, size: int) -> None:
-        """Connections that are opened from now on receive answers of ``size`` bytes, if they did not before."""
+        """Let connections that are opened from now on receive responses of at least ``size`` bytes."""
         if self.settings.max_frame_bytes < size:
             self.settings = self.settings.replace(max_frame_bytes=size)
 
     @property
     def address(self) -> str:
-        """Where the cluster was to be found, for messages: ``host:port,...`` as the user gave it."""
+        """The bootstrap addresses for messages: ``host:port,...`` as the user gave it."""
         return ",".join(f"{host}:{port}" for host, port in self.bootstrap)
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))} (hosts={self.address})>"
 
     def clone(self, handler: Handler | None = None) -> Cluster:
-        """A view of the same brokers with connections of its own; idle ones are shared by those that run."""
+        """Return a view of the same brokers with its own connections; running clones share idle ones."""
         chosen = handler or self.handler
         twin = self._twin(chosen)
         place = place_of(chosen)
@@ -135,7 +135,7 @@ class Cluster(ConnectingPart):
         return twin
 
     def _twin(self, handler: Handler) -> Cluster:
-        """Another one like this, without connections."""
+        """Return a copy without connections."""
         base, cap = self._backoff_seconds
         twin = Cluster(
             self.bootstrap,
@@ -151,7 +151,7 @@ class Cluster(ConnectingPart):
     # -- life -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close every connection that was opened here; any thread, idempotent. Waiters get SocketDisconnectedError."""
+        """Close all connections of this cluster; any thread, idempotent. Waiters get SocketDisconnectedError."""
         self._closed = True
         self._connections.close()
         if self.shared is not None:
@@ -166,7 +166,7 @@ class Cluster(ConnectingPart):
     # -- requests that any broker can answer -----------------------------------------------------------
 
     def request(self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None = None) -> dict[str, Any]:
-        """Ask any broker; tries each known one once. Raises the first fatal error, or NoBrokersAvailableError."""
+        """Send a request to any broker; tries each once. Raises the first fatal error, or NoBrokersAvailableError."""
         kept = self._take_kept()
         if kept is not None:
             try:
@@ -197,7 +197,7 @@ class Cluster(ConnectingPart):
     def _ask(
         self, connection: Connection, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None
     ) -> dict[str, Any]:
-        """Ask over a connection that nobody else uses, and keep it for the next request if it is still good."""
+        """Send a request over an unused connection, and keep it for the next one if it is still good."""
         try:
             answer = connection.request(api, body, timeout_ms)
         except BaseException:
@@ -239,7 +239,7 @@ class Cluster(ConnectingPart):
     # -- metadata -------------------------------------------------------------------------------------
 
     def refresh(self, topics: Iterable[str] | None = None, *, auto_create: bool = False) -> ClusterSnapshot:
-        """Ask for the metadata of ``topics`` (None: all; empty: only the brokers) and merge it in. One round."""
+        """Request the metadata of ``topics`` (None: all; empty: only the brokers) and merge it in. One attempt."""
         wanted = None if topics is None else [{"name": name} for name in sorted(set(topics))]
         body = {"topics": wanted, "allow_auto_topic_creation": auto_create}
         with self._lock:
@@ -253,10 +253,10 @@ class Cluster(ConnectingPart):
     def refresh_if_same(
         self, seen: ClusterSnapshot, topics: Iterable[str] | None, timeout: float | None = None
     ) -> ClusterSnapshot:
-        """Refresh unless somebody else has done so since the caller looked: fetchers find out together.
+        """Refresh unless another thread has done so since the caller read the metadata.
 
-        One of them asks. The others wait for its answer or its error, each for at most ``timeout`` seconds (None: a
-        request's time-out), and raise RequestTimedOut then. No lock is held meanwhile.
+        One thread sends the request. The others wait for its response or its error, each for at most ``timeout``
+        seconds (None: a request's time-out), and raise RequestTimedOut then. They hold no lock meanwhile.
         """
         wanted = None if topics is None else frozenset(topics)
         seconds = self.settings.request_timeout_ms / 1000.0 if timeout is None else timeout
@@ -298,7 +298,7 @@ class Cluster(ConnectingPart):
                 self.handler.sleep(min(backoff.fail(now()), deadline.remaining(now()) or 0.0))
 
     def find_coordinator(self, group_id: str) -> BrokerInfo:
-        """Which broker runs the group; one attempt, raises the typed error of the answer."""
+        """Return the group's coordinator; one attempt, raises the typed error of the response."""
         body = {"key": group_id, "key_type": 0, "coordinator_keys": [group_id]}
         answer = self.request(schemas.FIND_COORDINATOR, body)
         found = answer["coordinators"][0] if answer.get("coordinators") else answer

@@ -1,4 +1,4 @@
-"""The connections of one cluster: new ones to any broker, and idle ones that the consumers of one client share."""
+"""The connections of one cluster: new ones to any broker, and idle ones shared by the consumers of one client."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class ConnectingPart(abc.ABC):
         self.handler = handler
         self.settings = settings
         self.snapshot = ClusterSnapshot()
-        #: True as soon as one of the addresses has turned out to be a broker's.
+        #: True as soon as a broker has responded at one of the addresses.
         self.reached = False
-        #: The resources that are shared with the client's other consumers; None: there is no client.
+        #: The resources shared with the client's other consumers; None: there is no client.
         self.shared: Sharing | None = None
         self._connections = OpenConnections(handler)
-        # Other holders of our idle connections.
+        # Other owners of idle connections that were made here.
         self._keepers: dict[str, weakref.WeakMethod[TakeIdle]] = {}
         self._closed = False
 
     def _forget_connections(self) -> None:
-        """In the child of a fork: the sockets are the parent's."""
+        """In the child of a fork: drop the sockets, which are the parent's."""
         self._connections = OpenConnections(self.handler)
         self._keepers = {}
         if self.shared is not None:
@@ -43,14 +43,14 @@ class ConnectingPart(abc.ABC):
 
     @abc.abstractmethod
     def refresh(self, topics: Iterable[str] | None = None, *, auto_create: bool = False) -> ClusterSnapshot:
-        """Ask for metadata."""
+        """Request metadata."""
 
     def connect(
         self, node_id: int, buffers: BufferFactory | None = None, timeout_ms: float | None = None
     ) -> Connection:
-        """A new, connected connection to a broker by its id; the caller closes it.
+        """Return a new connection to a broker by its id; the caller closes it.
 
-        ``buffers``: where it receives. ``timeout_ms``: how long connecting may take, if that is less than usual.
+        ``buffers``: the memory for responses. ``timeout_ms``: limit for connecting, if that is less than usual.
         """
         broker = self.snapshot.brokers.get(node_id)
         if broker is None:
@@ -84,32 +84,32 @@ class ConnectingPart(abc.ABC):
         return connection
 
     def connect_to(self, broker: BrokerInfo) -> Connection:
-        """A new connection to ``broker``, whatever the metadata says; the caller closes it."""
+        """Return a new connection to ``broker``, whatever the metadata says; the caller closes it."""
         return self._open(broker.host, broker.port, broker.node_id)
 
     def _is_closed(self) -> bool:
         return self._closed
 
-    # -- connections that are shared --------------------------------------------------------------------
+    # -- shared connections -----------------------------------------------------------------------------
 
     def join(self) -> None:
-        """This is a running consumer's until :meth:`close`: it shares with the others of its client."""
+        """Mark this as a running consumer's until :meth:`close`: it shares with the others of its client."""
         if self.shared is not None:
             self.shared.join(self)
 
     def share(self, sharing: Sharing) -> None:
-        """``sharing`` is what this has in common with others from here on."""
+        """Use ``sharing`` as the shared resources from here on."""
         self.shared = sharing
         self._connections.above = lambda: sharing.connections
 
     @property
     def sharing(self) -> bool:
-        """True while several consumers of the client run, for all that use the same hub, or threads."""
+        """True while several consumers of the client run that use the same hub, or threads."""
         return self.shared is not None and self.shared.is_here()
 
     @property
     def open_connections(self) -> OpenConnections:
-        """Those that were made here, and those that others have put there."""
+        """The connections made here, and those that other consumers have put there."""
         return self._connections
 
     def lend(
@@ -119,11 +119,11 @@ class ConnectingPart(abc.ABC):
         heard_since: float | None = None,
         patience: float = PATIENCE,
     ) -> Connection:
-        """A connection to a broker by its id, for one request: an idle one of the client's, or a new one.
+        """Return a connection to a broker by its id, for one request: an idle one of the client's, or a new one.
 
-        ``heard_since``: an idle one over which nothing has come since then (handler's clock) is not good enough.
-        ``patience``: how long (seconds) to wait at most while others take turns. What is not closed goes back by
-        :meth:`put_away`. Otherwise like :meth:`connect`.
+        ``heard_since``: skip an idle connection without a response since then (handler's clock). ``patience``: the
+        longest wait (seconds) for a connection that is in use. The caller closes it or calls :meth:`put_away`.
+        Otherwise like :meth:`connect`.
         """
         broker, shared = self.snapshot.brokers.get(node_id), self.shared
         if broker is not None and shared is not None and shared.is_here():
@@ -141,7 +141,7 @@ class ConnectingPart(abc.ABC):
         return connection
 
     def put_away(self, connection: Connection) -> bool:
-        """Nothing is under way on ``connection``: the other consumers may use it. False: nothing is shared now."""
+        """Return ``connection``, without a request in flight, for other consumers. False: sharing is off now."""
         shared = self.shared
         if shared is None or not shared.is_here():
             return False
@@ -150,11 +150,11 @@ class ConnectingPart(abc.ABC):
         return True
 
     def keeps(self, name: str, take_idle: TakeIdle) -> None:
-        """``name`` keeps connections of ours; a method, held weakly, that gives the idle ones away."""
+        """Note that ``name`` keeps idle connections; ``take_idle``: a method, held weakly, that gives them away."""
         self._keepers[name] = weakref.WeakMethod(take_idle)
 
     def take_idle(self) -> list[Connection]:
-        """All connections that wait for their next request; they are the caller's from here on."""
+        """Remove and return all idle connections; the caller owns them now."""
         found: list[Connection] = []
         for keeper in list(self._keepers.values()):
             take = keeper()

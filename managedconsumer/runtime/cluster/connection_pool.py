@@ -1,7 +1,7 @@
-"""Connections to brokers that are lent out and come back: for work that has no worker.
+"""A pool of connections to brokers, for short tasks without a worker of their own.
 
 A Spark executor runs many short tasks in one process. Each borrows a connection to its partition's leader and gives it
-back, so that a task costs no dial and no login, and the metadata is asked for once per process, not once per task.
+back, so that a task needs no new connection and no login, and the process requests metadata once, not once per task.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Callable, Hashable
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.net.connection import Connection
 
-# More than this many idle connections to one broker are of no use to anybody.
+# The most idle connections to one broker.
 _MOST_IDLE = 4
 
 
 class ConnectionPool:
-    """Idle connections of one cluster by broker. Thread-safe; a lent connection belongs to one thread."""
+    """Idle connections of one cluster by broker. Thread-safe; a borrowed connection belongs to one thread."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -26,9 +26,9 @@ class ConnectionPool:
         self._closed = False
 
     def borrow(self, node_id: int, timeout_ms: float | None = None) -> Connection:
-        """An idle connection to the broker, or a new one; raises what connecting raises.
+        """Return an idle connection to the broker, or a new one; raises the errors of connecting.
 
-        ``timeout_ms``: how long connecting may take, if that is less than usual.
+        ``timeout_ms``: limit for connecting, if that is less than usual.
         """
         broker = self.cluster.snapshot.brokers.get(node_id)
         while True:
@@ -43,7 +43,7 @@ class ConnectionPool:
             connection.close()
 
     def give_back(self, connection: Connection) -> None:
-        """Take a connection back; one that broke, and one whose user was interrupted before the answer, are closed."""
+        """Take a connection back; close it if it broke, or if a signal interrupted its user before the response."""
         node_id = connection.node_id
         if connection.awaits_answer:
             connection.close()
@@ -57,7 +57,7 @@ class ConnectionPool:
         connection.close()
 
     def close_idle(self) -> None:
-        """Close what is not lent out; the cluster stays usable."""
+        """Close the idle connections; the cluster stays usable."""
         for connection in self.take_idle():
             connection.close()
 
@@ -68,7 +68,7 @@ class ConnectionPool:
         return [connection for connections in idle.values() for connection in connections]
 
     def close(self) -> None:
-        """Close all connections, the lent ones too. Idempotent."""
+        """Close all connections, also the borrowed ones. Idempotent."""
         self._closed = True
         self.close_idle()
         self.cluster.close()
@@ -81,14 +81,14 @@ _shared: dict[tuple[int, Hashable], ConnectionPool] = {}
 def shared_pool(key: Hashable, make: Callable[[], Cluster]) -> ConnectionPool:
     """This process's pool for ``key``, made at the first call.
 
-    A forked child gets new pools: what the parent had is forgotten here, not closed, because the parent goes on
-    using those sockets.
+    A forked child gets new pools: it forgets the parent's pools without closing them, because the parent still uses
+    those sockets.
     """
     mine = os.getpid()
     for foreign in [entry for entry in list(_shared) if entry[0] != mine]:
         _shared.pop(foreign, None)
     pool = _shared.get((mine, key))
-    # A pool that another thread has made meanwhile counts; ours is empty then, and has nothing to close.
+    # If another thread has made a pool meanwhile, use that one; this one is empty and needs no close.
     return pool if pool is not None else _shared.setdefault((mine, key), ConnectionPool(make()))
 
 

@@ -1,9 +1,9 @@
-"""The way to a group's coordinator: who it is, and one connection for each kind of request to it.
+"""Finds a group's coordinator, and keeps one connection to it for each kind of request.
 
-A broker answers the requests of one connection in order, and a JoinGroup may take minutes. So joins, heartbeats and
-commits each have connections of their own; none of them ever waits for another. A thread takes a connection for one
-request. Another one that asks for the same purpose meanwhile makes a second, which is closed afterwards. Where several
-consumers of one client run, what nobody uses is lent to all of them (``lending``).
+A broker responds to the requests of one connection in order, and a JoinGroup may take minutes. So joins, heartbeats and
+commits each have connections of their own and never wait for each other. A thread takes a connection for one request.
+Another thread with the same purpose makes a second one meanwhile, and closes it afterwards. If several consumers of one
+client run, they share idle connections (``lending``).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from managedconsumer.wire.protocol.schemas import Api
 log = logging.getLogger(__name__)
 
 HEARTBEAT = "heartbeat"
-# How long (seconds) a heartbeat waits for its turn while others have theirs.
+# How long (seconds) a heartbeat waits for a shared connection that is in use.
 _BEAT_PATIENCE = 0.5
 
-#: Errors of a request on its way; another attempt over a new connection may succeed.
+#: Errors of a request in flight; another attempt over a new connection may succeed.
 CONNECTION_ERRORS = (
     err.SocketDisconnectedError,
     err.RequestTimedOut,
@@ -47,20 +47,20 @@ class CoordinatorLink:
         self._group_id = group_id
         self._lock = cluster.handler.Lock()
         self._broker: BrokerInfo | None = None
-        # By purpose: a connection that nobody uses, and those that carry a request.
+        # By purpose: an idle connection, and those with a request in flight.
         self._idle: dict[str, Connection] = {}
         self._lent: dict[str, list[Connection]] = {}
         #: By purpose: how often its requests were interrupted.
         self._interrupts: dict[str, int] = {}
-        #: The purposes whose last request was given too little time.
+        #: The purposes whose last request had too little time.
         self._hurried: set[str] = set()
         self._closed = False
-        #: Grows with every :meth:`lost`: what was asked in an earlier era says nothing about the present coordinator.
+        #: Grows with every :meth:`lost`: a failure from an earlier era does not concern the present coordinator.
         self.era = 0
 
     @property
     def broker(self) -> BrokerInfo | None:
-        """The coordinator as last found, or None while it is unknown."""
+        """The last known coordinator, or None while it is unknown."""
         return self._broker
 
     def request(
@@ -73,13 +73,13 @@ class CoordinatorLink:
         idle_s: float | None = None,
         connect_ms: float | None = None,
     ) -> dict[str, Any]:
-        """Ask the coordinator, in no version above ``max_version``; finds and connects first if needed. One attempt.
+        """Send a request, in at most ``max_version``; first find the coordinator and connect if needed. One attempt.
 
-        A connection over which nothing has come for ``idle_s`` seconds is replaced first: a firewall or a proxy may
-        have forgotten it, which nobody notices before the time-out. ``connect_ms``: how long a new connection may take,
-        where that is less than the client's setting. Raises what went wrong: a typed error of the coordinator look-up,
-        a connection error, RequestTimedOut. After a connection error the coordinator counts as unknown. One request
-        that was given too little time says nothing; the second in turn does.
+        This first replaces a connection that was silent for ``idle_s`` seconds: a firewall or a proxy may have dropped
+        it, which shows only at the time-out. ``connect_ms``: limit for a new connection, if that is less than the
+        client's setting. Raises a typed error of the coordinator look-up, a connection error, or RequestTimedOut. After
+        a connection error the coordinator is unknown. One request with too little time does not count as an error of
+        the connection; a second one in turn does.
         """
         era, interrupts, now = self.era, self._interrupts.get(purpose, 0), self._cluster.handler.now
         connection: Connection | None = None
@@ -96,7 +96,7 @@ class CoordinatorLink:
             if not interrupted and not hurried:
                 self.lost(str(error), era)
             raise
-        except BaseException:  # an answer may be under way that nobody will read
+        except BaseException:  # a response may be in flight that no thread will read
             if connection is not None:
                 connection.close()
                 self._give_back(purpose, connection)
@@ -106,7 +106,7 @@ class CoordinatorLink:
         return answer
 
     def _had_no_time(self, purpose: str, error: err.KafkaException, timeout_ms: int) -> bool:
-        """True for the first request in turn that was to end so soon that a busy coordinator may not be silent."""
+        """True for the first request in turn with so short a limit that the coordinator may only be busy."""
         telling = min(1000 * TELLING_S, self._cluster.settings.request_timeout_ms)
         hurried = isinstance(error, err.RequestTimedOut) and purpose != HEARTBEAT and timeout_ms < telling
         if not hurried or purpose in self._hurried:
@@ -116,10 +116,10 @@ class CoordinatorLink:
         return True
 
     def request_within(self, purpose: str, api: Api, body: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """:meth:`request` until there is an answer of the group's present coordinator, for ``seconds`` at most.
+        """Repeat :meth:`request` until the group's present coordinator responds, for ``seconds`` at most.
 
-        For what has to arrive, though another request has just closed the connections as it had no answer. Raises what
-        the last attempt has failed of.
+        For requests that have to arrive even if another request has just closed the connections after a time-out.
+        Raises the last attempt's error.
         """
         handler = self._cluster.handler
         deadline, backoff = Deadline(handler.now(), seconds), Backoff(0.05, 0.5, handler.random)
@@ -158,10 +158,10 @@ class CoordinatorLink:
         used_since: float | None = None,
         connect_ms: float | None = None,
     ) -> Connection:
-        """A connection for one request; :meth:`_give_back` has to follow.
+        """Return a connection for one request; the caller has to call :meth:`_give_back`.
 
-        There is none for a request that was interrupted while the coordinator was looked up or connected to.
-        ``interrupts`` is from before that.
+        Raises if the request was interrupted during the look-up of the coordinator or the connection attempt.
+        ``interrupts``: the count before these.
         """
         if self._closed:
             raise self._lost_meanwhile()
@@ -197,7 +197,7 @@ class CoordinatorLink:
         raise self._interrupted() if interrupted else self._lost_meanwhile()
 
     def _give_back(self, purpose: str, connection: Connection) -> bool:
-        """The request is over. False when the connection was interrupted, or all of them were lost, meanwhile."""
+        """Take the connection back after its request. False if it was interrupted, or all were lost, meanwhile."""
         with self._lock:
             lent = self._lent.get(purpose, [])
             ours = connection in lent
@@ -212,13 +212,13 @@ class CoordinatorLink:
         return ours
 
     def take_idle(self) -> list[Connection]:
-        """The connections that carry no request; they are the caller's from here on."""
+        """Remove and return the idle connections; the caller owns them now."""
         with self._lock:
             idle, self._idle = self._idle, {}
         return list(idle.values())
 
     def _take_all(self) -> list[Connection]:
-        """All connections, which the caller closes without the lock; it is held here."""
+        """Remove and return all connections; the lock is held, and the caller closes them without it."""
         found = [*self._idle.values(), *(connection for lent in self._lent.values() for connection in lent)]
         self._idle, self._lent = {}, {}
         return found
@@ -244,11 +244,11 @@ class CoordinatorLink:
         return broker
 
     def lost(self, reason: str, era: int | None = None) -> None:
-        """The coordinator has to be looked up again before the next request; no present connection is used again.
+        """Close all connections, and look the coordinator up again before the next request.
 
-        What is wrong with one connection (a silent network, a broker that is gone) is wrong with the others, which
-        might find out minutes later. A request that waits on one of them gets SocketDisconnectedError. With ``era``, as
-        it was when the failed request was sent: nothing happens if the coordinator has been lost since.
+        A failure of one connection (a silent network, a dead broker) concerns the others, too, which might detect it
+        minutes later. A request that waits on one of them gets SocketDisconnectedError. ``era``: the era when the
+        failed request was sent; if the coordinator has been lost since, this does nothing.
         """
         with self._lock:
             if era is not None and era != self.era:
@@ -268,10 +268,10 @@ class CoordinatorLink:
             )
 
     def interrupt(self, purpose: str) -> None:
-        """Make the requests of ``purpose`` that wait fail; any thread. That says nothing about the coordinator.
+        """Make the waiting requests of ``purpose`` fail; any thread. The coordinator stays known.
 
-        One that waits for its answer fails at once. One that still waits for a connection fails when it gets it: it is
-        not sent.
+        A request in flight fails at once. One that still waits for a connection fails when it gets it, without being
+        sent.
         """
         with self._lock:
             self._interrupts[purpose] = self._interrupts.get(purpose, 0) + 1

@@ -1,7 +1,7 @@
-"""Idle connections of one client, lent to its consumers for one request each.
+"""The idle connections of one client, shared by its consumers for one request each.
 
-A lent connection belongs to one thread until its answer has come, so no consumer ever waits for another one's request:
-a thread that finds no idle connection makes one, after a moment in which a lent one may come back.
+A connection in use belongs to one thread until its response has come, so no consumer waits for another one's request: a
+thread that finds no idle connection waits a moment for one to come back, and then makes a new one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ Address = tuple[str, int]
 
 #: How long (seconds) to wait for a connection that is in use by a short request before a new one is opened.
 PATIENCE = 0.1
-# A connection that was idle for so long (seconds) is closed: fewer are enough.
+# Close a connection that was idle for so long (seconds): fewer are enough.
 _NOT_NEEDED = 1.0
 
 
 def address_of(host: str, port: int) -> Address:
-    """The key under which connections are found."""
+    """Return the key of a broker's connections."""
     return host.strip("[]"), port
 
 
@@ -28,20 +28,20 @@ class Lending:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._changed = handler.Condition()
-        # The last one is the one that was used last, with the time (handler's clock) at which it came back.
+        # The last entry is the most recently used one, with the time (handler's clock) at which it came back.
         self._idle: dict[Address, list[tuple[Connection, float]]] = {}
-        # When one was last taken for a request that is soon answered.
+        # When a connection was last taken for a short request.
         self._lent_at: dict[Address, float] = {}
         self._closed = False
 
     def take(
         self, address: Address | None, heard_since: float | None = None, patience: float = PATIENCE
     ) -> Connection | None:
-        """An idle connection to ``address`` (None: any broker), for one request; None: make one.
+        """Return an idle connection to ``address`` (None: any broker), for one request; None: make a new one.
 
-        ``heard_since``: one over which something has come since then (handler's clock), for a request that may take
-        long. ``patience``: how long (seconds) to wait at most, and only if another one was lent that lately.
-        :meth:`put` has to follow.
+        ``heard_since``: only a connection with a response since then (handler's clock), for a request that may take
+        long. ``patience``: the longest wait (seconds), and only if another one was taken that lately. The caller has to
+        call :meth:`put`.
         """
         until = self._handler.now() + patience
         while True:
@@ -66,12 +66,12 @@ class Lending:
         return None
 
     def _last_lent(self, address: Address | None) -> float:
-        """When (handler's clock) one was last lent for a request that is soon answered; the lock is held."""
+        """When (handler's clock) a connection was last taken for a short request; the lock is held."""
         never = float("-inf")
         return max(self._lent_at.values(), default=never) if address is None else self._lent_at.get(address, never)
 
     def put(self, connection: Connection) -> None:
-        """Nothing is under way on ``connection`` any more: others may take it, unless it is broken."""
+        """Put ``connection`` back, without a request in flight: others may take it, unless it is broken."""
         address, now = address_of(connection.host, connection.port), self._handler.now()
         surplus: list[Connection] = []
         with self._changed:
@@ -88,7 +88,7 @@ class Lending:
             each.close()
 
     def close(self) -> None:
-        """Close what is idle, and from here on what comes back."""
+        """Close the idle connections, and from here on those that come back."""
         with self._changed:
             self._closed = True
             idle, self._idle = self._idle, {}

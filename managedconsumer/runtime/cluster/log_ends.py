@@ -1,4 +1,4 @@
-"""Where the logs of many partitions end or begin, looked at again and again: only topics with news cost anything."""
+"""Polls the ends (or starts) of many partitions' logs: only topics with changes need work."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _TIMEOUT_MS = 30_000
 
 
 class _Topic:
-    """The partitions of a topic that one broker leads, by number, and what it said of them last."""
+    """The partitions of a topic that one broker leads, by number, and its last response for them."""
 
     def __init__(self) -> None:
         self.asked: dict[int, TopicPartition] = {}
         self.said: bytes | None = None
         self.epochs: tuple[int, ...] = ()
-        # In the order in which the broker tells them: the same each time.
+        # In the order of the broker's responses: the same each time.
         self.numbers: tuple[int, ...] = ()
         self.tps: list[TopicPartition] = []
         self.names: list[str] = []
 
     def tells(self, numbers: tuple[int, ...]) -> bool:
-        """True if an answer with these partitions has all that were asked for, and no other."""
+        """True if a response with these partitions has all requested ones, and no other."""
         if numbers != self.numbers and set(numbers) == self.asked.keys():
             self.numbers, self.tps, self.names = numbers, [self.asked[n] for n in numbers], list(map(str, numbers))
             self.said = None
@@ -40,7 +40,7 @@ class _Topic:
 
 
 class _Leader:
-    """The partitions that one broker is asked for."""
+    """The partitions to request from one broker."""
 
     def __init__(self, wanted: Collection[TopicPartition], timestamp: int, isolation: int) -> None:
         self.topics: dict[str, _Topic] = {}
@@ -53,7 +53,7 @@ class _Leader:
         self._encoded: dict[int, bytes] = {}
 
     def encode(self, version: int) -> bytes:
-        """The request, which is always the same."""
+        """Return the request, which is always the same."""
         if version not in self._encoded:
             numbers = {name: topic.asked for name, topic in self.topics.items()}
             made = plainoffsets.request(version, numbers, self._timestamp, self._isolation, _TIMEOUT_MS)
@@ -61,19 +61,19 @@ class _Leader:
         return self._encoded[version]
 
     def left(self) -> list[TopicPartition]:
-        """All its partitions: it has not said anything that counts any more."""
+        """Forget the broker's last response; returns all of its partitions."""
         for topic in self.topics.values():
             topic.said = None
         return [tp for topic in self.topics.values() for tp in topic.asked.values()]
 
 
 class LogEnds:
-    """The ends as last seen, and the leaders' epochs then. Used by one thread."""
+    """The last known ends, and the leaders' epochs at that time. Used by one thread."""
 
     def __init__(
         self, client: OffsetClient, handler: Handler, isolation: int, timestamp: int = OffsetType.LATEST
     ) -> None:
-        """``timestamp``: EARLIEST for where the logs begin instead."""
+        """``timestamp``: EARLIEST for the starts of the logs instead."""
         self._client = client
         self._handler = handler
         self._isolation = isolation
@@ -86,13 +86,13 @@ class LogEnds:
         self.ends: dict[TopicPartition, int] = {}
         self.epochs: dict[TopicPartition, int] = {}
         self._shown: dict[str, dict[str, int]] = {}
-        # The topics of ``_shown`` with partitions that are not in order yet.
+        # The topics of ``_shown`` with partitions that are not sorted yet.
         self._grown: set[str] = set()
 
     def look(self, tps: Collection[TopicPartition], snapshot: ClusterSnapshot, timeout: float) -> list[TopicPartition]:
-        """Ask all leaders once; the partitions that are not known now: ask for them in the ordinary way.
+        """Send one request to each leader; returns the partitions without a result, for an ordinary request.
 
-        ``timeout``: seconds. Raises what no other attempt can mend.
+        ``timeout``: seconds. Raises errors that no other attempt can mend.
         """
         self._group(tps, snapshot)
         found: list[tuple[int, int, dict[str, bytes]]] = []
@@ -121,12 +121,12 @@ class LogEnds:
         for node, leader in self._leaders.items():
             left += self._take(leader, *answers[node]) if node in answers else leader.left()
         if len(self.ends) != known:
-            # In the order in which they are asked for, so that it is soon seen whether all are known.
+            # In the order of the requests, so that the check whether all are known is quick.
             self.ends = {tp: self.ends[tp] for tp in self._wanted if tp in self.ends} | self.ends
         return left
 
     def shown(self) -> dict[str, dict[str, int]]:
-        """The ends by topic and number, as Spark shows offsets: ``{"topic": {"0": 23}}``."""
+        """Return the ends by topic and number, as Spark shows offsets: ``{"topic": {"0": 23}}``."""
         for topic in self._grown:
             ends = self._shown[topic]
             self._shown[topic] = {number: ends[number] for number in sorted(ends, key=int)}
@@ -134,7 +134,7 @@ class LogEnds:
         return self._shown
 
     def note(self, tp: TopicPartition, end: int, epoch: int) -> None:
-        """Take note of an end that an ordinary request brought."""
+        """Note an end from an ordinary request."""
         self._note([tp], tp.topic, [str(tp.partition)], [end])
         self.epochs[tp] = epoch
 
@@ -155,7 +155,7 @@ class LogEnds:
         self._leaders = {node: _Leader(part, self._timestamp, self._isolation) for node, part in grouped.items()}
 
     def _take(self, leader: _Leader, version: int, topics: dict[str, bytes]) -> list[TopicPartition]:
-        """Note what one leader has said; what it has not said is returned."""
+        """Note the response of one leader; returns the partitions that are missing in it."""
         left: list[TopicPartition] = []
         for name, topic in leader.topics.items():
             block = topics.get(name, b"")

@@ -1,4 +1,4 @@
-"""Cluster metadata: how Metadata answers are read, and how several threads that need new metadata share one request."""
+"""Cluster metadata: reads Metadata responses, and lets several threads that need new metadata share one request."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _NO_TOPIC_ID = bytes(16)
 
 
 class Answers:
-    """Merges answers to Metadata requests. They may come in another order than the requests were sent in: what a later
-    request has told of a topic stays. Not thread-safe: the caller locks.
+    """Merges Metadata responses. They may come in another order than the requests were sent in: the data of the latest
+    request about a topic stays. Not thread-safe: the caller locks.
     """
 
     def __init__(self) -> None:
         self._requests = 0
-        # The latest request that has told of the brokers, of all topics, of each topic.
+        # The latest request with data about the brokers, about all topics, about each topic.
         self._brokers = self._all = 0
         self._topics: dict[str, int] = {}
 
     def begin(self) -> int:
-        """The number of a request that is about to be sent."""
+        """Return the number of a request that is about to be sent."""
         self._requests += 1
         return self._requests
 
     def merge(
         self, old: ClusterSnapshot, request: int, answer: Mapping[str, Any], *, all_topics: bool
     ) -> ClusterSnapshot:
-        """``old`` with the answer to ``request`` merged in; ``all_topics``: what it does not name is gone."""
+        """Merge the response to ``request`` into ``old``; ``all_topics``: topics that it does not name are gone."""
         brokers: Mapping[int, BrokerInfo] = old.brokers
         if request >= self._brokers and answer["brokers"]:
             self._brokers = request
@@ -80,29 +80,29 @@ def _topic(entry: Mapping[str, Any]) -> TopicInfo:
 
 
 class Flight:
-    """One look for newer metadata: one thread asks, others that want the same wait for what comes of it."""
+    """One request for newer metadata: one thread sends it, others that need the same wait for its result."""
 
     def __init__(self, handler: Handler, topics: frozenset[str] | None) -> None:
-        """``topics``: what is asked for (None: all)."""
+        """``topics``: the requested topics (None: all)."""
         self._handler = handler
         self._topics = topics
         self._landed = handler.Event()
         self._error: Exception | None = None
 
     def covers(self, topics: frozenset[str] | None) -> bool:
-        """True when the answer tells of ``topics`` (None: all), too."""
+        """True when the response includes ``topics`` (None: all)."""
         return self._topics is None or (topics is not None and topics <= self._topics)
 
     def land(self, error: Exception | None) -> None:
-        """It is over; ``error`` is what the asking thread has got instead of an answer."""
+        """End the request; ``error``: the error of the sending thread, or None after a response."""
         self._error = error
         self._landed.set()
 
     def wait(self, seconds: float) -> None:
-        """Until it is over. Raises its error, and RequestTimedOut after ``seconds``."""
+        """Wait for the end. Raises the request's error, and RequestTimedOut after ``seconds``."""
         if not self._landed.wait(seconds):
             raise err.RequestTimedOut(
                 f"another thread has asked for the metadata, and has had no answer within {seconds:g} s"
             )
         if self._error is not None:
-            raise self._error.with_traceback(None)  # each waiting thread begins its own
+            raise self._error.with_traceback(None)  # each waiting thread starts a new traceback

@@ -1,4 +1,4 @@
-"""Offsets over the wire: where logs begin and end (from the leaders), what the group has committed (coordinator)."""
+"""Offset requests: starts and ends of logs (from the leaders), and the group's commits (from the coordinator)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from managedconsumer.wire.protocol import plainoffsets, schemas
 log = logging.getLogger(__name__)
 
 COMMIT = "commit"
-# How long (seconds) the coordinator may take to say what is committed.
+# How long (seconds) the coordinator may take to respond to an OffsetFetch.
 _REQUEST_S = 10.0
-# How long (seconds) a leader may take to say where an epoch ends: the caller is in a rebalance.
+# How long (seconds) a leader may take to look up an epoch's end: the caller is in a rebalance.
 _EPOCH_PATIENCE = 5.0
 
 Interrupted = Callable[[], bool]
@@ -41,7 +41,7 @@ def _failed(code: int, text: str) -> OffsetAnswer:
 
 
 class OffsetClient:
-    """Offset requests of one consumer. Thread-safe; every call blocks for at most the time it is given."""
+    """Offset requests of one consumer. Thread-safe; each call blocks for at most its given time."""
 
     def __init__(self, cluster: Cluster, link: CoordinatorLink | None, group_id: str | None, isolation: int) -> None:
         self._cluster = cluster
@@ -63,13 +63,13 @@ class OffsetClient:
         slowest: float = 0.0,
         once: Interrupted = lambda: False,
     ) -> dict[TopicPartition, OffsetAnswer]:
-        """The first offset at or after each timestamp (ms), or the log's start (-2) or end (-1). It may be an ``Ago``.
+        """Return the first offset at or after each timestamp (ms; or an ``Ago``), or the log's start (-2) or end (-1).
 
-        All leaders are asked at the same time. Retries what may pass (new leaders, lost connections) until ``timeout``
-        seconds are over; then the last error of each partition is in its answer. ``use`` is given each leader's answers
-        as they come, in whichever worker they come to, also after ``interrupted`` has ended the wait. ``slowest``: a
-        leader gets at least so many seconds, however little time is left. ``once``: True when no attempt is wanted
-        after the one that is under way.
+        Sends requests to all leaders in parallel. Retries transient errors (new leaders, lost connections) until
+        ``timeout`` seconds are over; then a partition's result has its last error. Each worker calls ``use`` with its
+        leader's responses as they come, also after ``interrupted`` has ended the wait. ``slowest``: a leader gets at
+        least so many seconds, however little time is left. ``once``: True when no further attempt is wanted after the
+        present one.
         """
         backoff, deadline = Backoff(0.05, 1.0, self._cluster.handler.random), Deadline(self._now(), timeout)
         done: dict[TopicPartition, OffsetAnswer] = {}
@@ -100,7 +100,7 @@ class OffsetClient:
     def _list_once(
         self, wanted: Mapping[TopicPartition, int], seconds: float, interrupted: Interrupted, use: UseAnswers
     ) -> dict[TopicPartition, OffsetAnswer]:
-        """One attempt; each leader gets ``seconds``, to connect and to answer."""
+        """Make one attempt; each leader gets ``seconds``, to connect and to respond."""
         grouped, homeless = resets.by_leader(wanted, self._cluster.snapshot)
         answers = {tp: _failed(LEADER_NOT_AVAILABLE, f"{tp} has no leader") for tp in homeless}
         found: list[dict[TopicPartition, OffsetAnswer]] = []
@@ -136,9 +136,9 @@ class OffsetClient:
     def epoch_ends(
         self, wanted: Mapping[TopicPartition, int], interrupted: Interrupted = lambda: False
     ) -> dict[TopicPartition, EpochEnd]:
-        """Where leader epochs end in the leaders' logs, of those that answer soon: the next fetch asks again.
+        """Return the ends of leader epochs in the leaders' logs, without slow leaders: the next fetch asks again.
 
-        All leaders are asked at the same time; ``interrupted`` ends the wait.
+        Sends requests to all leaders in parallel; ``interrupted`` ends the wait.
         """
         snapshot = self._cluster.snapshot
         found: list[dict[TopicPartition, EpochEnd]] = []
@@ -148,7 +148,7 @@ class OffsetClient:
             try:
                 answer = self._ask_leader(node, schemas.OFFSET_FOR_LEADER_EPOCH, body, 1000.0 * _EPOCH_PATIENCE)
                 found.append(epochs.read_epoch_ends(answer, part))
-            except err.KafkaException as error:  # too old for it, or gone
+            except err.KafkaException as error:  # the broker is too old for it, or gone
                 log.debug("leader epochs could not be compared: %s", error)
 
         asking = Together(self._cluster.handler, "epochs")
@@ -158,13 +158,13 @@ class OffsetClient:
         return {tp: end for told in found for tp, end in told.items()}
 
     def _ask_leader(self, node: int, api: schemas.Api, body: Mapping[str, Any], timeout_ms: float) -> dict[str, Any]:
-        """Connect if needed, and ask: both within ``timeout_ms``, and no longer than any request."""
+        """Connect if needed, and send a request: both within ``timeout_ms``, and no longer than any request."""
         with self._borrowed(node, timeout_ms) as (connection, left_ms):
             return connection.request(api, body, left_ms())
 
     @contextmanager
     def _borrowed(self, node: int, timeout_ms: float) -> Iterator[tuple[Connection, Callable[[], float]]]:
-        """A connection to the broker, and how many ms are left after connecting."""
+        """Yield a connection to the broker, and a function that returns the ms left after connecting."""
         timeout_ms = min(timeout_ms, self._cluster.settings.request_timeout_ms)
         until = self._now() + timeout_ms / 1000.0
         connection = self._leaders.borrow(node, timeout_ms)
@@ -179,9 +179,9 @@ class OffsetClient:
     def ends_once(
         self, node: int, encode: Callable[[int], bytes], timeout_ms: float
     ) -> tuple[int, dict[str, bytes]] | None:
-        """ListOffsets as the caller has encoded it for the version, and that version with the answer's topics.
+        """Send a ListOffsets that the caller has encoded by version; return that version and the response's topics.
 
-        None: the answer is not a plain one. See :mod:`managedconsumer.wire.protocol.plainoffsets`.
+        None: the response is not a plain one. See :mod:`managedconsumer.wire.protocol.plainoffsets`.
         """
         with self._borrowed(node, timeout_ms) as (connection, left_ms):
             version = connection.version(schemas.LIST_OFFSETS)
@@ -207,7 +207,7 @@ class OffsetClient:
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return the group's committed offsets (-1: none). Retries for ``timeout`` seconds, then raises.
 
-        ``waiting`` is told, before each further attempt, what the last one has failed of.
+        Before each further attempt it calls ``waiting`` with the last error.
         """
         wanted = list(partitions)
         backoff, deadline = Backoff(0.05, 1.0, self._cluster.handler.random), Deadline(self._now(), timeout)
@@ -242,11 +242,11 @@ class OffsetClient:
         expelled: Callable[[err.KafkaException, Generation], Any] = lambda _error, _generation: None,
         measured: Callable[[float, bool], Any] = lambda _seconds, _well: None,
     ) -> Result:
-        """Send what ``commit`` asks for until it is over. Raises nothing that an OffsetCommit can meet.
+        """Send the requests of ``commit`` until it is done. Raises no error of an OffsetCommit.
 
-        ``pause``: waits for so many seconds, or less; False: give up. ``expelled``: told of a commit that was refused
-        as the member is out of ``generation``. ``measured``: told of each request, how long it took (seconds) and
-        whether all of it was committed.
+        ``pause``: waits up to so many seconds; False: give up. ``expelled``: called when the coordinator refused a
+        commit because the member is not in ``generation``. ``measured``: called after each request with its duration
+        (seconds) and True if all of it was committed.
         """
         wait = pause or self._cluster.handler.sleep
         while not commit.over:
@@ -260,7 +260,7 @@ class OffsetClient:
             era, met = 0 if self._link is None else self._link.era, False
             try:
                 answer = self._ask_coordinator(request.api, request.body, request.timeout)
-            except err.KafkaException as error:  # the link has met it itself
+            except err.KafkaException as error:  # the link has noted the failure
                 events, met = commit.failed(request, error, self._now()), True
             else:
                 events = commit.receive(request, answer, self._now())
@@ -280,7 +280,7 @@ class OffsetClient:
         return self._link.request(COMMIT, api, body, int(seconds * 1000), commits.TOPIC_ID_VERSION - 1)
 
     def take_idle(self) -> list[Connection]:
-        """The connections to leaders that carry no request; they are the caller's from here on."""
+        """Remove and return the idle connections to leaders; the caller owns them now."""
         return self._leaders.take_idle()
 
     def close(self) -> None:

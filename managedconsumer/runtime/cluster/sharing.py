@@ -1,6 +1,6 @@
 """Resources that the running consumers of one client share: idle connections, and a watch for each broker.
 
-Only while there are several of them: a consumer that is alone on its client has everything to itself.
+They share only while several of them run: a single consumer of a client uses its own connections.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from managedconsumer.structs import BrokerInfo
 
 # In seconds, see :attr:`Sharing.quiet_after`.
 QUIET_AFTER = 5.0
-#: So many running consumers share.
+#: Sharing begins with so many running consumers.
 SEVERAL = 2
 
 
 def place_of(handler: Handler) -> Any:
-    """Where the sockets of ``handler`` can be used: by any thread, or by the greenlets of the present hub."""
+    """The place where the sockets of ``handler`` can be used: any thread, or the greenlets of the present hub."""
     if handler.native or not handler.real:
         return Handler
     import gevent
@@ -37,7 +37,7 @@ class Opener(Protocol):
 
     @property
     def open_connections(self) -> OpenConnections:
-        """Those that it has made, and those that others have put there."""
+        """The connections that it has made, and those that others have put there."""
 
     def connect_to(self, broker: BrokerInfo) -> Connection:
         """A new connection to ``broker``."""
@@ -54,9 +54,9 @@ class Sharing:
     """Shared by all consumers of one client in one place. Thread-safe."""
 
     def __init__(self, opener: Opener, client: Member, place: Any) -> None:
-        """``opener`` is used by nobody else; ``client`` shares, but does not count as a consumer.
+        """``opener``: only this object uses it. ``client`` shares, but does not count as a consumer.
 
-        ``place``: where this can be used, see :func:`place_of`.
+        ``place``: see :func:`place_of`.
         """
         self._opener = opener
         self._place = weakref.ref(place)
@@ -69,17 +69,17 @@ class Sharing:
         self._watches: dict[tuple[Address, int], Watch] = {}
         #: True while there are several running consumers.
         self.active = False
-        #: After so many seconds without a message a consumer leaves its partitions to the watch.
+        #: After so many seconds without a message a consumer parks its partitions at the watch.
         self.quiet_after = QUIET_AFTER
 
     def disown(self) -> None:
-        """In the child of a fork: nothing of the parent's is used."""
+        """In the child of a fork: drop the parent's connections and watches."""
         self.lending = Lending(self.handler)
         self._lock = self.handler.Lock()
         self._members, self._watches, self.active = {}, {}, False
 
     def is_at(self, place: Any) -> bool:
-        """True if this can be used there."""
+        """True if this can be used at ``place``."""
         return self._place() is place
 
     def is_here(self) -> bool:
@@ -88,11 +88,11 @@ class Sharing:
 
     @property
     def connections(self) -> OpenConnections:
-        """Where connections belong that are idle, and those of the watches."""
+        """The owner of the idle connections and of those of the watches."""
         return self._opener.open_connections
 
     def join(self, member: Member) -> None:
-        """A consumer starts. What the others have idle is everybody's from the second one on."""
+        """Note that a consumer starts. From the second one on all share their idle connections."""
         with self._lock:
             self._members[id(member)] = weakref.ref(member)
             self._members = {key: ref for key, ref in self._members.items() if ref() is not None}
@@ -108,7 +108,7 @@ class Sharing:
                 self.put(connection)
 
     def leave(self, member: Member) -> None:
-        """A consumer has stopped."""
+        """Note that a consumer has stopped."""
         with self._lock:
             self._members.pop(id(member), None)
             if not self.active or len(self._members) >= SEVERAL:
@@ -120,12 +120,12 @@ class Sharing:
             watch.close()
 
     def put(self, connection: Connection) -> None:
-        """Nothing is under way on ``connection``: others may take it, if it is still good."""
+        """Put ``connection`` back, without a request in flight: others may take it, if it is still good."""
         self.connections.add(connection)
         self.lending.put(connection)
 
     def watch(self, broker: BrokerInfo, isolation: int) -> Watch:
-        """The watch of a broker for consumers of one isolation level."""
+        """Return the watch of a broker for consumers of one isolation level."""
         key = address_of(broker.host, broker.port), isolation
         with self._lock:
             watch = self._watches.get(key)

@@ -1,4 +1,4 @@
-"""How long ``start()`` waits through trouble that passes (a cluster that restarts), and what the log says meanwhile."""
+"""Limits how long ``start()`` waits during transient trouble (a cluster restart), and logs the wait."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def stopped_while_starting() -> err.ConsumerStoppedException:
 
 
 class StartPatience:
-    """The patience of one ``start()``; used by the thread that starts.
+    """The time limit of one ``start()``; used by the thread that starts.
 
-    Trouble that lasts for ``seconds`` without a success in between ends it.
+    ``start()`` fails after ``seconds`` of trouble without a success in between.
     """
 
     def __init__(self, name: str, cluster: Cluster, seconds: float) -> None:
@@ -42,9 +42,9 @@ class StartPatience:
         self._tell_at = 0.0
 
     def outlasted(self, problem: BaseException | None, *, told: bool = False) -> bool:
-        """True when trouble has lasted too long. ``problem`` is what goes wrong now, None when nothing does.
+        """True when trouble has lasted too long. ``problem``: the present error, None when there is none.
 
-        The log says it at once (unless ``told``: somebody else has said it), and then every few seconds.
+        Logs it at once (unless ``told``: it is in the log already), and then every few seconds.
         """
         if problem is None:
             self._since = None
@@ -70,8 +70,8 @@ class StartPatience:
     def call(self, ask: Callable[[], T], stopped: Callable[[], bool]) -> T:
         """Call ``ask`` until it raises no transient error, and return its result.
 
-        Until a broker has been reached, an address that answers clearly (nothing listens there, the name does not
-        exist) is probably a mistake: that is raised at once. Raises ConsumerStoppedException once ``stopped`` says so.
+        Until a broker has responded, a clear failure of an address (connection refused, unknown name) is probably a
+        mistake: raises it at once. Raises ConsumerStoppedException once ``stopped()`` is True.
         """
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, self._cluster.handler.random)
         while True:

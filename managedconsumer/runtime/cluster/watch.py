@@ -1,6 +1,6 @@
-"""One long poll for all quiet consumers of a client at one broker; what it asks is decided by ``fetch.watching``.
+"""One long poll for all quiet consumers of a client at one broker; ``fetch.watching`` decides on its requests.
 
-It wakes consumers and hands them nothing. When it fails, all of them fetch for themselves again.
+It wakes consumers and gives them no messages. When it fails, all of them fetch by themselves again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 
-#: How long (ms) a request waits at the broker. A consumer that comes meanwhile fetches by itself until the next one.
+#: How long (ms) a request waits at the broker. A new consumer fetches by itself until the next request.
 WAIT_MS = 500
 
 
 class Watch:
-    """Runs while somebody is parked. Thread-safe; its worker owns the connection and the :class:`Watching`."""
+    """Runs while a consumer is parked. Thread-safe; its worker owns the connection and the :class:`Watching`."""
 
     def __init__(self, handler: Handler, name: str, isolation: int, connect: Callable[[], Connection]) -> None:
         """``isolation`` as in a Fetch; ``connect`` makes a new connection, which the watch closes."""
@@ -37,7 +37,7 @@ class Watch:
         self._connection: Connection | None = None
 
     def offer(self, parked: Parked) -> None:
-        """Watch this, too. From when ``parked.carried`` is True its consumer need not fetch. Does not wait."""
+        """Watch ``parked``, too. Once ``parked.carried`` is True its consumer need not fetch. Does not wait."""
         with self._lock:
             closed = self._closed
             starts = not self._running and not closed
@@ -51,12 +51,12 @@ class Watch:
             return
         try:
             self._handler.spawn(self._name, self._run)
-        except RuntimeError as error:  # there are no new threads: the interpreter is ending, perhaps
+        except RuntimeError as error:  # no new thread: the interpreter is ending, perhaps
             log.debug("%s: %s", self._name, error)
             self._abort()
 
     def close(self) -> None:
-        """Those that are watched fetch for themselves again, at once, and this watch takes no others. Any thread."""
+        """Make all parked consumers fetch by themselves at once, and accept no others. Any thread."""
         with self._lock:
             self._closed = True
             connection = self._connection
@@ -98,7 +98,7 @@ class Watch:
         return connection
 
     def _next(self) -> dict[str, Any] | None:
-        """The next request; None: there is none, and the worker ends."""
+        """Return the next request; None: there is none, and the worker ends."""
         with self._lock:
             offered, self._offered = self._offered, []
         for parked in offered:
@@ -133,7 +133,7 @@ class Watch:
             parked.wake()
 
     def _abort(self) -> None:
-        """Nobody is watched any more."""
+        """Wake all parked consumers, and end."""
         with self._lock:
             offered, self._offered = self._offered, []
             self._running = False
