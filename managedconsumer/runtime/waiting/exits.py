@@ -1,4 +1,4 @@
-"""A process that ends without ``stop()``: its members leave, so that nobody waits for the end of their sessions."""
+"""Makes members leave when a process ends without ``stop()``, so that their groups need not wait for the time-out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class Leaving(Protocol):
-    """Something that has a place to give up."""
+    """A member that leaves its group at the interpreter's end."""
 
     def leave_at_exit(self) -> None:
         """Called when the interpreter ends, in its main thread; must not take long."""
@@ -21,7 +21,7 @@ _watched: weakref.WeakSet[Leaving] = weakref.WeakSet()
 
 
 def watch(item: Leaving) -> None:
-    """Tell ``item`` when the interpreter ends."""
+    """Notify ``item`` when the interpreter ends."""
     _watched.add(item)
 
 
@@ -29,9 +29,9 @@ def _at_exit() -> None:
     for item in list(_watched):
         try:
             item.leave_at_exit()
-        except Exception as error:  # nobody is left to raise it to
+        except Exception as error:  # no caller is left to raise it to
             log.debug("leaving at the interpreter's end failed: %s", error)
 
 
-# Workers are daemon threads: they run on while this does.
+# Workers are daemon threads: they still run during this.
 atexit.register(_at_exit)

@@ -13,7 +13,7 @@ class Disowned(Protocol):
     """An object that a fork makes unusable in the child."""
 
     def disown(self) -> None:
-        """Called in the child, before anything else runs there."""
+        """Called in the child, before any other code of ours runs there."""
 
 
 _watched: weakref.WeakSet[Disowned] = weakref.WeakSet()
@@ -34,7 +34,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class OwnProcess:
-    """Knows which process made it; in a child of that, nothing of it may be used."""
+    """Knows the process that made it; a child of that process must not use it."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()

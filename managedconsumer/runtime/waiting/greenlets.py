@@ -1,4 +1,4 @@
-"""A worker and a condition made of greenlets, and what takes long in a native thread beside them.
+"""A worker and a condition made of greenlets, and a pool of native threads for long calls.
 
 It is what gevent does not offer in the form that the handlers promise.
 """
@@ -10,7 +10,7 @@ from typing import Any, Callable, Final, Protocol, TypeVar
 
 T = TypeVar("T")
 
-# How long (seconds) a greenlet may go on before the others get a turn.
+# How long (seconds) a greenlet may run before the others get a turn.
 _TURN: Final = 0.01
 
 
@@ -82,7 +82,7 @@ class GreenCondition:
 
         waiter = Event()
         self._waiters.append(waiter)
-        # A reentrant lock must be let go of completely, however often its owner took it.
+        # Release a reentrant lock completely, however often its owner took it.
         release, restore = getattr(self._lock, "_release_save", None), getattr(self._lock, "_acquire_restore", None)
         depth = release() if release is not None else self._lock.release()
         notified = False
@@ -94,7 +94,7 @@ class GreenCondition:
             else:
                 self._lock.acquire()
             if not notified:
-                # The notification may have come between the time-out and the lock: then it counts.
+                # A notification between the time-out and the lock counts.
                 notified = waiter.is_set()
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
@@ -126,7 +126,7 @@ def in_hub() -> bool:
 
 
 class Turn:
-    """How long greenlets have gone on without letting the others of their hub run. ``now``: a clock, in seconds."""
+    """Measures how long greenlets have run without a turn for the others of their hub. ``now``: a clock (seconds)."""
 
     __slots__ = ("_began", "_now")
 
@@ -135,7 +135,7 @@ class Turn:
         self.begin()
 
     def begin(self) -> None:
-        """The other greenlets have just had a turn: count the time from now."""
+        """Start the measurement again: the other greenlets have just had a turn."""
         self._began = self._now()
 
     def over(self) -> bool:
@@ -143,13 +143,13 @@ class Turn:
         return self._now() - self._began > _TURN
 
     def give(self) -> None:
-        """Let the hub's timers, sockets and other greenlets run, if it is time. Without a lock that they may want."""
+        """Let the hub's timers, sockets and other greenlets run, if it is time. Hold no lock that they may need."""
         if self.over():
             from gevent import get_hub
 
-            # Not gevent.sleep(0), which gives way to what is ready but, fifty times over, not to timers and sockets.
+            # Not gevent.sleep(0): it lets ready greenlets run up to fifty times before timers and sockets.
             hub = get_hub()
-            # The loop's time is from before this turn: by it, what became due meanwhile would come after this timer.
+            # The loop's time is from before this turn: timers that became due meanwhile would run after this one.
             hub.loop.update_now()
             hub.wait(hub.loop.timer(0))
             self.begin()

@@ -1,9 +1,9 @@
-"""Threads or greenlets: everything that waits, locks or spawns goes through one of these two handlers.
+"""Threads or greenlets: all code that waits, locks or spawns uses one of these two handlers.
 
-The idea (and the class names) are pykafka's; its leaks are closed: sleeping, name resolution, conditions and
-connection set-up go through the handler too, so a greenlet never blocks the hub (pykafka calls ``time.sleep`` in
-five places).  :class:`GEventHandler` needs no monkey patching, and both handlers work in a monkey-patched process:
-module attributes are looked up at the call, never bound at import.
+The idea (and the class names) are pykafka's. Here sleeping, name resolution, conditions and connection set-up also go
+through the handler, so a greenlet never blocks the hub (pykafka calls ``time.sleep`` in five places).
+:class:`GEventHandler` needs no monkey patching, and both handlers work in a monkey-patched process: they look module
+attributes up at the call, and never bind them at import.
 """
 
 # ruff: noqa: N802 (Event(), Lock() and so on are pykafka's vocabulary and read as what they are: constructors)
@@ -32,12 +32,12 @@ _PREFIX = "managedconsumer."
 
 
 class Handler(abc.ABC):
-    """How this process waits.  All methods may be called from any thread or greenlet."""
+    """Waiting, locking and spawning in this process.  Any thread or greenlet may call all methods."""
 
     name: str
-    #: True where threads of the operating system are what consumes, False where several greenlets share one.
+    #: True where threads of the operating system consume, False where several greenlets share one thread.
     native = False
-    #: False in a simulation: its members end with it, and no hub of gevent, which lives in real time, has a part in it.
+    #: False in a simulation: its members end with it, and it does not use gevent's hub, which runs in real time.
     real = True
     Empty = queue.Empty
     Full = queue.Full
@@ -59,7 +59,7 @@ class Handler(abc.ABC):
         """A new condition, around ``lock`` (made by this handler) or around a new RLock."""
 
     def WakingCondition(self, lock: Any, wake: Callable[[], object]) -> primitives.Condition:
-        """A new condition around ``lock`` whose notifications call ``wake``, too: for a thread that waits elsewhere."""
+        """A new condition around ``lock`` whose notifications also call ``wake``: for a thread that waits elsewhere."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -79,18 +79,18 @@ class Handler(abc.ABC):
         return time.monotonic()
 
     def wall_time(self) -> float:
-        """Seconds since 1970: for what leaves this process, like times of events and of tokens. It may jump."""
+        """Seconds since 1970, for values that leave this process, like times of events and of tokens. It may jump."""
         return time.time()
 
     def random(self) -> float:
-        """A random number from 0 to below 1: the one source of chance, for pauses and the order of brokers."""
-        import random  # and with it hashing: a millisecond
+        """A random number from 0 to below 1: the only source of chance, for pauses and the order of brokers."""
+        import random  # imports hashing, too: 1 ms
 
         return random.random()
 
     def new_id(self) -> str:
-        """A text that no other call gives, in any process: the id of a member that names itself (KIP-848)."""
-        import uuid  # not at the top: it looks at the platform, and most groups are of the classic kind
+        """A unique text, also between processes: the id of a member that names itself (KIP-848)."""
+        import uuid  # not at the top: its import reads the platform, and most groups use the classic protocol
 
         return str(uuid.uuid4())
 
@@ -103,9 +103,9 @@ class Handler(abc.ABC):
         """
 
     def run_beside(self, name: str, seconds: float, fn: Callable[..., Any], *args: Any) -> None:
-        """``fn(*args)`` in a worker, waited for at most ``seconds``.
+        """Run ``fn(*args)`` in a worker, and wait for at most ``seconds``.
 
-        Python 3.12 starts no thread any more while the interpreter ends (in ``atexit`` functions): it runs here then.
+        Python 3.12 starts no thread while the interpreter ends (in ``atexit`` functions): then ``fn`` runs here.
         """
         try:
             worker = self.spawn(name, fn, *args)
@@ -116,18 +116,18 @@ class Handler(abc.ABC):
 
     @abc.abstractmethod
     def ident(self) -> int:
-        """The number of the current thread or greenlet; no other one gets it, also when this one has ended."""
+        """The number of the current thread or greenlet; no other one ever gets it."""
 
     def is_alive(self, ident: int) -> bool:
         """False when the thread, greenlet or task of that number has ended."""
         return owners.is_alive(ident)
 
     def at_end(self, call: Callable[[], object]) -> None:
-        """``call()`` when the current thread or greenlet has ended."""
+        """Call ``call()`` when the current thread or greenlet has ended."""
         owners.at_end(self.ident(), call)
 
     def may_wait(self) -> bool:
-        """False where nothing may block: in gevent's hub, where signal handlers run."""
+        """False where code must not block: in gevent's hub, where signal handlers run."""
         return True
 
     @property
@@ -150,7 +150,7 @@ class Handler(abc.ABC):
 
     @abc.abstractmethod
     def socket(self, family: int, kind: int, proto: int) -> Any:
-        """A new socket of the sort whose waits this handler understands."""
+        """A new socket of this handler's kind (blocking or gevent's)."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -174,7 +174,7 @@ class _Run:
             self.exception = error
             log.exception("worker %s ended with an exception", self._name)
         finally:
-            # A finished worker that somebody still holds must not keep the consumer alive through its arguments.
+            # A finished worker that is still referenced must not keep the consumer alive through its arguments.
             del self._fn, self._args
 
 
@@ -216,7 +216,7 @@ class ThreadingHandler(Handler):
 
     name = "threading"
 
-    now = staticmethod(time.monotonic)  # nothing in between: it is read several times for each message
+    now = staticmethod(time.monotonic)  # without a wrapper: it is called several times for each message
 
     @property
     def native(self) -> bool:  # type: ignore[override]
@@ -252,7 +252,7 @@ class ThreadingHandler(Handler):
         return _ThreadWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
 
     def ident(self) -> int:
-        if "gevent.monkey" not in sys.modules or self.native:  # nearly always the first
+        if "gevent.monkey" not in sys.modules or self.native:  # nearly always the first condition holds
             return owners.here.number
         return owners.of_greenlet()
 

@@ -1,4 +1,4 @@
-"""Conditions of threads: one at which nearly always nobody waits, and one that wakes a thread in ``poll()``, too."""
+"""Conditions for threads: one that is cheap without waiters, and one that also wakes a thread in ``poll()``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import select
 import threading
 from typing import Any, Callable
 
-#: Whether this system can wait for a descriptor of its own beside sockets.
+#: True if ``poll()`` on this system can wait for another descriptor beside sockets.
 AVAILABLE = hasattr(select, "poll")
 
 
 class Bell:
-    """A descriptor ``ear`` that can be read after something was written to ``button``. Both are closed with it."""
+    """A pair of descriptors: ``ear`` is readable after a write to ``button``. Both are closed with it."""
 
-    #: -1: there is none, as it could not be made, or a signal's handler raised meanwhile.
+    #: -1: it could not be made, or a signal handler raised meanwhile.
     ear = button = -1
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Bell:
 
 
 class CheapCondition(threading.Condition):
-    """A condition of threads at which nearly always nobody waits when it is notified."""
+    """A condition for threads that is cheap to notify while no thread waits, which is nearly always so."""
 
     _waiters: Any
 
@@ -42,18 +42,18 @@ class CheapCondition(threading.Condition):
 
 
 class WakingCondition(CheapCondition):
-    """A condition whose notifications call ``wake``, too: for a thread that waits for something else."""
+    """A condition whose notifications also call ``wake``, for a thread that waits elsewhere."""
 
     def __init__(self, lock: Any, wake: Callable[[], object]) -> None:
         super().__init__(lock)
         self._wake = wake
 
     def notify(self, n: int = 1) -> None:
-        """Wake ``n`` threads that wait, and the one that waits elsewhere."""
+        """Wake ``n`` waiting threads, and the one that waits elsewhere."""
         if self._waiters:
             super().notify(n)
         self._wake()
 
     def notify_all(self) -> None:
-        """Wake all threads that wait, and the one that waits elsewhere."""
+        """Wake all waiting threads, and the one that waits elsewhere."""
         self.notify(len(self._waiters))

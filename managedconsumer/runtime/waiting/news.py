@@ -1,4 +1,4 @@
-"""Tells event loops that there may be something for them: one worker of the consumer waits for all tasks that read."""
+"""Wakes event loops when a consumer may have a message: one worker of the consumer waits for all reading tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class News:
         self._worker: Any = None
 
     async def wait(self, seconds: float) -> None:
-        """Wait until the consumer may have something, or ``seconds``."""
+        """Wait until the consumer may have a message, or for ``seconds``."""
         import asyncio
 
         engine, loop = self._engine, asyncio.get_running_loop()

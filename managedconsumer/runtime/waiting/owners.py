@@ -1,7 +1,7 @@
-"""A number for each thread, greenlet or asyncio task that holds messages; no later one gets it again.
+"""A number for each thread, greenlet or asyncio task with messages in flight; no later one gets the same number.
 
 The system uses the numbers of its threads again as soon as they have ended (``threading.get_ident()``), and so does
-``id()``. A message in the hand of a thread that has died must not pass into the hand of the next one.
+``id()``. A message in flight of a dead thread must not count as one of the next thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Callable
 _numbers = itertools.count(1)
 _alive: dict[int, weakref.ref[_Owner]] = {}
 
-#: The task on whose behalf the code runs: also in the thread that ``asyncio.to_thread`` has handed a call to. 0: none.
+#: The number of the task that made the call, also in a thread of ``asyncio.to_thread``; 0: none.
 acting: ContextVar[int] = ContextVar("managedconsumer.acting", default=0)
 
 
@@ -41,7 +41,7 @@ class _Here(threading.local):
 #: The calling thread's number is its attribute ``number``.
 here = _Here()
 _green: dict[str, Any] = {}
-#: By ``id()``: an entry goes with its task, before that number can be used again.
+#: By ``id()``: an entry is removed with its task, before that number can be used again.
 _tasks: dict[int, tuple[weakref.ref[Any], _Owner]] = {}
 
 
@@ -59,7 +59,7 @@ def of_greenlet() -> int:
 
 
 def of_task(task: Any) -> int:
-    """The number of an asyncio task; it is over when the task is done. Call it on the task's loop."""
+    """The number of an asyncio task; it counts as ended when the task is done. Call it on the task's loop."""
     found = _tasks.get(id(task))
     if found is None:
         key = id(task)
@@ -78,7 +78,7 @@ def is_alive(number: int) -> bool:
 
 
 def at_end(number: int, call: Callable[[], object]) -> None:
-    """``call()`` when the living thread, greenlet or task of that number has ended; a thread calls it by itself."""
+    """Call ``call()`` when the live thread, greenlet or task of that number has ended; a thread calls it itself."""
     owner = _alive[number]()
     if owner is not None:
         weakref.finalize(owner, call).atexit = False

@@ -1,6 +1,6 @@
-"""Where greenlets share a thread, none may keep the others waiting: large batches are decompressed beside the hub.
+"""Keeps consuming greenlets from blocking the others of their thread: native threads decompress large batches.
 
-A consuming greenlet also lets the others run now and then, as messages that are there come without any waiting.
+A consuming greenlet also lets the others run now and then, as buffered messages come without any wait.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 class Patience:
-    """One consumer's; used by all of its consuming greenlets."""
+    """Used by all consuming greenlets of one consumer."""
 
     def __init__(self, handler: Handler) -> None:
         self._turn = Turn(handler.now)
-        # The greenlets that hold no lock but this consumer's, and so may wait in the middle of a decompression.
+        # The greenlets that hold no lock but this consumer's, and so may wait during a decompression.
         self._may_wait: set[int] = set()
 
     def between(self, leave: Callable[[], None], fn: Callable[..., T]) -> Callable[..., T]:
-        """``fn``, which may take its time, with a call of ``leave`` before it when others have waited for a while.
+        """Wrap ``fn``, which may take long: call ``leave`` before it when other greenlets have waited for a while.
 
         ``leave`` sends the greenlet to :meth:`give_turn` for its next message.
         """
@@ -35,11 +35,11 @@ class Patience:
         return call
 
     def give_turn(self) -> None:
-        """Let others run, if they have not for a while. Call it without a lock."""
+        """Let other greenlets run, if they have not for a while. Call it without a lock."""
         self._turn.give()
 
     def call(self, fn: Callable[[int], T], who: int) -> T:
-        """``fn(who)``; large batches are decompressed beside the hub, with the consumer's lock held on."""
+        """Call ``fn(who)``; native threads decompress large batches, while this holds the consumer's lock."""
         import gevent
 
         me = id(gevent.getcurrent())

@@ -21,7 +21,7 @@ class Lock(Protocol):
 
 
 class Event(Protocol):
-    """A flag one can wait for."""
+    """A flag to wait for."""
 
     def set(self) -> None: ...
 
@@ -33,7 +33,7 @@ class Event(Protocol):
 
 
 class Condition(Lock, Protocol):
-    """A lock with a waiting room."""
+    """A lock with waiting threads and notifications."""
 
     def wait(self, timeout: float | None = None) -> bool: ...
 

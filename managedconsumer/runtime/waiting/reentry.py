@@ -1,6 +1,6 @@
-"""Is this call made in the middle of our own work? A signal handler, a finalizer or a callback may make it there.
+"""Detects calls that a signal handler, a finalizer or a callback makes in the middle of this package's own work.
 
-The work that was interrupted may hold locks, and it cannot go on before the call returns: such a call must not wait.
+The interrupted work may hold locks, and it cannot continue before the call returns: such a call must not wait.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from types import FrameType
 
 _PACKAGE = __name__.split(".")[0]
-# These packages call as a user would; they hold no lock of a consumer.
+# These packages call the consumer like a user; they hold no lock of it.
 _USERS = {"cli", "observe", "spark", "testing", "signals"}
 # A worker's function begins in the first two. The third is the fast path: it has no lock, and may be interrupted.
 _NO_LOCK = {
@@ -26,7 +26,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def in_our_work() -> bool:
-    """True where this package is at work further down this thread's stack, below code of somebody else's."""
+    """True if code of this package is further down this thread's stack, below other code."""
     frame: FrameType | None = sys._getframe(1)  # documented, and the only way
     while frame is not None and _is_ours(frame):  # the call itself
         frame = frame.f_back

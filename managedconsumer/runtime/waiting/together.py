@@ -1,4 +1,4 @@
-"""Several calls at the same time, each in its own worker: none waits for another."""
+"""Several calls in parallel, each in its own worker: none waits for another."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any, Callable
 
 from managedconsumer.runtime.waiting.handlers import Handler
 
-# How soon (seconds) the waiting thread sees that the answers are not wanted any more.
+# How soon (seconds) the waiting thread notices that the results are not wanted any more.
 _LOOK_EVERY = 0.1
 
 
 class Together:
-    """Calls that run side by side, and one thread that waits for them, for a limited time."""
+    """Parallel calls, and one thread that waits for them, for a limited time."""
 
     def __init__(self, handler: Handler, name: str) -> None:
         self._handler = handler
@@ -21,7 +21,7 @@ class Together:
         self._error: Exception | None = None
 
     def start(self, fn: Callable[..., Any], *args: Any) -> None:
-        """Run ``fn(*args)`` in a worker. What it raises, :meth:`wait` raises."""
+        """Run ``fn(*args)`` in a worker; :meth:`wait` raises its exception."""
         with self._changed:
             self._running += 1
         self._handler.spawn(self._name, self._run, fn, args)
@@ -30,7 +30,7 @@ class Together:
         error = None
         try:
             fn(*args)
-        except Exception as raised:  # raised in the thread that waits
+        except Exception as raised:  # raised in the waiting thread
             error = raised
         with self._changed:
             self._running -= 1
@@ -38,7 +38,7 @@ class Together:
             self._changed.notify_all()
 
     def wait(self, seconds: float, interrupted: Callable[[], bool]) -> None:
-        """Until all calls are over, for at most ``seconds``, or until ``interrupted``: what still runs then goes on."""
+        """Wait for all calls, for at most ``seconds``, or until ``interrupted()``; unfinished calls continue."""
         until = self._handler.now() + seconds
         while not interrupted():
             with self._changed:
