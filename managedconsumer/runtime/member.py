@@ -1,8 +1,8 @@
 """Drives a membership machine over real connections.
 
-:meth:`GroupMember.poll` is the caller-driven seam: only inside it do joins, syncs and the owner's hand-over happen. A
-consumer's membership worker is a thin loop over it; a Spark reader calls it at micro-batch boundaries. Heartbeats go
-on in a worker of their own, on their own connection, whatever the caller does in the meantime.
+Joins, syncs and the owner's hand-over happen only inside :meth:`GroupMember.poll`. A consumer's membership worker calls
+it in a loop; a Spark reader calls it at micro-batch boundaries. A worker of its own sends heartbeats over its own
+connection, whatever the caller does in the meantime.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 MEMBERSHIP = "membership"
 # How long an idle driver sleeps at most, so that a missed wake-up can only cost this much (seconds).
 _LONGEST_NAP = 5.0
-# A join may wait for minutes, so it does not start on a connection that has been silent for this long (seconds).
+# A join may wait for minutes, so it does not use a connection that has been silent for this long (seconds).
 _TRUSTED_IDLE = 3.0
 # No era of a link.
 _KNOWN = -1
 # How long (seconds) the interpreter's end may wait for the coordinator.
 _EXIT_SECONDS, _EXIT_MS = 1.0, 1000
-# How long (seconds) a worker waits at most for another one that is about to fence.
+# The longest wait (seconds) of a worker for another one that fences.
 _LONGEST_FENCE = 1.0
 # How long (ms) the coordinator may take to describe the group.
 _DESCRIBE_MS = 5000
@@ -57,9 +57,9 @@ class GroupMember:
         on_death: Callable[[BaseException], None] = lambda error: log.error("heartbeats ended", exc_info=error),
         before_exit: Callable[[], object] = lambda: None,
     ) -> None:
-        """``on_death`` is told when the heartbeat worker dies of an error that it should not have met.
+        """``on_death`` is called when the heartbeat worker dies of an unexpected error.
 
-        ``before_exit`` is called when the interpreter ends without a ``stop()``, while we are still in the group.
+        ``before_exit`` is called when the interpreter ends without a ``stop()``, while this is still a group member.
         """
         self.machine = machine
         self._link = link
@@ -75,16 +75,16 @@ class GroupMember:
         self._on_death = on_death
         self._before_exit = before_exit
         self._exiting = False
-        # Of how many of the machine's losses the owner has been told.
+        # How many of the machine's losses the owner has been told of.
         self._fenced = 0
-        # True from a loss of the coordinator to its next answer.
+        # True from a loss of the coordinator to its next response.
         self._away = False
 
     # -- state ----------------------------------------------------------------------------------------
 
     @property
     def generation(self) -> Generation:
-        """The generation that we are in (id -1: none)."""
+        """The present generation (id -1: none)."""
         return self.machine.generation
 
     @property
@@ -94,33 +94,33 @@ class GroupMember:
 
     @property
     def joined(self) -> bool:
-        """True while the group counts us as a member."""
+        """True while this is a member of the group."""
         return self.generation.joined and self.state is not MemberState.LOSING
 
     @property
     def stable(self) -> bool:
-        """True when no rebalance is going on or wanted, and nothing is left to hand over."""
+        """True when no rebalance is in progress or wanted, and no hand-over is left."""
         return not self._todo and not self.machine.need_rejoin()
 
     @property
     def leaving(self) -> bool:
-        """True when the member goes, or has gone: there is nothing to drive any more."""
+        """True when the member leaves, or has left: :meth:`poll` has no work any more."""
         return self._closing
 
     def current(self, generation: Generation) -> bool:
-        """False when the round that ``generation`` belongs to is over, or the member closes."""
+        """False when the rebalance of ``generation`` is over, or the member closes."""
         return not self._closing and self.machine.is_current(generation)
 
     @property
     def unfenced(self) -> int:
-        """How many losses the machine knows of that the owner has not been told yet."""
+        """Number of the machine's losses that the owner has not been told of yet."""
         return self.machine.losses - self._fenced
 
     def await_session(self) -> None:
         """Wait until a worker has noticed that the session has run out, a second at most. Call it without a lock.
 
-        For threads of the user's, which must not notice it themselves: what a signal's handler raises there would tear
-        the machine's step from what follows on it.
+        For the user's threads, which must not drive the machine themselves: an exception of a signal handler could come
+        between the machine's step and the delivery of its events.
         """
         deadline = Deadline(self._handler.now(), _LONGEST_FENCE)
         with self._lock:
@@ -129,11 +129,11 @@ class GroupMember:
                 self._lock.wait(deadline.remaining(self._handler.now()))
 
     def deliver_until(self) -> float:
-        """Until when (handler's clock) messages may be handed out, as far as is known here. Takes no lock."""
-        end = self.machine.session_end()  # before the losses: what is lost meanwhile has no session any more
+        """Until when (handler's clock) messages may be delivered, as far as it is known here. Takes no lock."""
+        end = self.machine.session_end()  # before the losses: after a loss in between there is no session any more
         if self.unfenced:
             return float("-inf")
-        # A join may be answered at any moment, and that session lasts at least as long.
+        # The response to a join may come at any moment, and its session lasts at least as long.
         return end if end < float("inf") else self._handler.now() + self.machine.heartbeat.timeout
 
     def request_rejoin(self, reason: str) -> None:
@@ -143,14 +143,14 @@ class GroupMember:
             self._lock.notify_all()
 
     def fence(self, error: BaseException, generation: Generation) -> None:
-        """Another request learnt under ``generation`` that we are expelled."""
+        """Note that the response to another request, sent under ``generation``, expelled this member."""
         self._feed(lambda: self.machine.fence(error, generation))
         self.await_fence()
 
     def await_fence(self) -> None:
-        """Return when nothing of a loss that is known is delivered any more: another worker may be about to see to it.
+        """Wait until known losses are fenced, so that no message of them is delivered: another worker may be doing it.
 
-        A second at most. Call it without a lock.
+        Waits a second at most. Call it without a lock.
         """
         deadline = Deadline(self._handler.now(), _LONGEST_FENCE)
         with self._lock:
@@ -158,7 +158,7 @@ class GroupMember:
                 self._lock.wait(deadline.remaining(self._handler.now()))
 
     def leave_as_fenced(self, error: BaseException, generation: Generation) -> None:
-        """Give our place up and treat the partitions as lost; called by the owner, inside :meth:`poll`."""
+        """Leave the group and treat the partitions as lost; the owner calls it inside :meth:`poll`."""
         with self._lock:
             leave_request = self.machine.leave_request(str(error)) if self.machine.is_current(generation) else None
             events = self.machine.fence(error, generation)
@@ -170,12 +170,12 @@ class GroupMember:
                 log.info("leaving the group was not confirmed: %s", problem, extra=self.machine.log_fields())
 
     def describe_group(self, timeout_ms: int = _DESCRIBE_MS) -> Mapping[str, Any]:
-        """The coordinator's answer to a DescribeGroups of our group; raises any KafkaException. Thread-safe."""
+        """The coordinator's response to a DescribeGroups of this group; raises any KafkaException. Thread-safe."""
         body = {"groups": [self.machine.group_id]}
         return self._link.request(MEMBERSHIP, schemas.DESCRIBE_GROUPS, body, timeout_ms)
 
     def wake(self) -> None:
-        """Make a waiting :meth:`wait` look again."""
+        """Make a waiting :meth:`wait` check again."""
         with self._lock:
             self._lock.notify_all()
 
@@ -190,13 +190,13 @@ class GroupMember:
                 exits.watch(self)
 
     def poll(self, timeout: float | None = None, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Go through a wanted rebalance; True when stable, False after ``timeout`` seconds or when closing.
+        """Carry out a wanted rebalance; True when stable, False after ``timeout`` seconds or when closing.
 
-        Raises the error that ended the membership. ``give_up`` is asked between steps.
+        Raises the error that ended the membership. Calls ``give_up`` between steps.
         """
         deadline = Deadline(self._handler.now(), timeout)
         while not self._closing and not give_up():
-            # Not by the heartbeat worker alone: while it looks for the coordinator the session may run out.
+            # The heartbeat worker alone is not enough: while it looks for the coordinator the session may run out.
             self._feed(lambda: [*self.machine.check_session(self._handler.now()), *self.machine.poll()])
             handed = bool(self._todo)
             while self._todo:
@@ -207,7 +207,7 @@ class GroupMember:
                 return True
             if deadline.expired(self._handler.now()):
                 return False
-            if handed:  # the machine may want to begin something new, as a join after a loss
+            if handed:  # the machine may need a further step, as a join after a loss
                 continue
             request = self._next_request(deadline)
             if request is not None:
@@ -215,23 +215,23 @@ class GroupMember:
         return False
 
     def join(self) -> dict[str, bytes]:
-        """Go through a wanted rebalance as far as JoinGroup; the members' metadata if we lead, otherwise empty."""
+        """Carry out a rebalance up to JoinGroup; returns the members' metadata for the leader, otherwise nothing."""
         self._members = {}
         before = (MemberState.UNJOINED, MemberState.REVOKING, MemberState.PREPARING_REBALANCE)
         self.poll(None, lambda: self.machine.state not in before and self.machine.rejoin_reason is None)
         return self._members
 
     def sync(self, assignments: Mapping[str, bytes]) -> bool:
-        """Go on as far as the taken-over assignment; a leader's ``assignments`` count if none were computed yet."""
+        """Continue up to the taken-over assignment; uses a leader's ``assignments`` if none were computed yet."""
         self._feed(lambda: self.machine.provide_assignments(assignments) if assignments else [])
         return self.poll(None)
 
     def heartbeat_age(self) -> float:
-        """Seconds since the coordinator last answered."""
+        """Seconds since the coordinator's last response."""
         return self._handler.now() - self.machine.heartbeat.last_heard()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Sleep until there is something for :meth:`poll` to do, or ``timeout`` seconds."""
+        """Sleep until :meth:`poll` has work, or for ``timeout`` seconds."""
         deadline = Deadline(self._handler.now(), timeout)
         with self._lock:
             while not self._closing and self.stable and not deadline.expired(self._handler.now()):
@@ -266,7 +266,7 @@ class GroupMember:
             self._away = False
             self._owner.observe(ev.CoordinatorBack())
         self._feed(lambda: self.machine.receive(request, answer, self._handler.now()), era)
-        self.wake()  # a heartbeat's answer may ask for a rebalance without an event
+        self.wake()  # the response to a heartbeat may ask for a rebalance without an event
         return True
 
     def _failed(self, request: ev.Request, error: err.KafkaException, era: int | None = None) -> None:
@@ -278,7 +278,7 @@ class GroupMember:
             self._feed(lambda: self.machine.prepared(holding))
         elif isinstance(event, ev.Elected):
             self._members = {m.member_id: m.metadata for m in event.members}
-            # KIP-814: a static leader that came back has nothing to assign, but watches the topics as any leader does.
+            # KIP-814: a static leader that came back assigns nothing, but watches the topics as any leader does.
             elected = self._owner.elect(event)
             assignments = {} if event.skip_assignment else elected
             self._feed(lambda: self.machine.provide_assignments(assignments))
@@ -290,20 +290,20 @@ class GroupMember:
             self._feed(lambda: self.machine.forgotten())
 
     def _feed(self, step: Callable[[], list[ev.Event]], era: int | None = None) -> list[ev.Event]:
-        """Let the machine take a step, and deliver what it says."""
+        """Let the machine take a step, and deliver its events."""
         with self._lock:
             events = step()
         self._dispatch(events, era)
         return events
 
     def _dispatch(self, events: list[ev.Event], era: int | None = None) -> None:
-        """Deliver what the machine said; never under the lock.
+        """Deliver the machine's events; never under the lock.
 
-        ``era``: the link's, when this was asked for; ``_KNOWN``: the link has met the failure itself.
+        ``era``: the link's era when the request was sent; ``_KNOWN``: the link has noted the failure itself.
         """
         for event in events:
             if isinstance(event, ev.MembershipLost):
-                self._fence(event)  # before anything else takes time
+                self._fence(event)  # first, as the other steps take time
             self._owner.observe(event)
             if isinstance(event, ev.CoordinatorLost):
                 self._away = True
@@ -328,7 +328,7 @@ class GroupMember:
             self._beat()
         except BaseException as error:  # a worker's death must reach the user
             self._on_death(error)
-        if self._exiting:  # the interpreter does not wait longer for a silent coordinator
+        if self._exiting:  # the interpreter waits no longer for a silent coordinator
             self._handler.sleep(_EXIT_SECONDS)
             self._link.close()
 
@@ -339,7 +339,7 @@ class GroupMember:
             if self._feed(lambda: self.machine.check_session(self._handler.now())):
                 continue
             with self._lock:
-                if self.leaving:  # since the check above: nobody wakes us again
+                if self.leaving:  # since the check above: no thread would wake this one again
                     return
                 now = self._handler.now()
                 request = self.machine.next_heartbeat(now)
@@ -355,16 +355,16 @@ class GroupMember:
     # -- the end --------------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """Make :meth:`poll` return soon: wakes it, and breaks off a join that is waiting for the others."""
+        """Make :meth:`poll` return soon: wake it, and cancel a join that waits for the other members."""
         self._closing = True
         self._link.interrupt(MEMBERSHIP)
         self.wake()
 
     def leave(self, reason: str, timeout: float, wish: bool | None = None) -> None:
-        """Leave the group (KIP-800 reason) and stop the heartbeats; never raises for a broker that is gone.
+        """Leave the group (KIP-800 reason) and stop the heartbeats; never raises for an unreachable broker.
 
-        ``timeout``: seconds for both together. ``wish`` (KIP-1092): whether the group is told; None: not by a static
-        member, which keeps its place.
+        ``timeout``: seconds for both together. ``wish`` (KIP-1092): True to send a LeaveGroup; None: a static member
+        sends none and stays a member.
         """
         deadline = Deadline(self._handler.now(), timeout)
         with self._lock:
@@ -375,7 +375,7 @@ class GroupMember:
         self.wake()
         if request is not None:
             bounded = ev.Request(request.api, request.body, min(timeout, request.timeout), request.generation)
-            # In a separate worker: the look-up of a coordinator that has just moved may take longer than that.
+            # In a separate worker: the look-up of a coordinator that has just moved may take longer than the time-out.
             self._handler.run_beside("leave", timeout, self._leave_within, request, bounded)
         self._link.interrupt(HEARTBEAT)
         if self._beat_worker is not None:
@@ -383,9 +383,9 @@ class GroupMember:
             self._beat_worker = None
 
     def leave_at_exit(self) -> None:
-        """The interpreter ends and nobody has called ``stop()``: leave, in the calling thread and without a new one.
+        """Leave at the interpreter's end without a ``stop()``, in the calling thread and without a new thread.
 
-        Only if the coordinator has answered lately, so that the process ends within a second or two.
+        Only if the coordinator has responded lately, so that the process ends within a second or two.
         """
         beat = self.machine.heartbeat
         with self._lock:
@@ -400,7 +400,7 @@ class GroupMember:
         self._link.interrupt(HEARTBEAT)
         if generation.joined:
             self._before_exit()
-            # A daemon thread that still consumes gets nothing more.
+            # A daemon thread that still consumes gets no more messages.
             self._owner.fence(ev.MembershipLost("the interpreter ends", None, generation))
         if leave_request is not None:
             self._link.interrupt(MEMBERSHIP)
@@ -411,6 +411,6 @@ class GroupMember:
             answer = self._link.request_within(MEMBERSHIP, bounded.api, bounded.body, bounded.timeout)
             self._feed(lambda: self.machine.receive(request, answer, self._handler.now()))
         except err.KafkaException as error:
-            # Leaving is a courtesy; the session time-out does it otherwise.
+            # Best effort: without it the session time-out removes the member.
             log.info("leaving the group was not confirmed: %s", error, extra=self.machine.log_fields())
             self._failed(request, error)

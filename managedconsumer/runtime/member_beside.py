@@ -2,8 +2,8 @@
 
 For an owner that may give partitions up at certain moments only, and must not wait in a join at these moments: a Spark
 query between two micro-batches. The worker (:meth:`BesideMember.converse`) sends the JoinGroups and SyncGroups and
-assigns as the leader. Partitions change hands in :meth:`BesideMember.hand_over` only, in the caller's thread. A member
-that keeps its partitions through a rebalance (cooperative) joins without the caller: nobody waits for its batch.
+assigns as the leader. Only :meth:`BesideMember.hand_over` gives and takes partitions, in the caller's thread. A member
+that keeps its partitions through a rebalance (cooperative) joins without the caller: no member waits for its batch.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.member import MEMBERSHIP, GroupMember
 from managedconsumer.runtime.waiting.primitives import Worker
 
-# How long (seconds) a thread sleeps at most, so that a missed wake-up can only cost this much.
+# The longest sleep (seconds) of a thread: a missed wake-up costs at most this much.
 _LONGEST_NAP = 5.0
-# How long (seconds) the end waits for the worker, whose request was broken off.
+# How long (seconds) the end waits for the worker after it has cancelled the worker's request.
 _END_SECONDS = 2.0
 
 
 class BesideMember(GroupMember):
-    """One member of a group, driven by a worker and by one caller. ``keeps``: no partition is given up for a join."""
+    """One member of a group, driven by a worker and by one caller. ``keeps``: it keeps its partitions in a join."""
 
     def __init__(self, *args: Any, keeps: bool, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -42,9 +42,9 @@ class BesideMember(GroupMember):
     # -- the caller ------------------------------------------------------------------------------------
 
     def hand_over(self) -> bool:
-        """Carry out what the rebalance wants from the owner at this moment; True when nothing is left to do.
+        """Carry out the owner's present part of the rebalance; True when no work is left.
 
-        Sends nothing that waits for other members. Raises the error that ended the membership, and what the worker met.
+        Sends no request that waits for other members. Raises the membership's last error, or the worker's.
         """
         while not self._closing:
             self._feed(self._step_here)
@@ -60,9 +60,9 @@ class BesideMember(GroupMember):
         return self.stable
 
     def wait_here(self, timeout: float, *, settled: bool = False) -> None:
-        """Sleep for ``timeout`` seconds, or until :meth:`hand_over` has something to do.
+        """Sleep for ``timeout`` seconds, or until :meth:`hand_over` has work.
 
-        ``settled``: until no rebalance goes on any more, too.
+        ``settled``: or until no rebalance is in progress any more.
         """
         deadline = Deadline(self._handler.now(), timeout)
         with self._lock:
@@ -81,14 +81,14 @@ class BesideMember(GroupMember):
         return bool(self._todo) and not isinstance(self._todo[0], self._beside)
 
     def _begins_here(self) -> bool:
-        """An eager member gives its partitions up before it joins: the caller has to begin."""
+        """True for an eager member, which gives its partitions up before it joins: the caller has to begin."""
         begins = self.machine.state in (MemberState.UNJOINED, MemberState.STABLE)
         return not self._keeps and begins and self.machine.rejoin_reason is not None
 
     # -- the worker ------------------------------------------------------------------------------------
 
     def converse(self) -> None:
-        """Join, sync and assign whenever that is due, until the member goes; what it meets, the caller raises."""
+        """Join, sync and assign whenever that is due, until the member leaves; the caller raises its errors."""
         try:
             while not self._closing:
                 self._converse_once()
@@ -97,7 +97,7 @@ class BesideMember(GroupMember):
             self.wake()
 
     def _converse_once(self) -> None:
-        # Each thread takes its own kinds of events only, so what is first in line stays there for its thread.
+        # Each thread takes its own kinds of events only, so the first event in the queue waits for its thread.
         if self._todo and isinstance(self._todo[0], self._beside):
             self._hand_to_owner(self._todo.popleft())
             return
@@ -112,10 +112,10 @@ class BesideMember(GroupMember):
             self._send(MEMBERSHIP, request)
 
     def _pass_over(self) -> list[ev.Event]:
-        """The group rebalances again before the caller has come for its share: join with what is held.
+        """Join with the present partitions when the group rebalances before the caller has taken its assignment over.
 
-        Nobody else has got what the share takes from us: under a cooperative assignor that is handed on only when we
-        have given it up. So a member in a long batch does not hold the others up.
+        No other member has the revoked partitions yet: a cooperative assignor hands them on only after this member has
+        given them up. So a member in a long batch does not delay the others.
         """
         machine = self.machine
         if not isinstance(machine, Membership) or machine.rejoin_reason is None or len(self._todo) != 1:
@@ -129,14 +129,14 @@ class BesideMember(GroupMember):
         return bool(self._todo) and isinstance(self._todo[0], self._beside)
 
     def _nap(self, now: float) -> float:
-        """Until the pause before the next attempt is over; everything else wakes the worker."""
+        """Return the rest of the pause before the next attempt; everything else wakes the worker."""
         at = self.machine.next_deadline(now) if self.machine.state is MemberState.PREPARING_REBALANCE else None
         return _LONGEST_NAP if at is None else min(_LONGEST_NAP, max(0.001, at - now))
 
     # -- the end ---------------------------------------------------------------------------------------
 
     def leave(self, reason: str, timeout: float, wish: bool | None = None) -> None:
-        """Break a join off that waits, leave the group, end both workers; ``timeout``: seconds for the leave."""
+        """Cancel a waiting join, leave the group, end both workers; ``timeout``: seconds for the leave."""
         self.interrupt()
         super().leave(reason, timeout, wish)
         worker, self._worker = self._worker, None
