@@ -1,4 +1,4 @@
-"""The memory that one consumer's answers are received into: used again where it fits, and never more than the bound.
+"""The memory for one consumer's responses: reused where it fits, and never more than the bound.
 
 A fresh buffer of megabytes costs more in page faults than the copy into it.
 """
@@ -12,11 +12,11 @@ from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.values import NamedTuple
 
 _SMALL = 64 * 1024
-#: From here on a buffer is a mapping of its own, which goes back to the system at once when it is given up.
+#: From this size on a buffer is a mapping of its own, which returns to the system at once when it is dropped.
 _LARGE = 256 * 1024
-# The size of a large page of memory, where there are such.
+# The size of a large page of memory, on systems that have them.
 _LARGE_PAGE = 2 * 1024 * 1024
-# Small buffers that nobody needs any more are looked for at so many bytes (or twice those that were needed).
+# The pool searches for unused small buffers at so many bytes (or twice those that were in use).
 _SMALL_UNSEEN = 1024 * 1024
 
 _Buffer = bytearray | mmap.mmap
@@ -29,16 +29,16 @@ class _Piece(NamedTuple):
     size: int
 
     def view(self) -> memoryview:
-        """All that may be used."""
+        """The usable bytes."""
         return memoryview(self.memory)[: self.size]
 
 
 class BufferPool:
     """Buffers of all fetch workers of one consumer. Thread-safe.
 
-    A buffer is free again when nobody has a view of it: the chunks of an answer hold views until they are read to their
-    end, in any thread. The buffer itself counts its views. The reference count must not be used: what a local variable
-    or an argument adds to it differs between versions of Python.
+    A buffer is free again when no view of it is left: the chunks of a response hold views until they are read to their
+    end, in any thread. The buffer itself counts its views. The reference count is no substitute: the part of a local
+    variable or an argument in it differs between versions of Python.
     """
 
     def __init__(self, handler: Handler, limit: int = 64 * 1024 * 1024, spare: int = 4) -> None:
@@ -53,7 +53,7 @@ class BufferPool:
         self._small_most = _SMALL_UNSEEN
 
     def take(self, size: int) -> memoryview:
-        """A view of a buffer of at least ``size`` bytes, with anything in it. It is never refused."""
+        """Return a view of a buffer of at least ``size`` bytes with arbitrary content. Never fails at the bound."""
         with self._lock:
             if size < _SMALL:
                 return self._take_small(size)
@@ -69,11 +69,11 @@ class BufferPool:
             return fresh.view()
 
     def _most_for(self, size: int) -> int:
-        """The largest buffer to receive ``size`` bytes into: a much larger one is a waste when memory is short."""
+        """The largest buffer to use for ``size`` bytes: a much larger one wastes memory."""
         return self.limit if 2 * self._bytes <= self.limit else size + size // 4
 
     def _drop(self, free: list[_Piece], coming: int) -> None:
-        """Give up free buffers, the oldest first."""
+        """Drop free buffers, the oldest first."""
         while free and (len(free) >= self._spare or self._bytes + self._small_bytes + coming > self.limit):
             oldest = free.pop(0)
             self._pieces = [piece for piece in self._pieces if piece is not oldest]
@@ -98,7 +98,7 @@ class BufferPool:
         return self._bytes + self._small_bytes
 
     def in_use(self) -> int:
-        """Bytes of the buffers that somebody has a view of."""
+        """Bytes of the buffers with views."""
         with self._lock:
             self._forget_small()
             return self._small_bytes + sum(piece.size for piece in self._pieces if not _unseen(piece.memory))

@@ -26,7 +26,7 @@ __all__ = ["Connection", "ConnectionSettings"]
 
 log = logging.getLogger(__name__)
 
-# An overdue answer may have come while this process stood still: wait this long (seconds) for it once more.
+# An overdue response may have come while this process was frozen: wait this long (seconds) for it once more.
 _LAST_LOOK: Final = 0.1
 _REAUTHENTICATE_AT: Final = (0.85, 0.95)  # of the session's life; a fleet that started together spreads out
 
@@ -35,7 +35,7 @@ class Lent(NamedTuple):
     """A connection that was lent (:meth:`Connection.lend`); moments of the handler's clock, and seconds."""
 
     descriptor: int
-    #: Holds ``held`` bytes of what has come.
+    #: The received bytes: the first ``held`` ones of the buffer.
     inbox: memoryview
     held: int
     #: The part of a request's header behind the correlation id.
@@ -61,8 +61,8 @@ class Used(Protocol):
 class Connection(Stream):
     """A connection to ``host:port``.
 
-    One thread or greenlet uses it at a time, except for :meth:`close`, which anyone may call at any time, a signal
-    handler included.  Several requests may be under way; answers are received in the order of the requests.
+    One thread or greenlet uses it at a time, except for :meth:`close`, which any thread or signal
+    handler may call at any time.  Several requests may be in flight; responses come in the order of the requests.
 
     Every exception is one of ``managedconsumer.errors`` and names the broker, the cause and the remedy.
     """
@@ -125,7 +125,7 @@ class Connection(Stream):
 
     @property
     def connected(self) -> bool:
-        """True if requests can be sent: connected, not closed here, and not closed by the broker as far as is known."""
+        """True if requests can be sent: connected, not closed here, and no close of the broker is known."""
         return (
             self._ready and not self._hold.closed and os.getpid() == self._pid and net.is_established(self._hold.sock)
         )
@@ -174,7 +174,7 @@ class Connection(Stream):
 
     @property
     def needs_login(self) -> bool:
-        """Whether the session is about to end; the next :meth:`send` with nothing under way logs in again."""
+        """True if the session is about to end; the next :meth:`send` without a request in flight logs in again."""
         return self.login_due_at is not None and self._handler.now() >= self.login_due_at
 
     def request(
@@ -227,7 +227,7 @@ class Connection(Stream):
     # -- lending ------------------------------------------------------------------------------------------------
 
     def lend(self) -> Lent | None:
-        """Let compiled code receive the answer to the request in flight, repeat it, and so on.
+        """Let compiled code receive the response to the request in flight, repeat the request, and so on.
 
         None: not over this connection (TLS, gevent), or not now. :meth:`take_back` ends it; until then the descriptor
         stays, also after :meth:`close`.
@@ -254,7 +254,7 @@ class Connection(Stream):
         )
 
     def take_back(self, used: Used | None, version: int) -> None:
-        """The calling thread has the connection again. ``used``: the request in flight by now; None: it is the same."""
+        """Return the connection to the calling thread. ``used``: the present request in flight; None: the same one."""
         if used is not None and self._transport is not None:
             self._transport.take_back_inbox(used.held)
             deadline = used.sent_at + self.settings.request_timeout_ms / 1000
@@ -269,7 +269,7 @@ class Connection(Stream):
         self._hold.leave()
 
     def send_rest(self, data: bytes) -> None:
-        """Send the rest of the request in flight, for which there was no room at once."""
+        """Send the rest of the request in flight, which did not fit into the socket's buffer at once."""
         pending = self._pending[-1]
         self._write(pending, data)
 
@@ -286,7 +286,7 @@ class Connection(Stream):
         self._check_process()
         pending, now = self._expected(correlation_id), self._handler.now()
         deadline = pending.deadline if timeout_ms is None else now + timeout_ms / 1000
-        # Answers come one after the other: the time that those before it took is not its own.
+        # Responses come one after the other: the time of earlier ones does not count for this one.
         overdue_at = pending.overdue_at + max(0.0, self.heard_at - pending.sent_at)
         frame = self._read(pending, deadline, max(overdue_at, now + _LAST_LOOK))
         self._answers += 1
@@ -294,20 +294,20 @@ class Connection(Stream):
 
     @property
     def awaits_answer(self) -> bool:
-        """True while an answer is outstanding: nobody else may use the connection."""
+        """True while a request is in flight: no other thread may use the connection."""
         return bool(self._pending)
 
     @property
     def overdue_at(self) -> float:
-        """When (handler's clock) the answer to the last request is overdue, if it has not begun to come by then.
+        """When (handler's clock) the response to the last request is overdue, if no byte of it has come by then.
 
-        The broker answers such a request soon, and has answered over this connection before: silence means that the
-        connection is dead (see :func:`~managedconsumer.runtime.net.overdue.overdue_after`).
+        The broker responds to such a request soon, and has responded over this connection before: silence means that
+        the connection is dead (see :func:`~managedconsumer.runtime.net.overdue.overdue_after`).
         """
         return self._pending[-1].overdue_at if self._pending else NEVER
 
     def note_throttle(self, throttle_time_ms: int) -> None:
-        """The broker will not look at this connection for so long; later requests get that much more time."""
+        """Note that the broker ignores this connection for so long (ms); later requests get that much more time."""
         self.throttled_until = self._handler.now() + throttle_time_ms / 1000
 
     def _log_in_again(self) -> None:
@@ -328,6 +328,6 @@ class Connection(Stream):
 
 
 def answer_timeout_ms(connection: Connection, max_wait_ms: int, now: float) -> float:
-    """How long to wait for a Fetch: as for any request, and what the broker waits and throttles us for (KIP-219)."""
+    """How long to wait for a Fetch: a request's time-out, plus the broker's wait and throttling (KIP-219)."""
     throttled = max(0.0, connection.throttled_until - now)
     return max_wait_ms + connection.settings.request_timeout_ms + 1000 * throttled

@@ -1,4 +1,4 @@
-"""From what a socket, TLS or the resolver reports to an exception that names the broker, the cause and the remedy.
+"""Makes exceptions that name the broker, the cause and the remedy from errors of sockets, TLS and the resolver.
 
 Pure functions: an error in, an exception out, for the caller to raise.
 """
@@ -20,7 +20,7 @@ _NOT_YET_VALID: Final = 9
 _SELF_SIGNED: Final = (18, 19)
 _UNKNOWN_ISSUER: Final = (2, 20, 21)
 _WRONG_NAME: Final = (62, 63, 64)
-# OpenSSL's names for an answer that is not TLS; they changed over its releases.
+# OpenSSL's names for a response that is not TLS; they changed over its releases.
 _NOT_TLS: Final = (
     "WRONG_VERSION_NUMBER",
     "HTTP_REQUEST",
@@ -44,7 +44,7 @@ def shown_address(host: str, port: int) -> str:
 
 
 def dial_failed(address: str, error: OSError, seconds: float) -> errors.KafkaException:
-    """No TCP connection came about."""
+    """No TCP connection could be opened."""
     if isinstance(error, socket.gaierror):
         unknown = errors.NoBrokersAvailableError(
             f"cannot connect to {address}: the host name does not resolve ({net.describe(error)}). Check the name in "
@@ -70,7 +70,7 @@ def dial_failed(address: str, error: OSError, seconds: float) -> errors.KafkaExc
 
 
 def is_tls_error(error: BaseException) -> bool:
-    """Whether OpenSSL raised it; without importing ssl where nobody needs it."""
+    """True if OpenSSL raised it; does not import ssl where it is not in use."""
     ssl: Any = sys.modules.get("ssl")
     return ssl is not None and isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
 
@@ -145,7 +145,7 @@ def no_sasl_listener(address: str, security: Security) -> errors.KafkaException:
 
 
 def hung_up(address: str, what: str, error: BaseException, hint: str = "") -> errors.KafkaException:
-    """The peer ended the connection where it should have answered."""
+    """The peer closed the connection instead of a response."""
     if isinstance(error, PeerClosedError):
         how = str(error)
     else:
@@ -183,7 +183,7 @@ def connecting_timed_out(address: str, what: str, seconds: float) -> errors.Kafk
 
 
 def overdue(address: str, what: str, seconds: float) -> errors.KafkaException:
-    """No byte of an answer that comes soon, over a connection that has carried answers before."""
+    """No byte came of a response that should come soon, over a connection that has carried responses before."""
     return errors.RequestTimedOut(
         f"the broker at {address} has not begun to answer {what} within {seconds:.3g} s. The connection is closed: a "
         "firewall or a proxy may have forgotten it, or the broker stands still. A new one is tried"
@@ -191,7 +191,7 @@ def overdue(address: str, what: str, seconds: float) -> errors.KafkaException:
 
 
 def request_timed_out(address: str, what: str, seconds: float) -> errors.KafkaException:
-    """No whole answer in time."""
+    """No complete response came in time."""
     return errors.RequestTimedOut(
         f"the broker at {address} did not finish {what} within {seconds:.3g} s. The connection is closed; it may be "
         "overloaded or unreachable. If it only needs longer, raise socket_timeout_ms of KafkaClient"

@@ -98,7 +98,7 @@ def _token(security: Security, handler: Handler, address: str) -> tuple[str, flo
     supply = security.sasl_oauth_token
     assert supply is not None  # Security checked it
     try:
-        # Users' callables fetch tokens with libraries that may block; in a worker thread they cannot stop the hub.
+        # Users' callables fetch tokens with libraries that may block; in a worker thread they cannot block the hub.
         given = handler.run_blocking(supply)
     except Exception as error:  # the user's function may raise anything
         failure = errors.TokenUnavailableError(
@@ -137,6 +137,6 @@ def _lifetime(session_ms: int, token_expiry: float | None, wall_time: float) -> 
         return None
     seconds = session_ms / 1000
     if token_expiry is not None:
-        # Wall-clock time by nature; a clock that jumps only moves the renewal, within the session's own end.
+        # The expiry is wall-clock time; a clock that jumps only moves the renewal, within the session's own end.
         seconds = min(seconds, max(1.0, token_expiry - wall_time))
     return seconds

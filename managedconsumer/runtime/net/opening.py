@@ -1,4 +1,4 @@
-"""From a host name to a socket that Kafka can be spoken on: TCP, then TLS when asked for."""
+"""Opens a socket to a broker from its host name: TCP, then TLS if configured."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from managedconsumer.wire.protocol import framing, schemas, versions
 log = logging.getLogger(__name__)
 
 MAX_EARLY_FRAME_BYTES: Final = 1 << 20
-"""Before the broker has proved who it is, nothing large is expected of it."""
-# The largest answer accepted to anything but Fetch. Records are left as they are, but other answers become objects of
+"""The largest response before the broker is authenticated: no large one is expected then."""
+# The largest response accepted to anything but Fetch. Records stay as bytes, but other responses become objects of
 # some 17 times their size. Metadata is the largest: 16 MiB have room for more than 300,000 partitions with 3 replicas
 # each (42 bytes in version 12), several times what a cluster can have.
 MAX_ORDINARY_FRAME_BYTES: Final = 16 << 20
@@ -34,7 +34,7 @@ def ask_versions(
     understand: Callable[[Callable[[], dict[str, Any]]], dict[str, Any]],
     address: str,
 ) -> dict[int, tuple[int, int]]:
-    """The versions of a broker: asked for with the newest request we know, then with the oldest (KIP-511).
+    """Request a broker's versions in the newest version that we know, then in the oldest (KIP-511).
 
     ``ask`` sends ApiVersions in a version and gives the body of the answer, ``understand`` decodes one.
     """
@@ -42,7 +42,7 @@ def ask_versions(
     body = {"client_software_name": "managedconsumer", "client_software_version": _SOFTWARE_VERSION}
     for version in (api.max_version, 0):
         frame = ask(version, body if version else {})
-        # Not even the fallback's form can be relied on in what is not Kafka: look at the code first.
+        # A server that is not Kafka may not even use the fallback's form: check the error code first.
         if version and bytes(frame[:2]) == errors.UnsupportedVersion.ERROR_CODE.to_bytes(2, "big"):
             continue
         answer = understand(partial(versions.decode_api_versions, version, frame))

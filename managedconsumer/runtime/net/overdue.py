@@ -1,4 +1,4 @@
-"""When a connection that says nothing is taken for dead, long before its request's time-out."""
+"""Decides when a silent connection counts as dead, long before its request's time-out."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _ANSWERED_SOON: Final = frozenset(
         schemas.CONSUMER_GROUP_HEARTBEAT,
     )
 )
-#: How long (seconds) such an answer may take to begin.
+#: How long (seconds) the first byte of such a response may take.
 SOON_S: Final = 6.0
 NEVER: Final = float("inf")
 
 
 def overdue_after(api: schemas.Api, body: Mapping[str, Any] | bytes, slowest: float | None) -> float:
-    """After how many seconds without a byte the connection that carries a request is dead.
+    """Return after how many seconds without a byte the connection of a request counts as dead.
 
     ``slowest``: how long (seconds) the slowest answer over this connection took. A slow broker gets twice that. None:
     it has not answered yet. It gets the whole time-out then, so a broker that is slower than :data:`SOON_S` costs one

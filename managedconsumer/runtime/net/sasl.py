@@ -49,11 +49,11 @@ class Plain:
         self._message = b"\0".join((b"", username.encode(), password.encode()))
 
     def first(self) -> bytes:
-        """Everything there is to say."""
+        """Return the only message."""
         return self._message
 
     def step(self, challenge: bytes) -> bytes | None:  # the broker's answer says nothing
-        """The broker's answer ends the exchange."""
+        """The broker's response ends the exchange."""
         return None
 
 
@@ -75,7 +75,7 @@ class Scram:
         return b"n,," + self._bare.encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Answers the salt with our proof, then checks the broker's.  The first call computes for a while (PBKDF2)."""
+        """Respond to the salt with our proof, then check the broker's.  The first call is slow (PBKDF2)."""
         try:
             text = challenge.decode()
         except UnicodeDecodeError:
@@ -134,7 +134,7 @@ class OAuthBearer:
         return ("n,,\1" + "".join(f"{field}\1" for field in self._fields) + "\1").encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        """An empty answer is success; else the reason comes, and the broker wants a last byte before it hangs up."""
+        """An empty response is success; else it has the reason, and the broker wants a last byte before it hangs up."""
         if not challenge:
             return None
         if self._refusal is None:
@@ -144,7 +144,7 @@ class OAuthBearer:
 
     @property
     def refusal(self) -> str | None:
-        """Why the broker refuses the token, once it has said so."""
+        """The broker's reason for refusing the token, if it has refused it."""
         return self._refusal
 
 
@@ -159,7 +159,7 @@ def _scram_fields(text: str) -> dict[str, str]:
 
 
 def _iterations(text: str) -> int:
-    # At most seven digits, so that not even the conversion is at the broker's mercy.
+    # At most seven digits, so that a hostile broker cannot even make the conversion slow.
     if not (text.isascii() and text.isdigit() and len(text) <= 7):
         raise SaslExchangeError(f"the broker's SCRAM iteration count {_printable(text)!r} is no reasonable number")
     count = int(text)

@@ -1,4 +1,4 @@
-"""How a connection is secured: one frozen value, checked when it is made, whose secrets no repr, log or error shows."""
+"""The security of connections: one frozen value, checked when it is made; no repr, log or error shows its secrets."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Security(Value):
             raise ConfigurationError(
                 f"security_protocol is {self.security_protocol!r}; allowed are {', '.join(PROTOCOLS)}"
             )
-        # A setting that would have no effect is a mistake, and this kind of mistake sends secrets in clear.
+        # A setting without effect is a mistake, and this kind of mistake sends secrets in clear text.
         if not self.uses_tls:
             self._refuse(_TLS_FIELDS, "does not use TLS; use SSL or SASL_SSL")
         if not self.uses_sasl:
@@ -121,7 +121,7 @@ class Security(Value):
                 raise ConfigurationError(f"{field} is given without ssl_certfile")
 
     def _check_sasl(self) -> None:
-        from managedconsumer.runtime.net import sasl  # not at the top: hashing takes 7 ms to import, and few log in
+        from managedconsumer.runtime.net import sasl  # not at the top: importing hashing takes 7 ms, and few log in
 
         if self.sasl_mechanism not in sasl.MECHANISMS:
             raise ConfigurationError(
@@ -172,7 +172,7 @@ class Security(Value):
                     "as the broker",
                     "ssl_context.check_hostname is off" if self.ssl_context else "ssl_check_hostname=False",
                 )
-            self.__dict__["_context"] = made  # frozen for users; two threads at once would only make it twice
+            self.__dict__["_context"] = made  # frozen for users; two threads at once make it twice at worst
         return made
 
     def _make_context(self) -> ssl.SSLContext:

@@ -1,4 +1,4 @@
-"""After a request without an answer: decide about the other connections to the same broker."""
+"""Closes the other silent connections to a broker after a request without a response."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from managedconsumer.runtime.waiting.handlers import Handler
 
 log = logging.getLogger(__name__)
 
-#: A broker that has not answered for less (seconds) may just be slow: that says nothing about other connections. One
-#: over which something has come within that time is alive.
+#: A broker without a response for less (seconds) may just be slow: its other connections stay open. A connection
+#: with a response within that time is alive.
 TELLING_S = 2.0
 
 
 class OpenConnections:
     """The connections that one consumer has open. Thread-safe; holds them weakly, as their users own them.
 
-    A firewall that has lost its table or a proxy that hangs kills every connection through it, without a word on any
-    of them. The first request that times out is how we learn it. Connections to that broker over which something has
-    come since, in the last two seconds, are alive. The others are closed: a request that waits on one of them fails at
+    A firewall that has lost its table or a proxy that hangs kills every connection through it, without a packet on any
+    of them. The first request that times out reveals it. Connections to that broker with a response since then,
+    in the last two seconds, are alive. The others are closed: a request that waits on one of them fails at
     once, and no new one is sent over an old one. To a broker that is only slow this costs a new connection each.
     """
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        #: Gives those that are shared with others, to which the same happens.
+        #: Returns the shared connections, which are treated the same way.
         self.above: Callable[[], OpenConnections] | None = None
         # By id(); unlike a WeakSet, a dict can be listed in one step while other threads add to it.
         self._open: dict[int, weakref.ref[Connection]] = {}
 
     def add(self, connection: Connection) -> None:
-        """A connection that is about to be made; what it hears and does not hear counts from here on."""
+        """Add a connection that is about to be made; its silence counts from here on."""
         connection.on_silence = self.silent
         key = id(connection)
         self._open[key] = weakref.ref(connection, lambda _: self._open.pop(key, None))
 
     def remove(self, connection: Connection) -> None:
-        """It is somebody else's from here on."""
+        """Remove a connection that has another owner now."""
         self._open.pop(id(connection), None)
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class OpenConnections:
         return [connection for ref in list(self._open.values()) if (connection := ref()) is not None]
 
     def silent(self, address: str, since: float) -> None:
-        """A request that was sent to ``address`` at ``since`` (handler's clock) has got no answer in time."""
+        """Handle a request to ``address``, sent at ``since`` (handler's clock), that got no response in time."""
         now = self._handler.now()
         waited, lately = now - since, max(since, now - TELLING_S)
         if self.above is not None:

@@ -9,11 +9,11 @@ from typing import Any
 
 from managedconsumer.runtime.waiting.handlers import Handler
 
-# How often a caller that waits for the resolver looks whether it should give up.
+# How often a caller that waits for the resolver checks whether to give up.
 _RESOLVER_SLICE_S = 0.02
 # Load balancers forget silent connections after a few minutes (AWS: 350 s); the kernel's default is two hours.
 _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPALIVE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
-# When nobody has acknowledged what we sent for so long (ms), the other end is gone (a firewall has lost its table, a
+# When the peer has acknowledged no sent data for so long (ms), it is gone (a firewall has lost its table, a
 # machine its power): Linux gives the connection up then, and not after its 15 minutes. It is less than a request's
 # time-out (30 s), and longer than the pauses that a network heals by itself. A keep-alive probe counts, too.
 USER_TIMEOUT_MS = 20_000
@@ -62,14 +62,14 @@ class SocketHold:
         raise ConnectionAbortedError("closed while connecting")
 
     def enter(self) -> None:
-        """Say that system calls on the socket follow."""
+        """Note that system calls on the socket follow."""
         with self._lock:
             if self.closed:
                 raise ConnectionAbortedError("the connection is closed")
             self._users += 1
 
     def leave(self) -> None:
-        """Say that the system calls are over."""
+        """Note that the system calls are over."""
         with self._lock:
             self._users -= 1
             if self.closed and not self._users and self._sock is not None:
@@ -78,7 +78,7 @@ class SocketHold:
     def close(self) -> None:
         """End the connection; a thread or greenlet that waits on it wakes at once.  Never raises."""
         if os.getpid() != self._pid:
-            # The lock may have been held by a thread that does not exist in this process: don't touch it.
+            # A thread that does not exist in this process may have held the lock: do not use it.
             self.closed = True
             if self._sock is not None:
                 self._sock.close()
@@ -134,7 +134,7 @@ def shutdown(sock: Any) -> None:
     try:
         target.shutdown(socket.SHUT_RDWR)
     except (OSError, ValueError):
-        pass  # never connected, or closed by the peer: nobody sleeps on it
+        pass  # never connected, or closed by the peer: no thread waits on it
 
 
 def wrap_tls(sock: Any, ssl_context: Any, server_hostname: str | None) -> Any:
@@ -256,7 +256,7 @@ def _connect(
             sock.bind(source_address)
         sock.connect(address)
         _tune(sock)
-        # A close() in that moment shuts down a socket that was not connected yet, which nobody would notice.
+        # A close() in that moment shuts down a socket that was not connected yet, which has no effect.
         if hold is not None and hold.closed:
             raise ConnectionAbortedError("closed while connecting")
     except BaseException:

@@ -1,4 +1,4 @@
-"""The stream of one connection: frames to and fro, in order, and what it means when that ends."""
+"""The stream of one connection: sends and receives frames in order, and explains errors at its end."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _TEXT_ANSWER_S: Final = 0.5
 
 
 class Pending(NamedTuple):
-    """A request without its answer."""
+    """A request in flight."""
 
     correlation_id: int
     api: schemas.Api
     version: int
     sent_at: float
     deadline: float
-    #: When (handler's clock) the connection is given up if the answer has not begun to come.
+    #: When (handler's clock) to close the connection if no byte of the response has come.
     overdue_at: float = NEVER
 
 
 class Stream:
-    """Base of :class:`~managedconsumer.runtime.net.connection.Connection`, and for threads what that is."""
+    """Base of :class:`~managedconsumer.runtime.net.connection.Connection`, with the same thread-safety."""
 
     def __init__(self, host: str, port: int, handler: Handler, settings: ConnectionSettings) -> None:
         self.host = host.strip("[]")
@@ -44,11 +44,11 @@ class Stream:
         self.broker_ranges: dict[int, tuple[int, int]] = {}
         """Api key -> lowest and highest version that the broker speaks; empty before :meth:`connect`."""
         self.throttled_until = 0.0
-        """Until when (handler's clock) the broker will not look at our requests (KIP-219)."""
+        """Until when (handler's clock) the broker ignores our requests (KIP-219)."""
         self.on_silence: Callable[[str, float], object] = lambda _address, _since: None
-        """Told the address and since when (handler's clock) it has not answered, when a request timed out."""
+        """Called when a request timed out, with the address and the start of the silence (handler's clock)."""
         self.heard_at = handler.now()
-        """When (handler's clock) the last answer came over this connection, or when it was made."""
+        """When (handler's clock) the last response came over this connection, or when it was made."""
         self._handler = handler
         self._hold = net.SocketHold(handler)
         self._transport: Transport | None = None
@@ -58,7 +58,7 @@ class Stream:
         self._ready = False
         self._connect_limit_s = self.settings.connect_timeout_ms / 1000
         self._answers = 0
-        # How long (seconds) the slowest answer took; None: there was none yet.
+        # How long (seconds) the slowest response took; None: there was none yet.
         self._slowest: float | None = None
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class Stream:
             raise
 
     def _read(self, pending: Pending, deadline: float, begins_by: float = NEVER) -> memoryview:
-        """The body of the answer to the oldest request; it has to begin to come by ``begins_by``."""
+        """Read the body of the response to the oldest request; its first byte has to come by ``begins_by``."""
         assert self._transport is not None  # callers have checked
         try:
             self._hold.enter()
@@ -112,7 +112,7 @@ class Stream:
             raise
 
     def _body(self, pending: Pending, frame: memoryview) -> memoryview:
-        """Return the body of the frame that answers the oldest request."""
+        """Return the body of the frame with the response to the oldest request."""
         found, body = framing.parse_response_header(pending.api, pending.version, frame)
         if found != pending.correlation_id:
             raise errors.ProtocolError(
@@ -123,14 +123,14 @@ class Stream:
         return body
 
     def _heard(self, pending: Pending) -> None:
-        """The answer to ``pending`` is here."""
+        """Note that the response to ``pending`` has come."""
         now = self.heard_at = self._handler.now()
         took = now - pending.sent_at
         if self._ready and (self._slowest is None or took > self._slowest):
             self._slowest = took
 
     def _last_words(self, error: BaseException) -> BaseException:
-        """A better reason, if a peer that hung up on our first requests has sent one: a TLS alert, most of all."""
+        """Return a better reason, if a peer that hung up on our first requests has sent one, such as a TLS alert."""
         if self._ready or self._transport is None or not diagnose.is_end_of_stream(error):
             return error
         try:
@@ -145,7 +145,7 @@ class Stream:
         return error
 
     def _asked_in_text(self, error: BaseException) -> BaseException:
-        """A better reason, if what was silent is no Kafka: a server of HTTP waits for the end of a line."""
+        """Return a better reason, if the silent server is not Kafka: an HTTP server waits for the end of a line."""
         if not isinstance(error, TimeoutError) or self.broker_ranges or self._transport is None:
             return error
         try:
@@ -169,7 +169,7 @@ class Stream:
         return framing.check_frame_size(header, limit)
 
     def _understand(self, decode: Any) -> dict[str, Any]:
-        """Decode an answer; one that cannot be decoded means that nothing else on this connection can be trusted."""
+        """Decode a response; after one that cannot be decoded this connection cannot be trusted any more."""
         try:
             answer: dict[str, Any] = decode()
             return answer
@@ -181,7 +181,7 @@ class Stream:
         return type(error)(f"broker {self.address}: {error}")
 
     def _fail(self, error: BaseException, what: str, pending: Pending | None = None) -> None:
-        """Close the connection: its stream is in an unknown state.  Raises what the error means, if not plain."""
+        """Close the connection: its stream is in an unknown state.  Raises a typed error, if it has a better one."""
         try:
             if self._hold.closed and isinstance(error, (OSError, ValueError)):
                 raise self._closed(what) from error
@@ -198,7 +198,7 @@ class Stream:
         return errors.SocketDisconnectedError(f"the connection to {self.address} was closed {what}")
 
     def _meaning(self, error: BaseException, what: str, pending: Pending | None) -> errors.KafkaException | None:
-        """A typed error for what went wrong on the stream; None for what explains itself."""
+        """Return a typed error for a failure of the stream; None for one that needs no explanation."""
         if isinstance(error, TimeoutError):
             if pending is None or not self._ready:
                 return diagnose.connecting_timed_out(self.address, "connecting", self._connect_limit_s)
@@ -227,7 +227,7 @@ class Stream:
         return type(error)(text)
 
     def _login_wanted(self) -> bool:
-        """Brokers tell their versions to anyone, and hang up on the next request when they want a login."""
+        """True if the broker wants a login: it sends its versions to any client, but hangs up on the next request."""
         if not self.broker_ranges or self._answers or self.settings.security.uses_sasl:
             return False
         return opening.login_wanted(self._handler, self.host, self.port, self.settings, self._hold)

@@ -1,4 +1,4 @@
-"""An answer that is larger than a frame may be: what its first bytes say, before the connection is closed."""
+"""Reads the first bytes of a response that is larger than a frame may be, before the connection is closed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENOUGH_BYTES: Final = 16000
 def beginning_of_answer(
     transport: Transport, hold: SocketHold, api: Api, version: int, size: int, now: float
 ) -> dict[str, Any] | None:
-    """The answer in the frame of ``size`` bytes that was refused, up to its first records. None: it cannot be read."""
+    """Return the response in the refused frame of ``size`` bytes, up to its first records. None: it is unreadable."""
     try:
         hold.enter()
         try:

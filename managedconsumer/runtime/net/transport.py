@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 _INBOX_BYTES: Final = 16 << 10
 _MIN_TIMEOUT_S: Final = 0.001
-#: By what part of it a kernel's time-out may be longer or shorter than what is left.
+#: The fraction by which a kernel's time-out may differ from the time that is left.
 _NEARLY: Final = 0.01
 _timeval = struct.Struct("@ll").pack
 
 FrameSize = Callable[[bytes], int]
 """The size that four bytes announce; raises when it cannot be one."""
 BufferFactory = Callable[[int], "bytearray | memoryview | mmap.mmap"]
-"""Gives a writable buffer of at least so many bytes, which belongs to the frame's receiver from then on."""
+"""Returns a writable buffer of at least so many bytes; the frame's receiver owns it from then on."""
 
 
 class PeerClosedError(ConnectionError):
@@ -41,7 +41,7 @@ class PeerClosedError(ConnectionError):
 
 
 class Transport:
-    """One socket and the bytes that came early.  For one thread or greenlet at a time; close it through its hold.
+    """One socket and the bytes received early.  For one thread or greenlet at a time; close it through its hold.
 
     ``deadline`` is a moment of the handler's clock.  After any exception the stream is of no use any more.
     """
@@ -50,7 +50,7 @@ class Transport:
         self._now = handler.now
         self._sock = sock
         self._buffer_factory = buffer_factory
-        # Short answers (most of them) arrive whole in the first read; of a long one this holds the beginning.
+        # Most responses are short and arrive whole in the first read; of a long one this holds the beginning.
         self._inbox = memoryview(bytearray(_INBOX_BYTES))
         self._start = 0
         self._end = 0
@@ -63,12 +63,12 @@ class Transport:
         raise NotImplementedError
 
     def lend_inbox(self) -> tuple[memoryview, int]:
-        """The buffer of what came early, and how many bytes it holds from its beginning on."""
+        """Return the buffer of early bytes, and their number from its beginning on."""
         self._move_up()
         return self._inbox, self._end
 
     def take_back_inbox(self, held: int) -> None:
-        """The buffer holds so many bytes now, from its beginning on."""
+        """Note that the buffer has ``held`` bytes now, from its beginning on."""
         self._start, self._end = 0, held
 
     def _receive_some(self, view: memoryview, deadline: float) -> int:
@@ -175,7 +175,7 @@ class _BlockingTransport(Transport):
             view = view[count:]
 
     def _out_of_time(self, deadline: float) -> None:
-        """The kernel's time-out is over, and it may have been set a little too short."""
+        """Raise TimeoutError if the deadline is over: the kernel's time-out may have been a little too short."""
         if self._now() >= deadline - _MIN_TIMEOUT_S:
             raise TimeoutError from None
 
