@@ -1,13 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""A consuming thread that waits receives the next answer itself: the request again, the answer, the bookkeeping, compiled.
+"""Compiled: a waiting consuming thread receives the next response itself, updates the state and repeats the request.
 
-This is :class:`~managedconsumer.fetch.leader.LeaderFetch` for what is nearly always so at low rates: the same request
-with moved offsets, and an answer of records. Everything else stays in the connection's inbox, and the connection goes
-back to its fetch worker, which asks ``LeaderFetch``. ``tests/runtime/test_inline_parity.py`` compares the two.
+This is :class:`~managedconsumer.fetch.leader.LeaderFetch` for the usual case at low rates: the same request with moved
+offsets, and a response of records. Everything else stays in the connection's inbox, and the connection goes back to its
+fetch worker, which asks ``LeaderFetch``. ``tests/runtime/test_inline_parity.py`` compares the two.
 
-No Python code runs in here, and the GIL is given away in ``poll()`` only: receiving and sending never wait. So each
-answer is one step to all other threads. What a :class:`Wire` knows is put into the consumer's objects by
-``FetchCollector.settle_lane``, under the consumer's lock, before anything looks at them.
+No Python code runs in here, and only ``poll()`` releases the GIL: receiving and sending never wait. So each response is
+atomic to all other threads. ``FetchCollector.settle_lane`` copies a :class:`Wire`'s state to the consumer's objects,
+under the consumer's lock, before any code reads them.
 """
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -65,12 +65,12 @@ cdef extern from "<time.h>" nogil:
 
 
 cdef enum:
-    MOST_WIRES = 32           # of one consumer; the other leaders' workers receive by themselves
+    MOST_WIRES = 32           # per consumer; the other leaders' workers receive by themselves
     PART_BYTES = 33           # of a partition in a request
     TOPIC_BYTES = 18
     HEAD_BYTES = 64           # of a request, beside its client id and its topics
-    LEAST_ANSWER = 17         # bytes of one without partitions
-    PART_HEAD = 36            # of a partition in an answer, up to the length of its records
+    LEAST_ANSWER = 17         # bytes of a response without partitions
+    PART_HEAD = 36            # of a partition in a response, up to the length of its records
 
 
 cdef inline double monotonic() noexcept nogil:
@@ -130,7 +130,7 @@ cdef inline Py_ssize_t get_length(const uint8_t **at, const uint8_t *stop) noexc
 
 
 cdef struct Line:
-    # A partition of the request: what was said of it, and what the answers told.
+    # A partition of the request: the values sent, and those of the responses.
     int32_t number
     int32_t leader_epoch
     int32_t last_epoch
@@ -139,15 +139,15 @@ cdef struct Line:
     int64_t high
     int64_t stable
     int64_t start
-    int64_t position          # behind the last message that was handed out; -1: none was
+    int64_t position          # behind the last delivered message; -1: none was delivered
     int64_t batch_bytes
     int topic
-    bint moved                # the next request says where to
-    bint touched              # the consumer's objects do not know of it yet
+    bint moved                # the next request has to name the new offset
+    bint touched              # the consumer's objects are not updated yet
 
 
 cdef struct Part:
-    # A partition of an answer.
+    # A partition of a response.
     int line
     int64_t high
     int64_t stable
@@ -163,10 +163,10 @@ cdef class Wire:
     most bytes. ``head``: what stands in a request's header behind the correlation id.
     """
 
-    cdef readonly bint recalled         # its worker wants it back, or has to look at it
+    cdef readonly bint recalled         # its worker wants it back, or has to handle its inbox
     cdef readonly bint inside           # a thread waits for it
-    cdef readonly bint patient          # the request in flight may wait for long
-    cdef readonly long long rounds      # answers that were received
+    cdef readonly bint patient          # the request in flight is a long poll
+    cdef readonly long long rounds      # responses received
     cdef readonly int correlation_id    # of the request in flight
     cdef readonly int session_epoch
     cdef readonly double sent_at, heard_at, overdue_at, slowest, quiet_since
@@ -245,17 +245,17 @@ cdef class Wire:
         free(self._room)
 
     def recall(self):
-        """No thread takes another answer; one that waits is to be woken by :meth:`InlineFetch.wake`."""
+        """Let no thread take another response; then call :meth:`InlineFetch.wake` for one that waits."""
         self.recalled = True
 
     def places(self):
-        """For each line the offset and the last epoch that the request in flight, or one before it, has named."""
+        """For each line the last offset and last epoch sent, in the request in flight or an earlier one."""
         return [(self._lines[place].offset, self._lines[place].last_epoch) for place in range(self._count)]
 
     # -- the request --------------------------------------------------------------------------------------------------
 
     cdef Py_ssize_t _write(self) noexcept:
-        """The next request, in ``_room``; its size."""
+        """Write the next request to ``_room``; return its size."""
         cdef uint8_t *at = self._room + 4
         cdef Line *line
         cdef int topic, place, named, topics = 0
@@ -292,14 +292,14 @@ cdef class Wire:
         return at - self._room
 
     cdef int _named(self, int topic) noexcept:
-        # Without a session (the broker had no room for another one) each request names everything.
+        # Without a session (the broker had no slot for another one) each request names all partitions.
         cdef int place, found = 0
         for place in range(self._count):
             found += self._lines[place].topic == topic and (self._lines[place].moved or not self._session)
         return found
 
     cdef Py_ssize_t _next_request(self, double now) noexcept:
-        """Begin the next request; its size."""
+        """Begin the next request; return its size."""
         cdef int place
         cdef bint moved = False
         for place in range(self._count):
@@ -316,7 +316,7 @@ cdef class Wire:
     cdef int _ask(self, double now) except -1:
         cdef Py_ssize_t size = self._next_request(now), sent
         sent = send(self._fd, self._room, size, MSG_DONTWAIT | MSG_NOSIGNAL)
-        if sent < size:  # the worker sends the rest, or finds out why that is not possible
+        if sent < size:  # the worker sends the rest, or handles the error
             self.recalled = True
             self.unsent = self._room[max(0, sent) : size]
         return 0
@@ -324,7 +324,7 @@ cdef class Wire:
     # -- the answer ---------------------------------------------------------------------------------------------------
 
     cdef int _receive(self, double now, InlineFetch all) except -1:
-        """Take what has come; when that is a whole plain answer, ask for what follows."""
+        """Take the received bytes; after a whole plain response, send the next request."""
         cdef ssize_t got
         cdef Py_ssize_t size
         cdef uint8_t *inbox = <uint8_t *>self._inbox.buf
@@ -332,13 +332,13 @@ cdef class Wire:
             if self.held >= 4:
                 size = be32(inbox)
                 if size < LEAST_ANSWER or 4 + size > self._inbox.len or self.held > 4 + size:
-                    self.recalled = True  # damaged, too long for this, or more than one answer
+                    self.recalled = True  # damaged, too long for this, or more than one response
                     return 0
                 if self.held == 4 + size:
                     break
             got = recv(self._fd, inbox + self.held, self._inbox.len - self.held, MSG_DONTWAIT)
             if got <= 0:
-                # At the end of the stream and after errors the worker finds out what has happened.
+                # The worker handles the end of the stream and errors.
                 self.recalled = got == 0 or (errno != EAGAIN and errno != EINTR)
                 return 0
             self.held += got
@@ -346,7 +346,7 @@ cdef class Wire:
             if not self._take(inbox + 4, size, now, all):
                 self.recalled = True
                 return 0
-        except BaseException:  # no memory: what has come is still in the inbox
+        except BaseException:  # no memory: the received bytes are still in the inbox
             self.recalled = True
             raise
         self.held = 0
@@ -354,7 +354,7 @@ cdef class Wire:
         return 0
 
     cdef bint _take(self, const uint8_t *at, Py_ssize_t size, double now, InlineFetch all) except -1:
-        """Take an answer; False, and nothing has changed: it is not a plain one."""
+        """Take a response; False, without any change: it is not a plain one."""
         cdef int parts, i
         cdef Line *line
         cdef Part *part
@@ -379,7 +379,7 @@ cdef class Wire:
                 if <int64_t>chunk.record_count >= self._most_messages:
                     return False
             chunks.append(chunk)
-        if self.recalled:  # meanwhile: a chunk gives the GIL away
+        if self.recalled:  # meanwhile: making a chunk releases the GIL
             return False
         for i in range(parts):
             self._note(&self._parts[i], chunks[i], now, all)
@@ -404,7 +404,7 @@ cdef class Wire:
         return 0
 
     cdef int _parse(self, const uint8_t *at, const uint8_t *stop) noexcept:
-        """How many partitions the answer has, in ``_parts``; -1: it is not plain."""
+        """Read the response's partitions into ``_parts``; return their number, -1: it is not plain."""
         cdef Py_ssize_t topics, number, size
         cdef int found = 0, topic, line
         cdef Part *part
@@ -461,7 +461,7 @@ cdef class Wire:
     # -- for tests ----------------------------------------------------------------------------------------------------
 
     def feed(self, InlineFetch all not None, bytes frame not None, double now):
-        """Take ``frame`` as if it had come over the socket; the next request, None: the worker has to look at it."""
+        """Take ``frame`` as from the socket; return the next request, None: the worker has to handle the frame."""
         cdef uint8_t *inbox = <uint8_t *>self._inbox.buf
         cdef const char *data = frame
         if 4 + len(frame) > self._inbox.len or len(frame) < LEAST_ANSWER:
@@ -479,7 +479,7 @@ cdef class Wire:
 
 
 cdef class _Found:
-    """A chunk that has come."""
+    """A received chunk."""
 
     cdef Wire wire
     cdef int line
@@ -491,16 +491,16 @@ cdef class _Found:
 
 
 cdef class InlineFetch(Source):
-    """The wires of one consumer, and what has come over them. The consumer's lock guards it, but where a method says so.
+    """The wires of one consumer, and their received chunks. The consumer's lock guards it, but where a method says so.
 
-    ``bell.ear`` is a descriptor that can be read after something was written to ``bell.button``.
+    ``bell.ear`` is a descriptor that is readable after a write to ``bell.button``.
     """
 
     cdef readonly tuple wires
-    cdef readonly bint touched      # something has come that the consumer's objects do not know of
+    cdef readonly bint touched      # received chunks that the consumer's objects do not know of
     cdef readonly bint moved_on     # the lane has used up the chunk that it was attached to
     cdef readonly bint inside       # a thread waits
-    cdef list ready                 # of _Found, the first first
+    cdef list ready                 # of _Found, the oldest first
     cdef _Found _current            # the lane reads it
     cdef object _bell
     cdef int _ear, _button
@@ -511,7 +511,7 @@ cdef class InlineFetch(Source):
 
     @property
     def full(self):
-        """True if there are as many wires as there can be."""
+        """True if no further wire is possible."""
         return len(self.wires) >= MOST_WIRES
 
     def add(self, owner, cluster, **more):
@@ -521,7 +521,7 @@ cdef class InlineFetch(Source):
         return wire
 
     def remove(self, Wire wire not None):
-        """The worker has ``wire`` back."""
+        """Remove ``wire``, which its worker has taken back."""
         self.wires = tuple([each for each in self.wires if each is not wire])
 
     @property
@@ -545,7 +545,7 @@ cdef class InlineFetch(Source):
     # -- waking -------------------------------------------------------------------------------------------------------
 
     cpdef wake(self):
-        """A thread that receives, or is about to, comes to the lock first. No lock is needed."""
+        """Make a thread that receives, or is about to, take the lock first. Needs no lock."""
         cdef uint64_t one = 1
         self._rung = True
         if (self.inside or self._armed) and not self._written:
@@ -553,12 +553,12 @@ cdef class InlineFetch(Source):
             write(self._button, &one, 8)
 
     def begin(self):
-        """The calling thread has looked at everything, and calls :meth:`wait` when it has released the lock."""
+        """Note that the calling thread has checked everything; it releases the lock and calls :meth:`wait`."""
         self._hear()
         self._armed = True
 
     def heard(self):
-        """The calling thread looks at everything now."""
+        """Note that the calling thread checks everything now."""
         self._hear()
 
     cdef void _hear(self) noexcept:
@@ -571,7 +571,7 @@ cdef class InlineFetch(Source):
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     def wait(self, double seconds):
-        """Receive until something has come, until :meth:`wake`, or for ``seconds``. After :meth:`begin`, without the lock."""
+        """Receive until a chunk comes, :meth:`wake`, or for ``seconds``. After :meth:`begin`, without the lock."""
         self._armed = False
         if not self.inside:
             self._wait(seconds)
@@ -589,7 +589,7 @@ cdef class InlineFetch(Source):
         return 0
 
     cdef int _receive_once(self, double until) except -1:
-        # Not again and again: a signal may come while this thread waits for the GIL, and its handler runs when we return.
+        # Only once: a signal may come while this thread waits for the GIL, and its handler runs after the return.
         cdef pollfd fds[MOST_WIRES + 1]
         cdef double now = monotonic()
         cdef char data[64]
@@ -622,11 +622,11 @@ cdef class InlineFetch(Source):
         return 0
 
     cdef bint is_open(self):
-        """True if a thread may wait for a chunk: a worker has lent its connection, and nothing else has come."""
+        """True if a thread may wait for a chunk: a worker has lent its connection, and nothing else is to be done."""
         return not self._rung and not self.inside and not self._armed and len(self.wires) > 0
 
     cdef object peek(self, double seconds):
-        """The next chunk for the lane; None: the slow path has to look. The GIL guards it."""
+        """Return the next chunk for the lane; None: use the slow path. The GIL guards it."""
         cdef _Found found
         if self._current is not None:
             self._current.wire._lines[self._current.line].position = self._current.chunk.position
@@ -640,15 +640,15 @@ cdef class InlineFetch(Source):
         return None if found.slow else found.chunk
 
     cdef int take(self) except -1:
-        """The lane reads the chunk that :meth:`peek` has given."""
+        """Note that the lane reads the chunk from :meth:`peek`."""
         self._current = self.ready.pop(0)
         return 0
 
     # -- settling -----------------------------------------------------------------------------------------------------
 
     def report(self):
-        """For each partition that has moved its queue, version, fetch offset, last epoch, largest batch, high watermark,
-        last stable offset, log start and position (-1: as it was)."""
+        """For each moved partition its queue, version, fetch offset, last epoch, largest batch, high watermark,
+        last stable offset, log start and position (-1: unchanged)."""
         cdef Wire wire
         cdef Line *line
         cdef int place
@@ -665,11 +665,11 @@ cdef class InlineFetch(Source):
 
     @property
     def current(self):
-        """The queue and the chunk that the lane reads; None: the one that it was attached to, or none."""
+        """The queue and the chunk that the lane reads; None: the chunk that it was attached to, or none."""
         return None if self._current is None else (self._current.wire.queues[self._current.line], self._current.chunk)
 
     def pop(self):
-        """Take out the next chunk that is for the buffer, with its queue and version; None: there is none."""
+        """Take out the next chunk for the buffer, with its queue and version; None: there is none."""
         cdef _Found found
         if not self.ready:
             return None
@@ -677,7 +677,7 @@ cdef class InlineFetch(Source):
         return found.wire.queues[found.line], found.wire._versions[found.line], found.chunk
 
     def settled(self):
-        """The consumer's objects know everything."""
+        """Note that the consumer's objects are updated."""
         cdef Wire wire
         cdef int place
         for wire in self.wires:
@@ -688,7 +688,7 @@ cdef class InlineFetch(Source):
         self.touched = self.moved_on = False
 
     def clear(self):
-        """Forget what has come: it is fetched again. All wires go back to their workers."""
+        """Drop the received chunks, to be fetched again, and give all wires back to their workers."""
         cdef Wire wire
         self.ready.clear()
         self.settled()
