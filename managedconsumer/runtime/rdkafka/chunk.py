@@ -1,7 +1,7 @@
 """Messages of one partition that librdkafka has fetched, with the interface of ``wire.records.RecordChunk``.
 
-The messages are the package confluent-kafka's. They become ours at once, so that theirs are given back while they are
-still in the processor's cache. They are decoded and their checksums are right, so a chunk of these is never damaged.
+The messages come from the package confluent-kafka. They are converted at once, which frees its objects while they are
+still in the processor's cache. They are decoded and their checksums are right, so such a chunk is never damaged.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _RECORD_BYTES = 64
 
 
 class RdkafkaChunk:
-    """Consecutive messages of one partition; see ``managedconsumer.wire.records`` for what the names mean.
+    """Consecutive messages of one partition; see ``managedconsumer.wire.records`` for the meaning of the names.
 
-    Belongs to one thread at a time, but for ``active``. What was taken is not kept: a chunk that is told to go back
+    Belongs to one thread at a time, but for ``active``. It does not keep taken messages: a chunk that is rewound
     becomes inactive, and its partition is fetched again from there.
     """
 
@@ -27,7 +27,7 @@ class RdkafkaChunk:
     )
 
     def __init__(self, context: PartitionContext, messages: list[Any], fetch_offset: int, end_offset: int = -1) -> None:
-        """``messages`` follow ``fetch_offset`` in order; ``end_offset``: there is nothing up to there besides them."""
+        """``messages`` follow ``fetch_offset`` in order; ``end_offset``: the log has no others up to there."""
         self.context = context
         self.active = True
         self.exhausted = self.corrupt = False
@@ -49,7 +49,7 @@ class RdkafkaChunk:
         if not ready or not self.active:
             self._finish()
             raise StopIteration
-        # In this order, here and in take(): who is interrupted in between goes back, and nothing is left out.
+        # In this order, here and in take(): an interruption in between repeats messages, and never skips any.
         self.position = ready[-1].offset + 1
         return ready.pop()
 
@@ -58,7 +58,7 @@ class RdkafkaChunk:
         before = self.position
         try:
             return self._take(n, stop_offset, max_bytes)
-        except BaseException:  # a signal, too little memory: nothing was handed out
+        except BaseException:  # a signal, too little memory: no message was delivered
             self.rewind(before)
             raise
 
@@ -84,13 +84,13 @@ class RdkafkaChunk:
         return taken
 
     def rewind(self, position: int) -> None:
-        """Go back to ``position``, see ``managedconsumer.wire.records``: what was taken has to be fetched again."""
+        """Go back to ``position``, see ``managedconsumer.wire.records``: taken messages have to be fetched again."""
         if position != self.position:
             self.active = False
         self.position = position
 
     def again(self, offset: int) -> RdkafkaChunk | None:
-        """A fresh chunk that holds what was not taken yet, if that is all from ``offset`` on; otherwise None."""
+        """Return a fresh chunk of the remaining messages, if these are all from ``offset`` on; otherwise None."""
         if self.exhausted or not self.active or offset < self.position:
             return None
         fresh = RdkafkaChunk(self.context, [], offset, self.next_fetch_offset)
@@ -118,7 +118,7 @@ def _epochs(ready: list[Message]) -> list[tuple[int, int]]:
 
 
 def _within(messages: list[Message], limit: int) -> list[Message]:
-    """As many as come before ``limit`` bytes are reached, and the one that reaches them."""
+    """Return the first messages up to the one that reaches ``limit`` bytes."""
     size = 0
     for count, message in enumerate(messages, 1):
         size += len(message.value or b"") + _RECORD_BYTES

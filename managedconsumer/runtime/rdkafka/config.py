@@ -12,7 +12,7 @@ from managedconsumer.runtime.net.security import Security
 from managedconsumer.runtime.net.settings import ConnectionSettings
 from managedconsumer.runtime.waiting.handlers import Handler
 
-# How long (seconds) a token counts as good whose callable does not tell; librdkafka asks again at 80 % of it.
+# The lifetime (seconds) of a token without an expiry time; librdkafka asks for a new one at 80 % of it.
 _TOKEN_LIFE = 300.0
 _MAX_INT = 2**31 - 1
 
@@ -30,7 +30,7 @@ def load() -> Any:
 
 
 def check(security: Security) -> None:
-    """ConfigurationError for what librdkafka cannot be given."""
+    """Raise ConfigurationError for settings that librdkafka does not have."""
     if security.ssl_context is not None:
         raise err.ConfigurationError(
             "use_rdkafka=True cannot use ssl_context, which belongs to Python: give ssl_cafile, ssl_certfile and "
@@ -50,7 +50,7 @@ def settings(
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in bootstrap
         ),
         "client.id": connection.client_id,
-        # A group must be named. It is never joined, and nothing is ever committed to it.
+        # librdkafka requires a group id. This consumer never joins the group, and never commits to it.
         "group.id": f"managedconsumer-{handler.new_id()}",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -66,7 +66,7 @@ def settings(
         "receive.message.max.bytes": min(max(fetch_bytes + 1024 * 1024, connection.max_frame_bytes), _MAX_INT),
         # Its default, 1000, stalls every consumer that empties the queue: ten times slower.
         "fetch.queue.backoff.ms": 1,
-        # Half of what may be queued is queued over there, the other half by us. All partitions share its queue.
+        # librdkafka queues half of the limit, and our buffer the other half. All partitions share its queue.
         "queued.max.messages.kbytes": min(max(1024, options.queued_max_bytes // 2048), 2097151),
         "socket.connection.setup.timeout.ms": max(1000, int(connection.connect_timeout_ms)),
         # It must be a second longer than the broker may wait.
@@ -105,7 +105,7 @@ def _token_callback(security: Security, handler: Handler) -> Callable[[str], tup
         assert supply is not None  # see above
         given = supply()
         token, expiry = given if isinstance(given, tuple) else (given, None)
-        # Unix time by nature.
+        # librdkafka needs Unix time.
         return (
             token,
             handler.wall_time() + _TOKEN_LIFE if expiry is None else expiry,

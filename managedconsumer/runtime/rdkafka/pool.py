@@ -1,12 +1,12 @@
 """``use_rdkafka=True``: librdkafka fetches (package confluent-kafka), under our membership, positions and commits.
 
-One worker keeps a ``confluent_kafka.Consumer`` in step with the buffer: whatever the queues want to be read from where,
-it is assigned; its group is never joined. Seeks, resets and resumed partitions are unassigned and assigned at the new
-offset, which makes librdkafka forget what it had fetched. What comes of partitions that are held for a rebalance stays
+One worker keeps a ``confluent_kafka.Consumer`` in step with the buffer: it assigns to it each partition that a queue
+wants, at its offset, and never joins its group. After a seek, reset or resume it assigns the partition again at the new
+offset, so that librdkafka drops its fetched messages. Messages of partitions that a rebalance has suspended stay
 in our buffer. When the buffer is full the worker takes no more, and librdkafka's own queue fills up to its bound.
 
-Where librdkafka cannot go on (a damaged batch, an offset that is not in the log, a log that was cut) we fetch once
-ourselves, so that all of that is treated as it is without librdkafka.
+Where librdkafka cannot continue (a damaged batch, an offset that is not in the log, a truncated log) we fetch once
+ourselves, so that we handle these cases as without librdkafka.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 _KEY = (-1, 0)
 _TROUBLE = (FETCH, *_KEY)
 _LONGEST_NAP = 1.0
-# How long (seconds) a partition rests after an error, and how long a consumer without partitions is kept.
+# The pause (seconds) of a partition after an error, and how long to keep a consumer without partitions.
 _ERROR_REST = 0.2
 _LINGER = 10.0
-# How long (seconds) after its last sign a trouble of librdkafka's counts as over.
+# A trouble of librdkafka's counts as over this long (seconds) after its last report.
 _TROUBLE_AGE = 15.0
 
 
@@ -51,7 +51,7 @@ class _Step:
 
 
 class RdkafkaPool(FetchPool):
-    """In place of :class:`FetchPool`; ``engine.lock`` guards what both have."""
+    """Replaces :class:`FetchPool`; ``engine.lock`` guards the state of both."""
 
     def __init__(self, engine: AssignmentPart, limits: fp.FetchLimits) -> None:
         """Raises MissingPackageError, and ConfigurationError for security settings that librdkafka cannot have."""
@@ -101,7 +101,7 @@ class RdkafkaPool(FetchPool):
         return Reader(self._package, settings, engine.handler, pooled=pooled)
 
     def _next_step(self, reader: Reader | None) -> _Step | None:
-        """Wait until there is something to do; None: this worker is not needed any more."""
+        """Wait for the next work; None: the worker ends."""
         engine = self._engine
         with engine.lock:
             idle_since = engine.handler.now()
@@ -124,7 +124,7 @@ class RdkafkaPool(FetchPool):
         return None
 
     def _plan(self, readings: dict[TopicPartition, Reading], now: float) -> _Step:
-        """Decide what to change, and whether there is room for more; the engine's lock is held."""
+        """Decide on changes of the assignment, and whether the buffer takes more; the engine's lock is held."""
         buffer = self._engine.buffer
         wanted = {queue.tp: queue for queue in buffer if self._is_wanted(queue, now)}
         stop = [tp for tp, reading in readings.items() if not reading.fits(wanted.get(tp))]
@@ -141,7 +141,7 @@ class RdkafkaPool(FetchPool):
         return _Step(stop, start, not full)
 
     def _is_wanted(self, queue: PartitionQueue, now: float) -> bool:
-        """True where something is to be read, or may go on being read: a hold keeps what comes as long as it fits."""
+        """True if the partition is to be read, or may still be: a suspended one buffers messages up to the limit."""
         state = queue.state
         return (
             queue.fetch_offset >= 0
@@ -152,14 +152,14 @@ class RdkafkaPool(FetchPool):
             and not (state.held and queue.records >= self._engine.buffer.max_messages)
         )
 
-    # -- what came ------------------------------------------------------------------------------------
+    # -- messages -------------------------------------------------------------------------------------
 
     def _deliver_lot(self, reader: Reader, lot: list[Any]) -> None:
         engine = self._engine
         parts = reader.sort(lot)
         marks = {tp: reader.watermarks(tp) for tp in parts if tp in reader.readings}
         chunks = {tp: _chunk_of(reader.readings[tp], parts[tp]) for tp in marks}
-        lot.clear()  # these messages are ours now
+        lot.clear()  # the messages have been converted
         damaged = []
         if marks:
             with engine.lock:
@@ -174,7 +174,7 @@ class RdkafkaPool(FetchPool):
             self._read_ourselves(queue)
         reader.hearing.tell()
         if self._hear_errors(reader, bool(marks)):
-            # librdkafka does not say for which partition the answer was, and repeats the request for ever.
+            # librdkafka does not name the partition of the response, and repeats the request for ever.
             for reading in list(reader.readings.values()):
                 reading.ended = True
                 self._read_ourselves(reading.queue)
@@ -191,15 +191,15 @@ class RdkafkaPool(FetchPool):
             self._engine.buffer.accept(queue, reading.version, cast("RecordChunk", chunk))
             reading.next_offset = chunk.next_fetch_offset
 
-    # -- what went wrong ------------------------------------------------------------------------------
+    # -- errors ---------------------------------------------------------------------------------------
 
     def _take_error(self, reading: Reading, error: Any) -> bool:
-        """An error of one partition, lock held; True when we have to read it ourselves."""
+        """Handle an error of one partition, lock held; True when we have to fetch it ourselves."""
         engine, queue, codes = self._engine, reading.queue, self._package.KafkaError
         reading.ended = True
         code = error.code()
         if code in (codes._BAD_MSG, codes._BAD_COMPRESSION, codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
-            return True  # the last two say either that the offset is not in the log, or that the log is another one
+            return True  # the last two mean that the offset is not in the log, or that the log was replaced
         queue.retry_at = engine.handler.now() + _ERROR_REST
         text = f"fetching {queue.tp.topic}-{queue.tp.partition}: {error.str()}"
         ours = err.error_for_code(code, text) if code > 0 else None
@@ -214,9 +214,9 @@ class RdkafkaPool(FetchPool):
         self._engine.troubles.note(_TROUBLE, text)
 
     def _hear_errors(self, reader: Reader, alive: bool) -> bool:
-        """Errors of no partition: librdkafka reconnects by itself; a refused login ends the consumer.
+        """Handle other errors: librdkafka reconnects by itself; a refused login ends the consumer.
 
-        True when an answer was too large to be received.
+        Returns True when a response was too large to receive.
         """
         engine, codes, too_large = self._engine, self._package.KafkaError, False
         if engine.troubles.met(_TROUBLE) and (alive or engine.handler.now() - self._troubled_at > _TROUBLE_AGE):
@@ -225,7 +225,7 @@ class RdkafkaPool(FetchPool):
             error = reader.hearing.errors.popleft()
             code = error.code()
             if code == codes.GROUP_AUTHORIZATION_FAILED:
-                continue  # of a group that nobody wants to join
+                continue  # of the group, which this consumer never joins
             if code == codes._BAD_MSG and "receive.message.max.bytes" in error.str():
                 too_large = True
                 continue
@@ -238,7 +238,7 @@ class RdkafkaPool(FetchPool):
         return too_large
 
     def _rest(self, error: BaseException, backoff: Backoff) -> None:
-        """A call of librdkafka failed: make a new reader, after a while."""
+        """Pause after a failed call of librdkafka; then the worker makes a new reader."""
         engine = self._engine
         reason = error.args[0] if error.args else None
         if reason is not None and getattr(reason, "fatal", bool)():
@@ -249,7 +249,7 @@ class RdkafkaPool(FetchPool):
                 engine.not_full.wait(backoff.fail(engine.handler.now()))
 
     def _read_ourselves(self, queue: PartitionQueue) -> None:
-        """Fetch by ourselves once, where ``queue`` goes on."""
+        """Fetch once without librdkafka, at the position of ``queue``."""
         engine = self._engine
         with engine.lock:
             snapshot = engine.cluster.snapshot

@@ -1,4 +1,4 @@
-"""One ``confluent_kafka.Consumer`` of one worker: what it reads, and what it has received."""
+"""One ``confluent_kafka.Consumer`` of one worker: its assigned partitions, and its received messages."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from managedconsumer.wire.records import runs_of
 
 log = logging.getLogger(__name__)
 
-# How long (seconds) a thread waits inside librdkafka: a seek or a stop meanwhile is seen only then.
+# How long (seconds) a thread waits inside librdkafka: it notices a seek or a stop only afterwards.
 _WAIT = 0.05
-# How long (seconds) a greenlet sleeps between two looks at librdkafka's queue: at first, at most.
+# How long (seconds) a greenlet sleeps between two polls of librdkafka's queue: at first, at most.
 _NAPS = (0.001, 0.02)
 # Messages taken at once: quicker than a hub may wait, whatever their size, and few enough to become ours before the
 # garbage collector looks at what is new (700 objects).
@@ -28,15 +28,15 @@ _LOT_BYTES = 4 * 1024 * 1024
 
 @dataclass
 class Reading:
-    """One partition that librdkafka reads: for which ticket, and the offset that comes next."""
+    """One partition that librdkafka reads, with the queue's version and the next offset."""
 
     queue: PartitionQueue
     version: int
     next_offset: int
-    ended: bool = False  # nothing more will come of it
+    ended: bool = False  # no more messages of it will come
 
     def fits(self, queue: PartitionQueue | None) -> bool:
-        """True while the next message of this reading is what ``queue`` wants next."""
+        """True while the next message of this reading is the next one of ``queue``."""
         return (
             queue is self.queue
             and not self.ended
@@ -55,7 +55,7 @@ class Part:
 
 
 class Hearing:
-    """librdkafka's callbacks, which come in whatever thread asks it for messages: noted, and looked at later."""
+    """Keeps the reports of librdkafka's callbacks, which run in any polling thread, for later."""
 
     def __init__(self) -> None:
         self.errors: deque[Any] = deque(maxlen=100)
@@ -66,17 +66,17 @@ class Hearing:
         self._lines.append((level, template % args if args else template))
 
     def tell(self) -> None:
-        """Its lines are for debugging: errors for the user come by ``error_cb``, too, and are reported once."""
+        """Log librdkafka's lines for debugging: errors for the user also come by ``error_cb``, once."""
         while self._lines:
             level, text = self._lines.popleft()
             log.debug("librdkafka, level %d: %s", level, text)
 
 
 class Reader:
-    """Used by one worker only; made and closed where that may block."""
+    """Used by one worker only; make and close it where code may block."""
 
     def __init__(self, package: Any, settings: Mapping[str, Any], handler: Handler, *, pooled: bool) -> None:
-        """``pooled``: also asking for what is there may take long, as a callback of the user's is called then."""
+        """``pooled``: a poll without waiting may take long, too, as it calls a callback of the user's."""
         self._package = package
         self._handler = handler
         self._pooled = pooled
@@ -94,15 +94,15 @@ class Reader:
             raise err.ConfigurationError(f"librdkafka refuses its configuration: {text_of(error)}") from None
 
     def close(self) -> None:
-        """Give everything back; does not raise."""
+        """Close the consumer; does not raise."""
         self.readings.clear()
         try:
             self._handler.run_blocking(self._consumer.close)
-        except Exception as error:  # it is over anyway
+        except Exception as error:  # the reader ends anyway
             log.debug("librdkafka: %s", error)
 
     def follow(self, stop: Iterable[TopicPartition], start: Mapping[TopicPartition, Reading]) -> None:
-        """Change what is read. What was fetched of the partitions that end is forgotten over there."""
+        """Change the assignment. librdkafka drops the fetched messages of the partitions in ``stop``."""
         run, place = self._handler.run_blocking, self._package.TopicPartition
         gone = list(stop)
         if gone:
@@ -115,7 +115,7 @@ class Reader:
             self.readings.update(start)
 
     def collect(self, room: Any, wait: bool) -> list[Any]:
-        """Return the messages that are there; ``wait``: a little, for the first. A greenlet waits on ``room``."""
+        """Return the queued messages; ``wait``: a short time, for the first. A greenlet waits on ``room``."""
         if self._handler.native:
             first = self._consumer.poll(_WAIT if wait else 0)
             return [] if first is None else [first, *self._consumer.consume(_MOST_MESSAGES - 1, 0)]
@@ -133,7 +133,7 @@ class Reader:
         return lot
 
     def sort(self, lot: list[Any]) -> dict[TopicPartition, Part]:
-        """By partition, in order; nothing of a partition counts that comes behind an error."""
+        """Sort messages by partition, in order; ignore messages of a partition behind an error."""
         parts: dict[tuple[str, int], Part] = {}
         for topic, partition, error, messages in runs_of(lot):
             if topic is None:
