@@ -1,7 +1,7 @@
-"""Read a range of offsets of one partition: no group, no thread, nothing kept between two ranges but connections.
+"""Reads a range of offsets of one partition, without a group or a thread; keeps only connections between ranges.
 
-This is what a Spark executor needs (the driver decides on the ranges), and any other program that knows what it wants:
-a replay, a check, a copy. The next request is on its way while the caller works on what came before.
+For Spark executors (the driver decides on the ranges), and for any other program that knows its offsets:
+a replay, a check, a copy. The next request is in flight while the caller processes the last chunk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from managedconsumer.wire.records import PartitionContext, RecordChunk
 
 log = logging.getLogger(__name__)
 
-# A log that ends before the range may still turn out to be longer for this long (seconds).
+# How long (seconds) to retry when the log ends before the range: a new leader may not know its end yet.
 _SHORT_LOG_PATIENCE = 15.0
 
 OnLost = Callable[[int, int], None]
@@ -35,7 +35,7 @@ OnLost = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class RangeLimits:
-    """How to read; sizes in bytes, ``max_wait_ms`` in milliseconds.
+    """Limits of a range reader; sizes in bytes, ``max_wait_ms`` in milliseconds.
 
     ``patience`` is for how many seconds without any progress failures are retried (new leaders, lost connections,
     brokers that restart) before the last one is raised. ``size_option`` is what the user calls ``partition_max_bytes``,
@@ -66,8 +66,8 @@ def fetch_range(
     """The records of ``topic``-``partition`` with ``start`` <= offset < ``stop``, as chunks in order.
 
     The last chunk may hold records at or beyond ``stop``: ask it with ``chunk.take(n, stop)`` or
-    ``chunk_to_columns(chunk, stop)``. Ranges are about offsets, not records: what compaction, transaction markers or
-    aborted transactions have left out is passed over, also at the range's end. Nothing beyond ``stop`` is waited for.
+    ``chunk_to_columns(chunk, stop)``. Ranges are in offsets, not records: gaps that compaction, transaction markers or
+    aborted transactions leave are skipped, also at the range's end. The reader never waits for records beyond ``stop``.
 
     A moved leader, a lost connection or a restarting broker are retried here, for up to ``limits.patience`` seconds
     without progress. When records of the range have been deleted (retention, truncation), ``on_lost(first, behind)``
@@ -131,7 +131,7 @@ class _RangeReader:
                         self._recover(error)
                         continue
                     self._drop_connection()
-                    if batch.error.offset >= self._stop:  # up to there the log has nothing
+                    if batch.error.offset >= self._stop:  # the log has no records up to there
                         break
                     refused = cast("RecordChunk", batch)
                     yield refused
@@ -154,7 +154,7 @@ class _RangeReader:
             self._release()
 
     def _chunk(self, context: PartitionContext, part: Mapping[str, Any], offset: int) -> RecordChunk | None:
-        """The answer's records; None when there are none, or when a larger request is needed first."""
+        """Return the response's records; None when there are none, or when a larger request is needed first."""
         chunk = chunk_of(context, part, offset, self._limits)
         if chunk.needs_bytes:
             if chunk.needs_bytes <= self._max_bytes:
@@ -169,13 +169,13 @@ class _RangeReader:
         return None
 
     def _nothing_left(self, part: Mapping[str, Any], offset: int) -> bool:
-        """The broker had no record for us: True when there is none up to ``stop``, and the range ends here."""
+        """Check an empty response: True when there is no record up to ``stop``, so that the range ends here."""
         end = part["high_watermark"]
         if self._limits.isolation_level == 1 and part.get("last_stable_offset", -1) >= 0:
             end = min(end, part["last_stable_offset"])
         if end >= self._stop:
-            # Not believed: what compaction and transactions leave out is passed by the batch behind it, and a slow read
-            # from tiered storage (KIP-405) is answered without records, too.
+            # Do not trust it: the next batch covers gaps of compaction and transactions, and brokers answer a slow
+            # read from tiered storage (KIP-405) without records, too.
             now = self._cluster.handler.now()
             waited = now - (now if self._failing_since is None else self._failing_since)
             self._note_failure(err.RecordsNotSentError(*self._tp, offset, end, waited))
@@ -193,23 +193,23 @@ class _RangeReader:
         return False
 
     def _behind(self, chunk: RecordChunk) -> int:
-        """Where to go on after the caller is done with ``chunk``."""
+        """Return the next offset after the caller has processed ``chunk``."""
         if not chunk.corrupt:
             return chunk.next_fetch_offset
         if chunk.position <= chunk.fetch_offset:
             chunk.take(1)  # the caller did not read to the damage: raise it now
         return max(chunk.position, chunk.fetch_offset)
 
-    # -- asking ---------------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------
 
     def _ask(self, offset: int) -> Mapping[str, Any]:
-        """The broker's answer for our partition, from ``offset`` on; raises the typed error it holds."""
+        """Return the broker's response for the partition, from ``offset`` on; raises its typed error."""
         connection = self._connection or self._connect()
         if self._pending is None:
             self._send(connection, offset)
         pending, self._pending = self._pending, None
         assert pending is not None  # sent just now
-        # Counted from now: the request may have been sent long before the caller came back for the answer.
+        # Count from now: the request may have been sent long before the caller asks for the response.
         now = self._cluster.handler.now()
         answer = connection.receive(pending, answer_timeout_ms(connection, self._limits.max_wait_ms, now))
         if answer["error_code"]:
@@ -245,7 +245,7 @@ class _RangeReader:
 
     def _send(self, connection: Connection, offset: int) -> None:
         if self._made_anew():
-            self._cluster.refresh([self._tp.topic])  # it may be our metadata that is old
+            self._cluster.refresh([self._tp.topic])  # the metadata may be old
             if self._made_anew():
                 raise err.OffsetOutOfRangeError(f"the topic {self._tp.topic!r} was deleted and made anew")
         info = self._cluster.snapshot.topics[self._tp.topic]
@@ -260,7 +260,7 @@ class _RangeReader:
         return self._topic_id is not None and known not in (None, self._topic_id)
 
     def _send_ahead(self, offset: int) -> None:
-        """Ask for what comes next before the caller has worked on what came; a failure shows when it is awaited."""
+        """Send the next request before the caller has processed the last chunk; an error drops the connection."""
         if self._connection is not None:
             try:
                 self._send(self._connection, offset)
@@ -268,14 +268,14 @@ class _RangeReader:
                 log.debug("%s-%d: %s", *self._tp, error)
                 self._drop_connection()
 
-    # -- when it does not work ------------------------------------------------------------------------
+    # -- errors ---------------------------------------------------------------------------------------
 
     def _progress(self) -> None:
         self._failing_since = None
         self._backoff.succeed()
 
     def _recover(self, error: err.KafkaException) -> None:
-        """Get over a failure that may pass, or raise it: leader moved, connection lost, broker restarting."""
+        """Prepare a retry after a transient error, or raise it: leader moved, connection lost, broker restarting."""
         if isinstance(error, err.ProtocolClientError) and not may_pass(error):
             raise error
         throttled = getattr(error, "ERROR_CODE", None) == codes.THROTTLING_QUOTA_EXCEEDED
@@ -292,7 +292,7 @@ class _RangeReader:
             log.debug("metadata of %s: %s", self._tp.topic, problem)
 
     def _note_failure(self, error: err.KafkaException, patience: float | None = None) -> None:
-        """Wait a little longer each time; raise ``error`` once ``patience`` (or the limits') is over."""
+        """Wait, longer each time; raise ``error`` once ``patience`` (or the limits' one) is over."""
         patience = self._limits.patience if patience is None else patience
         now = self._cluster.handler.now()
         if self._failing_since is None:
@@ -303,7 +303,7 @@ class _RangeReader:
         self._cluster.handler.sleep(self._backoff.fail(now))
 
     def _pass_lost(self, offset: int) -> int:
-        """``offset`` is not in the log: tell the caller, or raise; returns where to go on."""
+        """Handle an ``offset`` that is not in the log: tell the caller, or raise; returns the next offset to read."""
         try:
             earliest = self._log_start()
         except err.FATAL_LOCAL_ERRORS:
@@ -344,9 +344,9 @@ class _RangeReader:
             connection.close()
 
     def _release(self) -> None:
-        """The range is over, or nobody wants the rest of it."""
+        """End the range: it is complete, or the caller has closed the iterator."""
         if self._pending is not None:
-            self._drop_connection()  # or its answer would be taken for another request's
+            self._drop_connection()  # else its response would be read as that of another request
         elif self._connection is not None:
             self._pool.give_back(self._connection)
             self._connection = None
@@ -355,7 +355,7 @@ class _RangeReader:
 
 
 def chunk_of(context: PartitionContext, part: Mapping[str, Any], offset: int, limits: RangeLimits) -> RecordChunk:
-    """A partition's records from a Fetch answer, asked for from ``offset`` on."""
+    """Return a partition's records from a Fetch response to a request from ``offset`` on."""
     committed = limits.isolation_level == 1
     aborted = part.get("aborted_transactions") or ()
     return RecordChunk(
@@ -375,7 +375,7 @@ def fetch_body(
     max_bytes: int,
     limits: RangeLimits,
 ) -> dict[str, Any]:
-    """A Fetch without a session. ``asked``: partition, id of its topic, epoch of its leader, offset."""
+    """A Fetch without a session. ``asked``: partition, topic id, leader epoch, offset."""
     entries = (
         (tp.topic, topic_id or bytes(16), request.entry(tp.partition, epoch, offset, -1, partition_max_bytes))
         for tp, topic_id, epoch, offset in asked

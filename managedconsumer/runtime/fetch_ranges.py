@@ -1,4 +1,4 @@
-"""Read several small ranges: one Fetch for all partitions of a leader, and what it leaves over range by range."""
+"""Reads several small ranges: one Fetch for all partitions of a leader, and then the rest range by range."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from managedconsumer.wire.records import PartitionContext, RecordChunk
 
 log = logging.getLogger(__name__)
 
-# How much (bytes) the answer for several partitions may hold: it stays in memory until all of it is read.
+# The most bytes of a response for several partitions: it stays in memory until all of it is read.
 _ANSWER_BYTES = 8 * 1024 * 1024
 
 
@@ -72,10 +72,10 @@ def fetch_ranges(
 def fetch_first(
     pool: ConnectionPool, wanted: Sequence[Range], limits: RangeLimits, fewest: int = 2
 ) -> dict[Range, RecordChunk]:
-    """The beginnings of ranges, as one Fetch to each leader brings them; of several in a partition the first one's.
+    """Return the beginnings of ranges from one Fetch to each leader; of several ranges in a partition only the first.
 
-    A leader of fewer than ``fewest`` of them is not asked. Whatever goes wrong is left to :func:`fetch_range`: no
-    errors are raised but those that no broker can mend.
+    Leaders of fewer than ``fewest`` of them get no request. :func:`fetch_range` handles failures: this raises no
+    errors but those that no broker can mend.
     """
     cluster = pool.cluster
     try:
@@ -100,7 +100,7 @@ def fetch_first(
 
 
 def _by_leader(wanted: Sequence[Range], snapshot: ClusterSnapshot) -> dict[int, dict[TopicPartition, Range]]:
-    """The first range of each partition by leader; without those whose topic is another one by now."""
+    """Return the first range of each partition by leader, without those whose topic was recreated."""
     grouped: dict[int, dict[TopicPartition, Range]] = {}
     for part in wanted:
         tp = TopicPartition(part.topic, part.partition)
@@ -113,7 +113,7 @@ def _by_leader(wanted: Sequence[Range], snapshot: ClusterSnapshot) -> dict[int, 
 def _ask(
     pool: ConnectionPool, node: int, parts: Mapping[TopicPartition, Range], limits: RangeLimits
 ) -> dict[Range, RecordChunk]:
-    """One Fetch to one broker."""
+    """Send one Fetch to one broker."""
     snapshot = pool.cluster.snapshot
     connection = pool.borrow(node)
     try:

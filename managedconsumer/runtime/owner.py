@@ -11,13 +11,13 @@ class Owner(Protocol):
     """The holder of the partitions. All but ``fence`` run inside :meth:`GroupMember.poll`, one at a time."""
 
     def prepare_join(self, event: ev.PrepareJoin) -> bool:
-        """Give up what must be given up; True if partitions are kept through the rebalance."""
+        """Give up the partitions that must be given up; True if others are kept through the rebalance."""
 
     def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
         """Compute the assignment as the group's leader (with ``skip_assignment`` it is not used)."""
 
     def take_over(self, event: ev.Assigned) -> str | None:
-        """Take our share over; a reason asks for a follow-up rebalance."""
+        """Take the assignment over; a returned reason asks for a follow-up rebalance."""
 
     def drop(self, event: ev.MembershipLost) -> None:
         """The partitions are lost: forget them, tell the user."""

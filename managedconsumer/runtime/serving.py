@@ -1,7 +1,7 @@
-"""A small HTTP server for machines that ask: GET, one answer, and the connection ends. Threads or greenlets.
+"""A small HTTP server for probes and scrapers: one GET, one response per connection. Threads or greenlets.
 
-Anybody may connect, so a conversation has one deadline, whatever is sent how slowly, and when all workers are taken, a
-short one: those who are slow go, and a probe gets its answer.
+Any client may connect, so a connection has one deadline for everything, and a short one while all workers are busy:
+slow clients are disconnected, and a probe gets its response.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from managedconsumer.values import NamedTuple
 
 log = logging.getLogger(__name__)
 
-# How long (seconds) a client may take for its request and to take the answer: in all, and when nobody else is let in.
+# The limit (seconds) of a client for its request and the response: usually, and while other clients wait.
 _PATIENCE, _SHORT_PATIENCE = 5.0, 0.2
-# How often (seconds) a worker that waits for its client looks which of the two holds.
+# How often (seconds) a worker that waits for its client checks which limit holds.
 _LOOK = 0.1
 _MOST_BYTES = 16 * 1024
-# Requests that are answered at the same time; more wait.
+# Requests that are served in parallel; more wait.
 _AT_ONCE = 16
 # A traceback is logged once in so many seconds at most: clients decide how often it happens.
 _SELDOM = 60.0
-# How much (characters) of what was asked for is in the log.
+# The most characters of a request in the log.
 _SHOWN = 200
 
 
@@ -40,10 +40,10 @@ class Answer(NamedTuple):
 
 
 class ListenError(KafkaException, OSError):
-    """A server cannot listen at the address that it was given; the text names it, and what to do."""
+    """A server cannot listen at its address; the text names the address and the remedy."""
 
 
-# Where to knock at a server that listens everywhere.
+# The address for a connection to a server that listens on all addresses.
 _NEARBY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 _REASONS = {
     200: "OK",
@@ -62,14 +62,14 @@ _REMEDIES = {
 
 
 class Server:
-    """Answers by ``answer(path)`` until :meth:`close`; ``path`` is what stands in the request, with its query.
+    """Responds with ``answer(path)`` until :meth:`close`; ``path`` is that of the request, with its query.
 
     One that listens on this machine's own address (127.0.0.1) answers requests for an IP address or localhost only: a
     web page whose name leads to 127.0.0.1 could read the answers in a browser of this machine (DNS rebinding).
     """
 
     def __init__(self, handler: Handler, answer: Callable[[str], Answer], host: str, port: int) -> None:
-        """Listen at once; ``port`` 0 chooses a free one. Raises ListenError when the address cannot be had."""
+        """Listen at once; ``port`` 0 chooses a free one. Raises ListenError when it cannot listen there."""
         self._handler, self._answer = handler, answer
         try:
             self._listener = self._listen(host, port)
@@ -108,7 +108,7 @@ class Server:
         self._listener.close()
 
     def _wake(self) -> None:
-        """The worker waits for a connection: here is one."""
+        """Wake the worker, which waits for a connection, by a connection."""
         host = _NEARBY.get(self.address[0], self.address[0])
         try:
             knock = self._handler.socket(self._family, socket.SOCK_STREAM, 0)
@@ -146,7 +146,7 @@ class Server:
                 f"Content-Length: {len(answer.body)}\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
             )
             client.send(head.encode("ascii") + answer.body)
-        except OSError as error:  # it went away, or takes too long
+        except OSError as error:  # the client closed the connection, or takes too long
             log.debug("nobody took the answer: %s", error)
         finally:
             connection.close()
@@ -176,12 +176,12 @@ class Server:
                 log.exception("%s could not be answered (said once in %.0f s at most)", short(path, _SHOWN), _SELDOM)
             return _refusal(500, "this could not be answered: see the log")
         finally:
-            client.began += self._handler.now() - began  # the time that we took is not the client's
+            client.began += self._handler.now() - began  # do not count the server's own time
         return answer._replace(body=b"") if method == "HEAD" else answer
 
 
 class _Client:
-    """A connection, and the patience with it: ``patience()`` seconds from ``began`` on, whatever it is that it does."""
+    """A connection, and its time limit: ``patience()`` seconds from ``began`` on, for all that it does."""
 
     def __init__(self, connection: Any, handler: Handler, patience: Callable[[], float]) -> None:
         self._connection, self._now, self._patience = connection, handler.now, patience
@@ -224,7 +224,7 @@ def _refusal(status: int, text: str) -> Answer:
 
 
 def _is_here(host: str) -> bool:
-    """Whether ``host`` is an IP address or localhost: a name of the DNS may be anybody's."""
+    """True if ``host`` is an IP address or localhost: any DNS name may be an attacker's."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     if name.lower() == "localhost" or not host:
         return True

@@ -622,7 +622,7 @@ cdef class InlineFetch(Source):
         return 0
 
     cdef bint is_open(self):
-        """True if a thread may wait for a chunk: a worker has lent its connection, and nothing else is to be done."""
+        """True if a thread may wait for a chunk: a worker has lent its connection, and no wake-up is due."""
         return not self._rung and not self.inside and not self._armed and len(self.wires) > 0
 
     cdef object peek(self, double seconds):
