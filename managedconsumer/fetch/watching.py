@@ -183,7 +183,7 @@ class Watching:
         return list({id(each): each for place in self._places.values() for each in place.waiting}.values())
 
     def give_up(self) -> list[Parked]:
-        """Remove and return all waiting consumers: the broker does not answer, so they have to fetch."""
+        """Remove and return all waiting consumers: the broker does not respond, so they have to fetch."""
         return self._remove(self.everybody())
 
     def _remove(self, who: Iterable[Parked]) -> list[Parked]:

@@ -39,7 +39,7 @@ class RangeLimits:
 
     ``patience`` is for how many seconds without any progress failures are retried (new leaders, lost connections,
     brokers that restart) before the last one is raised. ``size_option`` is what the user calls ``partition_max_bytes``,
-    for errors: an answer may take twice as much, and 65 MiB in any case.
+    for errors: a response may have twice as much, and 65 MiB in any case.
     """
 
     partition_max_bytes: int = 1024 * 1024
@@ -71,12 +71,12 @@ def fetch_range(
 
     A moved leader, a lost connection or a restarting broker are retried here, for up to ``limits.patience`` seconds
     without progress. When records of the range have been deleted (retention, truncation), ``on_lost(first, behind)``
-    is called and reading goes on behind them; without ``on_lost`` OffsetOutOfRangeError is raised. So it is for all of
-    the range when the topic has another id than ``topic_id`` (16 bytes): it was deleted and made anew. A broker
-    that sends no records below the log's end is asked again for as long; then RecordsNotSentError is raised.
+    is called and reading continues behind them; without ``on_lost`` it raises OffsetOutOfRangeError. The same holds for
+    the whole range when the topic has another id than ``topic_id`` (16 bytes): it was recreated. If a broker sends
+    no records below the log's end, this retries for as long, and then raises RecordsNotSentError.
 
-    Taking records from a damaged chunk raises CorruptRecordError; after ``chunk.skip_corrupt()`` the range goes on. A
-    batch that is larger than an answer may be comes as such a chunk (RecordTooLargeError).
+    Taking records from a damaged chunk raises CorruptRecordError; after ``chunk.skip_corrupt()`` the range continues. A
+    batch that is larger than a response may be comes as such a chunk (RecordTooLargeError).
 
     One thread uses the iterator at a time; closing it early is fine. Source: Kafka's protocol (Fetch, KIP-74, KIP-320).
     """
@@ -221,7 +221,7 @@ class _RangeReader:
                         raise err.error_for_code(part["error_code"])
                     found: Mapping[str, Any] = part
                     return found
-        # Throttled (KIP-219): the broker answers without any partition, and a little later it will answer again.
+        # Throttled (KIP-219): the broker responds without any partition; a little later it responds as usual.
         raise err.error_for_code(codes.THROTTLING_QUOTA_EXCEEDED, f"{connection.address} throttles this client")
 
     def _connect(self) -> Connection:

@@ -163,7 +163,7 @@ class Cluster(ConnectingPart):
         self._kept = None
         self.refreshed_at = float("-inf")
 
-    # -- requests that any broker can answer -----------------------------------------------------------
+    # -- requests to any broker ------------------------------------------------------------------------
 
     def request(self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None = None) -> dict[str, Any]:
         """Send a request to any broker; tries each once. Raises the first fatal error, or NoBrokersAvailableError."""

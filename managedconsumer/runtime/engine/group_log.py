@@ -50,7 +50,7 @@ class GroupLog:
             self.troubles.note(GROUP, f"membership lost: {event.error}")
 
     def note(self, kind: str, generation: Generation, tps: Collection[TopicPartition], reason: str = "") -> None:
-        """Log an event of partitions. ``kind``: one that ``coordinator.history.GroupEvent`` describes."""
+        """Log an event of partitions. ``kind``: a kind of ``coordinator.history.GroupEvent``."""
         told = self.history.add(kind, generation, tps, reason=reason)
         log.debug("%s", told, extra=self.fields.of(generation, *tps) if len(tps) == 1 else self.fields.of(generation))
 

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 # A round of look-ups retries for this long (seconds) before the worker reports its trouble.
 _ROUND = 1.0
-# A leader gets at least this long (seconds) to answer ListOffsets, even if less is left of the round.
+# A leader gets at least this long (seconds) to respond to ListOffsets, even if less is left of the round.
 _SLOWEST_ANSWER = 10.0
 
 

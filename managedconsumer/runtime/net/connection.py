@@ -1,4 +1,4 @@
-"""One connection to one broker: TCP, TLS, version negotiation, login, then requests and their answers in order.
+"""One connection to one broker: TCP, TLS, version negotiation, login, then requests and their responses in order.
 
 A connection lives once: after close(), a time-out or any error in the stream it stays closed, and a caller that needs
 another makes a new object.  Sources: Kafka's protocol guide; KIP-511 (ApiVersions fallback), KIP-152 and KIP-368 (SASL,
@@ -184,7 +184,7 @@ class Connection(Stream):
         timeout_ms: float | None = None,
         version: int | None = None,
     ) -> dict[str, Any]:
-        """Send a request and wait for its answer; see :meth:`send` and :meth:`receive`."""
+        """Send a request and wait for its response; see :meth:`send` and :meth:`receive`."""
         return self.receive(self.send(api, body, version), timeout_ms)
 
     def send(self, api: schemas.Api, body: Mapping[str, Any] | bytes, version: int | None = None) -> int:
@@ -211,7 +211,7 @@ class Connection(Stream):
         return self._transmit(api, version, body, deadline, overdue_at).correlation_id
 
     def receive(self, correlation_id: int, timeout_ms: float | None = None) -> dict[str, Any]:
-        """The decoded answer; see :meth:`receive_frame`.  Notes the broker's throttling."""
+        """Return the decoded response; see :meth:`receive_frame`.  Notes the broker's throttling."""
         pending = self._expected(correlation_id)
         return self._decoded(pending, self.receive_frame(correlation_id, timeout_ms))
 
@@ -274,14 +274,14 @@ class Connection(Stream):
         self._write(pending, data)
 
     def receive_frame(self, correlation_id: int, timeout_ms: float | None = None) -> memoryview:
-        """The answer's body, not decoded and not copied: a view of a buffer that belongs to the caller from now on.
+        """Return the response's body, not decoded and not copied: a view of a buffer that the caller owns from now on.
 
         ``timeout_ms`` counts from now; without it the request's own time-out holds, which began when it was sent.
 
         :raises RequestTimedOut: it did not come in time, or had not begun to when it was overdue; the connection is
             closed
         :raises SocketDisconnectedError: the broker, or close(), ended the connection
-        :raises ProtocolError: what came is not the answer; the connection is closed
+        :raises ProtocolError: the frame is not the response; the connection is closed
         """
         self._check_process()
         pending, now = self._expected(correlation_id), self._handler.now()

@@ -76,7 +76,7 @@ def is_tls_error(error: BaseException) -> bool:
 
 
 def is_end_of_stream(error: BaseException) -> bool:
-    """Whether the peer hung up, politely or not."""
+    """True if the peer closed the connection, with or without a TLS close."""
     ssl: Any = sys.modules.get("ssl")
     if ssl is not None and isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return True

@@ -17,7 +17,7 @@ from managedconsumer.wire.protocol import schemas
 log = logging.getLogger(__name__)
 
 Ask = Callable[[schemas.Api, Mapping[str, Any]], "dict[str, Any]"]
-"""Sends a request and gives the decoded answer."""
+"""Sends a request and returns the decoded response."""
 
 _MAX_STEPS: Final = 8
 _warned: set[str] = set()

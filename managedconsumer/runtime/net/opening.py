@@ -36,7 +36,7 @@ def ask_versions(
 ) -> dict[int, tuple[int, int]]:
     """Request a broker's versions in the newest version that we know, then in the oldest (KIP-511).
 
-    ``ask`` sends ApiVersions in a version and gives the body of the answer, ``understand`` decodes one.
+    ``ask`` sends ApiVersions in a version and returns the body of the response, ``understand`` decodes one.
     """
     api = schemas.API_VERSIONS
     body = {"client_software_name": "managedconsumer", "client_software_version": _SOFTWARE_VERSION}
@@ -148,7 +148,7 @@ def _ask_aside(
     body: dict[str, Any],
     tls: bool,
 ) -> dict[str, Any] | None:
-    """Ask one harmless question, without any secret, on a second connection in place of the one in ``hold``.
+    """Send one harmless request, without any secret, on a second connection in place of the one in ``hold``.
 
     Sent in version 0, which every broker understands, or refuses in that version's form.
     """

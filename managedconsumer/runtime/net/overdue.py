@@ -6,7 +6,7 @@ from typing import Any, Final, Mapping
 
 from managedconsumer.wire.protocol import schemas
 
-#: Brokers answer these at once, a Fetch after its wait. What they write for them (commits, the state of a group) they
+#: Brokers respond to these at once, to a Fetch after its wait. Writes for them (commits, the state of a group) they
 #: give up after 5 s (``offsets.commit.timeout.ms``), and say so.
 _ANSWERED_SOON: Final = frozenset(
     api.key
@@ -24,8 +24,8 @@ NEVER: Final = float("inf")
 def overdue_after(api: schemas.Api, body: Mapping[str, Any] | bytes, slowest: float | None) -> float:
     """Return after how many seconds without a byte the connection of a request counts as dead.
 
-    ``slowest``: how long (seconds) the slowest answer over this connection took. A slow broker gets twice that. None:
-    it has not answered yet. It gets the whole time-out then, so a broker that is slower than :data:`SOON_S` costs one
+    ``slowest``: how long (seconds) the slowest response over this connection took. A slow broker gets twice that. None:
+    it has not responded yet. It gets the whole time-out then, so a broker that is slower than :data:`SOON_S` costs one
     new connection, not one for each request.
     """
     if slowest is None or api.key not in _ANSWERED_SOON:

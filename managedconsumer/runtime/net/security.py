@@ -150,12 +150,12 @@ class Security(Value):
 
     @property
     def uses_tls(self) -> bool:
-        """Whether the connection is encrypted."""
+        """True if the connection is encrypted."""
         return self.security_protocol in ("SSL", "SASL_SSL")
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether we log in."""
+        """True if the connection logs in."""
         return self.security_protocol.startswith("SASL_")
 
     def tls_context(self) -> ssl.SSLContext:

@@ -21,13 +21,13 @@ class ConnectionSettings(Value):
     ``connect_timeout_ms``
         For a connection to be ready, all told: name resolution, TCP, TLS, versions, login.
     ``request_timeout_ms``
-        For an answer, from when its request was sent.
+        For a response, from when its request was sent.
     ``max_frame_bytes``
-        The largest answer accepted.  Nothing is allocated for a larger one; give more than the largest fetch.
+        The largest response accepted.  Nothing is allocated for a larger one; give more than the largest fetch.
     ``source_address``
         The local (host, port) to connect from, port 0 for any; pykafka's ``source_address``.
     ``buffer_factory``
-        Gives the writable buffer, of at least the asked size, that an answer is received into; for pools.
+        Returns a writable buffer of at least the given size for a response; for pools.
 
     :raises ConfigurationError: names the argument, the value and what is allowed
     """
@@ -74,5 +74,5 @@ class ConnectionSettings(Value):
             raise ConfigurationError(f"security must be a Security, not {type(self.security).__name__}")
 
     def replace(self, **changes: Any) -> ConnectionSettings:
-        """The same with other values."""
+        """Return a copy with other values."""
         return ConnectionSettings(**{**{name: getattr(self, name) for name in self._fields}, **changes})

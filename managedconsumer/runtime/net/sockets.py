@@ -96,7 +96,7 @@ class SocketHold:
 
 
 def is_established(sock: Any) -> bool:
-    """Whether TCP still stands, as far as this machine knows; sees the end of an idle connection without reading."""
+    """True if TCP is still connected, as far as this machine knows; detects a closed idle connection without a read."""
     if not _LINUX:
         return True
     try:
@@ -107,12 +107,12 @@ def is_established(sock: Any) -> bool:
 
 
 def is_green(sock: Any) -> bool:
-    """Whether waits on this socket run the gevent hub (also true of ordinary sockets in a monkey-patched process)."""
+    """True if waits on this socket run the gevent hub (also on ordinary sockets in a monkey-patched process)."""
     return type(sock).__module__.startswith("gevent")
 
 
 def is_tls(sock: Any) -> bool:
-    """Whether this socket encrypts."""
+    """True if this socket encrypts."""
     return hasattr(sock, "do_handshake")
 
 

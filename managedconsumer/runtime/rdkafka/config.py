@@ -64,7 +64,7 @@ def settings(
         "fetch.message.max.bytes": partition_bytes,
         "fetch.max.bytes": fetch_bytes,
         "receive.message.max.bytes": min(max(fetch_bytes + 1024 * 1024, connection.max_frame_bytes), _MAX_INT),
-        # Its default, 1000, stalls every consumer that empties the queue: ten times slower.
+        # Its default, 1000, stalls every consumer that empties the queue and makes it ten times slower.
         "fetch.queue.backoff.ms": 1,
         # librdkafka queues half of the limit, and our buffer the other half. All partitions share its queue.
         "queued.max.messages.kbytes": min(max(1024, options.queued_max_bytes // 2048), 2097151),

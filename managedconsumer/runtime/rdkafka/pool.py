@@ -133,8 +133,8 @@ class RdkafkaPool(FetchPool):
             for tp, queue in wanted.items()
             if (tp not in readings or tp in stop) and not queue.state.held
         }
-        # While one partition is full, all wait: librdkafka has one queue, and pausing a partition would drop what was
-        # fetched of it. The full one is being consumed, so this does not last.
+        # While one partition is full, all wait: librdkafka has one queue, and a pause would drop a partition's fetched
+        # messages. The full one is being consumed, so this does not last.
         full = buffer.nbytes * 2 >= buffer.room.bound or any(
             queue.records >= buffer.max_messages for queue in wanted.values() if not queue.state.held
         )

@@ -20,7 +20,7 @@ _WAIT = 0.05
 # How long (seconds) a greenlet sleeps between two polls of librdkafka's queue: at first, at most.
 _NAPS = (0.001, 0.02)
 # Messages taken at once: quicker than a hub may wait, whatever their size, and few enough to become ours before the
-# garbage collector looks at what is new (700 objects).
+# garbage collector checks new objects (at 700).
 _MOST_MESSAGES = 500
 _FIRST_MESSAGES = 16
 _LOT_BYTES = 4 * 1024 * 1024
