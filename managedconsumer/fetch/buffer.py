@@ -1,4 +1,4 @@
-"""Fetched messages that wait to be handed out, by partition and in order; bounded in messages and bytes.
+"""Fetched messages that wait for delivery, by partition and in order; bounded in messages and bytes.
 
 Pure and not thread-safe: the consumer's lock is held around every call.
 """

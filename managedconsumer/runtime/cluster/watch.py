@@ -133,7 +133,7 @@ class Watch:
             parked.wake()
 
     def _abort(self) -> None:
-        """Wake all parked consumers, and end."""
+        """Give all parked consumers up after a failure, and wake them."""
         with self._lock:
             offered, self._offered = self._offered, []
             self._running = False

@@ -87,7 +87,7 @@ class Commit:
         """Wait until all of it is committed, for ``timeout_ms`` (None: as long as it takes; 0: do not wait).
 
         Raises what ``commit_offsets()`` raises when it was not, and CommitPendingError (also a TimeoutError) when it is
-        still under way.
+        still in flight.
         """
         self._pending.result(timeout_ms)
 
