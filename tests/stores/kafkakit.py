@@ -118,8 +118,13 @@ class Pipeline:
         return worker
 
     def fenced(self, worker: subprocess.Popen[str]) -> None:
-        """Wait until it has learnt that it is a zombie."""
-        until(lambda: "fenced:" in self.said(worker), 60, lambda: self.said(worker))
+        """Wait until it has learnt that it is a zombie: by the fence of its store, or before that by its heartbeat."""
+
+        def knows() -> bool:
+            said = self.said(worker)
+            return "fenced:" in said or "membership lost" in said
+
+        until(knows, 60, lambda: self.said(worker))
 
     def end(self, seconds: float = 120.0) -> None:
         """No more messages: wait until all are through, and end the processes."""
