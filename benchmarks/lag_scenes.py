@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from functools import cache
 
-from managedconsumer.fetch.progress import Oldest, PartitionProgress, Sight, Track, oldest_of
+from managedconsumer.fetch.progress import Oldest, PartitionProgress, PartitionSample, Track, oldest_of
 from managedconsumer.fetch.stuck import STANDS
 
 STEP, POLL, COMMIT, SAMPLE = 0.1, 30.0, 5.0, 5.0
@@ -166,9 +166,9 @@ class Reader:
         held = [self.hand] if self.hand is not None else [r for chunk in self.chunks for r in reversed(chunk.left)]
         return max(0.0, now - held[0].timestamp / 1000.0) if held else self.log.age(self.finished, now)
 
-    def _sight(self) -> Sight:
+    def _sight(self) -> PartitionSample:
         start = self.log.start if self.fetch_offset == self._position() == self.finished else -1
-        return Sight(self._position(), self.finished, None, self.known_end, start, self.paused, self.version)
+        return PartitionSample(self._position(), self.finished, None, self.known_end, start, self.paused, self.version)
 
     def _oldest(self) -> Oldest | None:
         sight = self._sight()

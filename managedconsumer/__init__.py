@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from managedconsumer.partition_state import TopicPartitionState as TopicPartitionState
     from managedconsumer.processing.values import Retry as Retry
     from managedconsumer.processing.values import RunSummary as RunSummary
-    from managedconsumer.runtime.engine.pending import Commit as Commit
+    from managedconsumer.runtime.engine.commits.pending import Commit as Commit
     from managedconsumer.simpleconsumer import SimpleConsumer as SimpleConsumer
     from managedconsumer.structs import OffsetAndMetadata as OffsetAndMetadata
     from managedconsumer.structs import OffsetResetStrategy as OffsetResetStrategy
@@ -47,7 +47,7 @@ _HOMES = {
     "Broker": "compat.parts",
     "Cluster": "compat.cluster",
     "CompressionType": "compat.values",
-    "Commit": "runtime.engine.pending",
+    "Commit": "runtime.engine.commits.pending",
     "ConsumerRebalanceListener": "listeners",
     "KafkaClient": "compat.client",
     "ManagedBalancedConsumer": "managedbalancedconsumer",

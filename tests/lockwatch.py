@@ -19,8 +19,8 @@ import pytest
 
 from managedconsumer.runtime.net import sockets as net
 from managedconsumer.runtime.net import transport
+from managedconsumer.runtime.waiting.conditions import WakingCondition
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
-from managedconsumer.runtime.waiting.lookout import WakingCondition
 from tests.simulation import handler as simulate_handler
 from tests.simulation.kernel import Task
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Callable, Collection, Iterable, Iterator, Mapping
 
 from managedconsumer import errors as err
-from managedconsumer.admin import moments, requests, resets
+from managedconsumer.admin import requests, resets, timestamps
 from managedconsumer.admin.ages import ages
 from managedconsumer.admin.asking import Asking
 from managedconsumer.admin.reading import read_ranges
@@ -185,7 +185,7 @@ class Admin:
         if shift is not None:
             targets = resets.shifted(committed, tps, shift)
         else:
-            targets = self._offsets_at(moments.parse_moment(to, self._cluster.handler.wall_time()), ends)
+            targets = self._offsets_at(timestamps.parse_moment(to, self._cluster.handler.wall_time()), ends)
         moves = resets.plan(targets, ends, committed)
         if execute:
             self._commit(group, {TopicPartition(m.topic, m.partition): OffsetAndMetadata(m.new) for m in moves})
@@ -228,11 +228,11 @@ class Admin:
             found.append(TopicDescription(name, tuple(rows)))
         return found
 
-    def offsets_at(self, topic: str, moment: moments.Moment, partitions: Collection[int] | None = None) -> Offsets:
+    def offsets_at(self, topic: str, moment: timestamps.Moment, partitions: Collection[int] | None = None) -> Offsets:
         """Where ``moment`` is in the logs of ``topic``; a time after the last message is the end of the log."""
         return self._offsets_at(moment, self.ends(topic, partitions))
 
-    def _offsets_at(self, moment: moments.Moment, ends: Mapping[TopicPartition, tuple[int, int]]) -> Offsets:
+    def _offsets_at(self, moment: timestamps.Moment, ends: Mapping[TopicPartition, tuple[int, int]]) -> Offsets:
         if moment.kind == "offset":
             return {tp: max(start, min(moment.value, end)) for tp, (start, end) in ends.items()}
         found = self._look_up(dict.fromkeys(ends, moment.value))

@@ -13,7 +13,7 @@ from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.runtime.fetch_ranges import Range, fetch_first
-from managedconsumer.runtime.waiting.together import Together
+from managedconsumer.runtime.waiting.parallel import Parallel
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import RecordChunk
 
@@ -112,10 +112,10 @@ def _one_by_one(cluster: Cluster, pool: ConnectionPool, logs: list[_Log]) -> Non
             except err.KafkaException:
                 continue
 
-    together = Together(cluster.handler, "ages")
+    parallel = Parallel(cluster.handler, "ages")
     for _ in range(min(_WORKERS, len(logs))):
-        together.start(work)
-    together.wait(_PATIENCE, lambda: False)
+        parallel.start(work)
+    parallel.wait(_PATIENCE, lambda: False)
 
 
 def _read(pool: ConnectionPool, log: _Log) -> None:

@@ -10,7 +10,7 @@ from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.cluster.coordinator_link import CONNECTION_ERRORS
-from managedconsumer.runtime.waiting.together import Together
+from managedconsumer.runtime.waiting.parallel import Parallel
 from managedconsumer.structs import BrokerInfo
 from managedconsumer.wire.protocol import schemas
 
@@ -33,10 +33,10 @@ class Asking:
 
     def brokers(self, ask: Callable[[int], object]) -> None:
         """``ask(node)`` for every broker, side by side; raises the first error."""
-        together = Together(self._cluster.handler, "admin")
+        parallel = Parallel(self._cluster.handler, "admin")
         for node in sorted(self._cluster.refresh(()).brokers):
-            together.start(ask, node)
-        together.wait(self._patience, lambda: False)
+            parallel.start(ask, node)
+        parallel.wait(self._patience, lambda: False)
 
     def groups(
         self, names: Iterable[str], api: schemas.Api, body: Body, read: Read, *, batched_from: int = 0, up_to: int = 99
@@ -79,10 +79,10 @@ class Asking:
             except err.KafkaException as error:
                 answers.update(dict.fromkeys(mine, error))
 
-        together = Together(self._cluster.handler, "admin")
+        parallel = Parallel(self._cluster.handler, "admin")
         for node, mine in by_node.items():
-            together.start(ask, node, mine)
-        together.wait(self._patience, lambda: False)
+            parallel.start(ask, node, mine)
+        parallel.wait(self._patience, lambda: False)
         silent = err.RequestTimedOut(f"the coordinator has not answered within {self._patience:.0f} s")
         return {name: answers.get(name, silent) for name in names}
 

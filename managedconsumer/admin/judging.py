@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Iterable, Iterator, Mapping
 
 from managedconsumer.admin.findings import Finding, note, ok, wrong
-from managedconsumer.admin.moments import iso
+from managedconsumer.admin.timestamps import iso
 from managedconsumer.admin.values import GroupLag, TopicDescription
 from managedconsumer.wire.protocol import schemas, versions
 from managedconsumer.wire.protocol.api import Api

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from managedconsumer import shown
-from managedconsumer.admin.moments import iso
+from managedconsumer.admin.timestamps import iso
 from managedconsumer.wire.records import Message
 
 Format = Callable[[Message], str]

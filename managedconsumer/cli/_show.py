@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from managedconsumer import shown
-from managedconsumer.admin.moments import iso
+from managedconsumer.admin.timestamps import iso
 
 #: A pipe has no width: nothing is cut there.
 _ENDLESS = 100_000

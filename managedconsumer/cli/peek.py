@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from managedconsumer.admin.admin import Admin, Offsets
-from managedconsumer.admin.moments import parse_moment
+from managedconsumer.admin.timestamps import parse_moment
 from managedconsumer.cli import _messages, _show
 from managedconsumer.cli._connection import connected, connection_options
 from managedconsumer.errors import KafkaException

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Collection, Iterable, Iterator, Sequence
 
 from managedconsumer import errors as err
-from managedconsumer.admin import moments
+from managedconsumer.admin import timestamps
 from managedconsumer.admin.admin import Admin
 from managedconsumer.compat.accept import accept_cluster, accept_topic
 from managedconsumer.config import ISOLATION_LEVELS, Isolation, check_choice
@@ -152,7 +152,7 @@ def _find(
         raise err.ConfigurationError("topic: one topic is read at a time; give its name")
     mine = accept_cluster(cluster)
     now = mine.handler.wall_time()
-    places = [moments.parse_moment(place, now) for place in (start, end)]
+    places = [timestamps.parse_moment(place, now) for place in (start, end)]
     admin = Admin(mine)
     try:
         numbers = None if partitions is None else list(partitions)

@@ -14,7 +14,7 @@ from typing import Any, Callable, Coroutine, TypeVar
 from managedconsumer import errors as err
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.engine.state import Task
-from managedconsumer.runtime.waiting import owners
+from managedconsumer.runtime.waiting import thread_ids
 from managedconsumer.wire.records import Message
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class AsyncReader:
         # Not a coroutine function: before Python 3.12 ``asyncio.wait_for(anext(reader), 1)`` runs what is returned here
         # in a separate task, but it is the caller's task that works on the message.
         who = self._task_number()
-        owners.acting.set(who)
+        thread_ids.acting.set(who)
         return self._next(who)
 
     def _task_number(self) -> int:
@@ -61,7 +61,7 @@ class AsyncReader:
             task = self._current_task()
         except RuntimeError:
             return 0
-        return 0 if task is None else owners.of_task(task)
+        return 0 if task is None else thread_ids.of_task(task)
 
     async def _next(self, who: int) -> Message:
         message = await self._get(who)
@@ -84,7 +84,7 @@ class AsyncReader:
         ``usable(messages, who)`` applies the deserializer, and gives those that are not skipped.
         """
         who = self._task_number() or self._engine.handler.ident()
-        owners.acting.set(who)
+        thread_ids.acting.set(who)
         take = partial(self._engine.collector.take_many, limit=limit)
         while messages := await self._take(take, who, timeout):
             if good := usable(messages, who):
@@ -117,7 +117,7 @@ class AsyncReader:
                 left = _NAP if end is None else min(_NAP, end - loop.time())
                 if left <= 0 or engine.ending:
                     return None
-                await engine.news.wait(left)
+                await engine.async_waiters.wait(left)
 
     def _attempt(self, take: Callable[[int], T | None], who: int) -> tuple[T | None, Task | None]:
         """Look without waiting. A ``stop()`` in a signal handler that interrupts it follows when this has come back."""

@@ -19,7 +19,7 @@ from managedconsumer.consumers.group_coordinator import BaseCoordinator
 from managedconsumer.coordinator import handover
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from managedconsumer.coordinator.committing import AutoCommitLog, Committing, Patience, Wanted, failure
+from managedconsumer.coordinator.committing import AutoCommitLog, Committing, RetryPolicy, Wanted, failure
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.coordinator.protocol import ConsumerProtocol
@@ -301,7 +301,7 @@ class ConsumerCoordinator(BaseCoordinator):
         decision = Committing(
             self.group_id or "",
             look,
-            Patience(timeout, pauses=self._backoff_seconds()),
+            RetryPolicy(timeout, pauses=self._backoff_seconds()),
             self.handler.now(),
             self.handler.random,
             instance_id=self.config["group_instance_id"],

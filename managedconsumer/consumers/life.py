@@ -17,7 +17,7 @@ from managedconsumer.coordinator.requests import NOTHING_YET
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.cluster.starting import StartPatience, pykafka_seconds
 from managedconsumer.runtime.engine.callbacks import ListenerCalls
-from managedconsumer.runtime.engine.committer import MemberIdentity
+from managedconsumer.runtime.engine.commits.committer import MemberIdentity
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.engine.watchdog import ProcessingWatchdog
 from managedconsumer.runtime.lease import Lease

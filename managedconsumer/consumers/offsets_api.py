@@ -11,10 +11,10 @@ from managedconsumer.config import check_int
 from managedconsumer.consumers.insight import Health, ProgressTable, page_of, stuck, unplaced
 from managedconsumer.consumers.running import RunningAPI
 from managedconsumer.consumers.session import Session
-from managedconsumer.coordinator.committing import Patience, explicit_patience
+from managedconsumer.coordinator.committing import RetryPolicy, explicit_retry_policy
 from managedconsumer.fetch.stuck import DEAD_AFTER_S, STUCK_AFTER_S
 from managedconsumer.offset_convention import next_offset_of, target_of
-from managedconsumer.runtime.engine.pending import Commit, Pending
+from managedconsumer.runtime.engine.commits.pending import Commit, Pending
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import OffsetAndMetadata, OffsetAndTimestamp, OffsetType, TopicPartition
 from managedconsumer.values import NamedTuple
@@ -129,7 +129,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         else:
             pairs = self._pairs("commit_offsets", partition_offsets)
             offsets = {tp: next_offset_of(value, f"commit_offsets, {tp.topic}-{tp.partition}") for tp, value in pairs}
-        return self._commit(offsets, self._patience, wait)
+        return self._commit(offsets, self._retry_policy, wait)
 
     def _end(self, commit: Pending) -> None:
         if not commit.wait(_STOP_PATIENCE):  # a stop is wanted that follows when a callback has come back
@@ -144,16 +144,16 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         import asyncio
 
         commit = self._begin_commit(partition_offsets, wait=False)
-        await asyncio.to_thread(self._session.committer.wait_for, commit, self._patience)
+        await asyncio.to_thread(self._session.committer.wait_for, commit, self._retry_policy)
         await asyncio.to_thread(self._end, commit)
 
     @property
-    def _patience(self) -> Patience:
+    def _retry_policy(self) -> RetryPolicy:
         options = self._session.options
-        return explicit_patience(options.offsets_commit_max_retries, options.offsets_channel_backoff_ms)
+        return explicit_retry_policy(options.offsets_commit_max_retries, options.offsets_channel_backoff_ms)
 
     def _commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, patience: Patience, wait: bool
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, retry_policy: RetryPolicy, wait: bool
     ) -> Pending:
         """A ``stop()`` in a signal handler that interrupts this is carried out when no lock is held any more."""
         engine, committer = self._session.engine, self._session.committer
@@ -161,10 +161,10 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         outermost = who not in engine.inside
         engine.inside.add(who)
         try:
-            patience = committer.within_stop(patience)
-            commit = committer.submit(offsets, patience)
+            retry_policy = committer.within_stop(retry_policy)
+            commit = committer.submit(offsets, retry_policy)
             if wait:
-                committer.wait_for(commit, patience)
+                committer.wait_for(commit, retry_policy)
             return commit
         finally:
             if outermost:
@@ -343,7 +343,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         where they are bounds.
         """
         session = self._session
-        found = session.engine.survey.progress()
+        found = session.engine.progress_tracker.progress()
         return ProgressTable((session.key(tp), each) for tp, each in found.items())
 
     def topic_partition(self, key: Any) -> TopicPartition:

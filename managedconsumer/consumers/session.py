@@ -18,7 +18,7 @@ from managedconsumer.offset_convention import held_from_position
 from managedconsumer.runtime.cluster.cluster import PASSING, PLAIN
 from managedconsumer.runtime.cluster.starting import StartPatience, stopped_while_starting
 from managedconsumer.runtime.engine.accelerator import warn_if_missing
-from managedconsumer.runtime.engine.committer import Committer, MemberIdentity
+from managedconsumer.runtime.engine.commits.committer import Committer, MemberIdentity
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.net import diagnose
 from managedconsumer.structs import TopicPartition

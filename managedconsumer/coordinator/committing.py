@@ -1,6 +1,6 @@
 """One commit as a decision: what is sent next, what an answer means, how long it is tried, how it ended. Pure.
 
-Every commit of this package is one of these with its own :class:`Patience`: ``commit_offsets()``, the automatic
+Every commit of this package is one of these with its own :class:`RetryPolicy`: ``commit_offsets()``, the automatic
 ones (at an interval, at a rebalance, at the stop), those of the Spark source and of its progress listener, and those of
 ``ConsumerCoordinator``. :meth:`managedconsumer.runtime.cluster.offsets.OffsetClient.carry_out` drives them.
 
@@ -29,7 +29,7 @@ _REQUEST_S = 10.0
 _LEAST_S, _LEAST_STRICT_S = 1.0, 0.05
 
 
-class Patience(NamedTuple):
+class RetryPolicy(NamedTuple):
     """How long a caller tries, and through what.
 
     ``seconds``: for how long attempts are made (None: as long as it takes; 0: one attempt). ``strict``: requests are
@@ -50,7 +50,7 @@ class Patience(NamedTuple):
         return min(_REQUEST_S, max(_LEAST_STRICT_S if self.strict else _LEAST_S, remaining))
 
 
-def explicit_patience(retries: int, backoff_ms: int) -> Patience:
+def explicit_retry_policy(retries: int, backoff_ms: int) -> RetryPolicy:
     """That of ``commit_offsets()``: 30 s with pykafka's defaults of 5 and 1,000 ms; no retry with 0 retries.
 
     pykafka pauses 1, 2, ... times ``backoff_ms`` between its attempts, and each attempt takes time too. Both together
@@ -58,7 +58,7 @@ def explicit_patience(retries: int, backoff_ms: int) -> Patience:
     """
     longest = max(0.05, backoff_ms / 1000.0)
     seconds = retries * (retries + 1) * longest
-    return Patience(seconds, strict=False, through_rebalances=True, pauses=(0.05, longest))
+    return RetryPolicy(seconds, strict=False, through_rebalances=True, pauses=(0.05, longest))
 
 
 class Wanted(NamedTuple):
@@ -114,7 +114,7 @@ class Committing:
         self,
         group_id: str,
         look: Callable[[], Wanted],
-        patience: Patience,
+        retry_policy: RetryPolicy,
         now: float,
         random: Callable[[], float],
         *,
@@ -123,10 +123,10 @@ class Committing:
         """``look`` is asked before each attempt. ``now`` in seconds of the monotonic clock that all calls use."""
         self._group_id = group_id
         self._look = look
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._instance_id = instance_id
-        self._deadline = Deadline(now, patience.seconds)
-        self._backoff = Backoff(min(patience.pauses), patience.pauses[1], random)
+        self._deadline = Deadline(now, retry_policy.seconds)
+        self._backoff = Backoff(min(retry_policy.pauses), retry_policy.pauses[1], random)
         self._attempts = 0
         self._at = now
         self._sent: Request | None = None
@@ -196,7 +196,7 @@ class Committing:
         return self.result.committed.get(tp) != entry
 
     def _send(self, generation: Generation, offsets: Offsets, now: float) -> Request:
-        seconds = self._patience.request_seconds(self._deadline.remaining(now), first=not self._attempts)
+        seconds = self._retry_policy.request_seconds(self._deadline.remaining(now), first=not self._attempts)
         self._attempts += 1
         body = commits.commit_body(self._group_id, offsets, generation, self._instance_id)
         self._asked = dict(offsets)
@@ -227,7 +227,7 @@ class Committing:
     def _go_on(self, problem: err.KafkaException, answered_in: Generation | None, now: float) -> None:
         """Try again, now or later, or give up. ``answered_in``: the generation of the request (None: not sent)."""
         self.result.problem = problem
-        verdict, through = classify(problem), self._patience.through_rebalances
+        verdict, through = classify(problem), self._retry_policy.through_rebalances
         joined = answered_in is not None and answered_in.joined
         if verdict is Verdict.EXPELLED and through and joined:
             # Thrown out, or only overtaken by a new generation: the next look tells.

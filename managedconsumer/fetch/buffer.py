@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from typing import Any, Iterable, Iterator
 
 from managedconsumer.errors import KafkaException
-from managedconsumer.fetch.room import Room
+from managedconsumer.fetch.budget import FetchBudget
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import TopicPartitionState
 from managedconsumer.wire.records import PartitionContext, RecordChunk
@@ -146,7 +146,7 @@ class FetchBuffer:
         """``max_messages`` per partition and ``max_bytes`` in all; fetching stops at either bound."""
         self.max_messages = max_messages
         #: The budget: how much each worker may fetch.
-        self.room = Room(max_bytes)
+        self.budget = FetchBudget(max_bytes)
         self.queues: OrderedDict[TopicPartition, PartitionQueue] = OrderedDict()
         self._turn: deque[PartitionQueue] = deque()
         #: Grows when a chunk was taken out or a partition became fetchable: fetch workers check again.
@@ -201,7 +201,7 @@ class FetchBuffer:
         if queue.version != version or not queue.state.active or self.queues.get(queue.tp) is not queue:
             return False
         queue.push(chunk)
-        self.room.note_chunk(chunk.unpack_bytes)
+        self.budget.note_chunk(chunk.unpack_bytes)
         if queue not in self._turn:
             self._turn.append(queue)
         # Move it to the end of the next request: a broker sends a batch that is larger than the fetch size only for
@@ -220,7 +220,7 @@ class FetchBuffer:
 
     def used_up(self, queue: PartitionQueue, chunk: RecordChunk) -> None:
         """Note that ``chunk`` was read to its end. Behind a damaged chunk fetching resumes only now."""
-        self.room.note_end(chunk.unpack_bytes)
+        self.budget.note_end(chunk.unpack_bytes)
         self._tell_waiting()
         if chunk.corrupt and queue.fetch_offset < 0 and not queue.chunks:
             queue.fetch_offset = chunk.position
@@ -251,13 +251,13 @@ class FetchBuffer:
 
     def _want(self) -> None:
         """Note that no buffered message can be delivered now."""
-        if not self.room.hungry:
-            self.room.hungry = True
+        if not self.budget.hungry:
+            self.budget.hungry = True
             self._tell_waiting()
 
     def _tell_waiting(self) -> None:
         """Let workers that wait for memory check again."""
-        if self.room.waiting:
+        if self.budget.waiting:
             self.pops += 1
 
     def shift(self, queue: PartitionQueue) -> None:

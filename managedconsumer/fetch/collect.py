@@ -16,7 +16,7 @@ from typing import Any, Callable, Container, Protocol, Sequence, TypeVar
 
 from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
-from managedconsumer.fetch.hands import Hands
+from managedconsumer.fetch.in_flight import InFlight
 from managedconsumer.fetch.pushed import PushedBack
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Lane, Message, RecordChunk
@@ -71,7 +71,7 @@ class FetchCollector:
         #: The offset to which the open chunk is rewound when a signal interrupts the call that reads it.
         self._mark = 0
         #: The messages in flight, by thread.
-        self.hands = Hands()
+        self.in_flight = InFlight()
         self._pushed = PushedBack()
         self.handed_out = 0
 
@@ -90,22 +90,22 @@ class FetchCollector:
         try:
             message = self.take_for_task(who)
             if message is not None and self._short and not self._pushed:
-                self._give_seat(who, message.offset)
+                self._give_slot(who, message.offset)
             return message
         except BaseException:
             if message is not None:  # other threads may have taken from the lane by now: only this message goes back
                 self.push_back(who, [message])
             raise
 
-    def _give_seat(self, who: int, offset: int) -> None:
+    def _give_slot(self, who: int, offset: int) -> None:
         """Open the lane to ``who``, and to threads that have no messages of other partitions in flight."""
-        queue, chunk, hands = self._queue, self._chunk, self.hands
-        if queue is None or chunk is None or hands[who][0][0] is not queue:
+        queue, chunk, in_flight = self._queue, self._chunk, self.in_flight
+        if queue is None or chunk is None or in_flight[who][0][0] is not queue:
             return
         others: list[int] = []
-        if len(hands) > 1:  # other threads take the lock first: a drain may wait for their messages in flight
-            seated = ((other, had) for other, had in self.lane.seated() if hands.get(other) == ((queue, had),))
-            others = [other for other, _ in seated if other != who and not hands.lost_something(other)]
+        if len(in_flight) > 1:  # other threads take the lock first: a drain may wait for their messages in flight
+            slots = ((other, had) for other, had in self.lane.slots() if in_flight.get(other) == ((queue, had),))
+            others = [other for other, _ in slots if other != who and not in_flight.lost_something(other)]
         self.lane.attach(chunk, who, offset, others, self._source is not None and not self._buffer.holds_chunks())
 
     def take_for_task(self, who: int) -> Message | None:
@@ -116,7 +116,7 @@ class FetchCollector:
             if self._pushed and (pushed := self._pushed.first()) is not None:
                 queue, message = pushed
                 taken = (message,)
-                self.hands.give(who, queue, message)
+                self.in_flight.give(who, queue, message)
                 self._take_pushed(queue, taken)
                 self.handed_out += 1
                 return message
@@ -124,7 +124,7 @@ class FetchCollector:
             if found is None or self._queue is None or self._chunk is None:
                 return None
             # In this order: a message before the position is always in flight in some thread.
-            self.hands.give(who, self._queue, found)
+            self.in_flight.give(who, self._queue, found)
             self._queue.state.position = found.offset + 1
             self.handed_out += 1
             return found
@@ -146,8 +146,8 @@ class FetchCollector:
                 taken += more
                 # At once: the end of a chunk settles which messages are finished, and these are not.
                 lowest.setdefault(queue, more[0].offset)
-                self.hands[who] = tuple(lowest.items())
-                self.hands.stamp(who, queue, more[0].offset, more[0].timestamp, more[-1].offset + 1)
+                self.in_flight[who] = tuple(lowest.items())
+                self.in_flight.stamp(who, queue, more[0].offset, more[0].timestamp, more[-1].offset + 1)
                 if fresh:
                     queue.state.position = self._mark = more[-1].offset + 1
                 else:
@@ -182,15 +182,15 @@ class FetchCollector:
                 queue = pushed[0]
                 taken += self._pushed.of(queue)
                 batch = messages_to_columns(queue.context, taken, columns)
-                self.hands.give(who, queue, taken[0], taken[-1].offset + 1)
+                self.in_flight.give(who, queue, taken[0], taken[-1].offset + 1)
                 self._take_pushed(queue, taken)
                 self.handed_out += len(taken)
                 return (batch,)
             found = self._read(lambda chunk: rest_of(chunk, columns))
             if found is None or self._queue is None or self._chunk is None:
                 return None
-            self.hands[who] = ((self._queue, self._mark),)
-            self.hands.stamp(who, self._queue, *first_of(found[0], self._mark), self._chunk.position)
+            self.in_flight[who] = ((self._queue, self._mark),)
+            self.in_flight.stamp(who, self._queue, *first_of(found[0], self._mark), self._chunk.position)
             self._queue.state.position = self._chunk.position
             self.handed_out += found[0].num_rows
             return found
@@ -240,7 +240,7 @@ class FetchCollector:
             tp = queue.tp
             taken = [m for m in taken if m.offset < mark or (m.topic, m.partition_id) != tp]
         self.push_back(who, taken)
-        self.hands.pop(who, None)
+        self.in_flight.pop(who, None)
         if queue is not None and queue.state.active and queue.state.has_valid_position:
             self._reach(queue, mark)
         self._put_away()
@@ -248,8 +248,8 @@ class FetchCollector:
     def _look(self, who: int) -> None:
         """Finish the messages in flight of ``who``, which asks for more."""
         self.settle_lane()
-        if who in self.hands or self.hands.lost_something(who):
-            self.hands.come_back(who)
+        if who in self.in_flight or self.in_flight.lost_something(who):
+            self.in_flight.come_back(who)
         if self._chunk is not None:
             self._mark = self._chunk.position
 
@@ -274,8 +274,8 @@ class FetchCollector:
             return
         self._settling = True
         if source.moved_on:
-            for who, _ in self.lane.seated():  # its messages in flight are of another chunk now, see _note_lane
-                self.hands.come_back(who)
+            for who, _ in self.lane.slots():  # its messages in flight are of another chunk now, see _note_lane
+                self.in_flight.come_back(who)
             self._close_chunk()
         if source.current is not None:
             self._queue, self._chunk = source.current
@@ -289,7 +289,7 @@ class FetchCollector:
                 if position >= 0 and queue.state.has_valid_position:
                     self._reach(queue, position)
                     queue.topic_handed_out = queue.context.topic_id
-                    self.hands.settle(queue)
+                    self.in_flight.settle(queue)
         source.settled()
         self._settling = False
 
@@ -298,10 +298,10 @@ class FetchCollector:
         if queue is not None and chunk is not None and queue.state.active and queue.state.has_valid_position:
             # The position first: until the hand is updated it is too low, so that too few messages count as finished.
             queue.state.position = chunk.position
-            for who, offset in self.lane.seated():
+            for who, offset in self.lane.slots():
                 if offset >= 0:
-                    self.hands[who] = ((queue, offset),)
-            self.hands.settle(queue)
+                    self.in_flight[who] = ((queue, offset),)
+            self.in_flight.settle(queue)
         # A signal handler may have run this method in the meantime, and counted them.
         taken, self._lane_seen = count - self._lane_seen, count
         self.handed_out += taken
@@ -309,7 +309,7 @@ class FetchCollector:
     def finish(self, who: int) -> None:
         """Finish the messages in flight of the thread ``who``, which came back or gave up waiting."""
         self.settle_lane()
-        self.hands.come_back(who)
+        self.in_flight.come_back(who)
 
     def _close_chunk(self) -> None:
         """Close a chunk without messages left: pass the gaps, control records and aborted messages at its end."""
@@ -318,7 +318,7 @@ class FetchCollector:
             if chunk.active:
                 self._buffer.used_up(queue, chunk)
                 self._reach(queue, chunk.position)
-                self.hands.settle(queue)
+                self.in_flight.settle(queue)
             else:
                 self._buffer.fetch_again(queue)
         self._queue = self._chunk = None
@@ -344,12 +344,12 @@ class FetchCollector:
             if offset is not None and offset < queue.chunks[0].position:
                 return
             self._reach(queue, queue.chunks[0].skip_corrupt())
-            self.hands.settle(queue)
+            self.in_flight.settle(queue)
 
     def take_back(self, who: int) -> None:
         """Deliver again the messages that thread ``who`` took last: they did not reach it."""
         self.settle_lane()
-        for queue, lowest in self.hands.pop(who, ()):
+        for queue, lowest in self.in_flight.pop(who, ()):
             if queue.state.active and queue.state.has_valid_position:
                 self._reach(queue, min(lowest, queue.state.position or 0))
                 if queue is self._queue:
@@ -375,7 +375,7 @@ class FetchCollector:
         for message in messages:
             back.setdefault(TopicPartition(message.topic, message.partition_id), []).append(message)
         kept = []
-        for queue, lowest in self.hands.get(who, ()):
+        for queue, lowest in self.in_flight.get(who, ()):
             unused = back.get(queue.tp)
             if unused is None or lowest < unused[0].offset:
                 kept.append((queue, lowest))
@@ -384,9 +384,9 @@ class FetchCollector:
                 if queue.state.has_valid_position:  # otherwise they wait for a reset, and still count
                     self._reach(queue, queue.state.position or 0)
         if kept:
-            self.hands[who] = tuple(kept)
+            self.in_flight[who] = tuple(kept)
         else:
-            self.hands.pop(who, None)
+            self.in_flight.pop(who, None)
 
     def _take_pushed(self, queue: PartitionQueue, messages: Sequence[Message]) -> None:
         """Note that messages of ``queue`` that were pushed back are in flight again."""
@@ -411,57 +411,59 @@ class FetchCollector:
             if self._chunk is not None:
                 self._chunk.active = False
             self._queue = self._chunk = None
-        self.hands.forget(tps)
+        self.in_flight.forget(tps)
         self._pushed.forget(tps)
 
     def go_on(self, queue: PartitionQueue, offset: int, leader_epoch: int = -1) -> None:
         """See :meth:`TopicPartitionState.go_on`. Messages below ``offset`` that are in flight or pushed back count."""
         self.shelve()
-        self.hands.forget({queue.tp}, offset)
+        self.in_flight.forget({queue.tp}, offset)
         back = self._pushed.take_out(queue, offset)
-        low, first = self.hands.lowest(queue), back[0].offset if back else offset
+        low, first = self.in_flight.lowest(queue), back[0].offset if back else offset
         queue.state.go_on(offset, min(first, offset if low is None else low), leader_epoch)
         queue.restart()
         self._pushed.add(queue, back)
         self._reach(queue, offset)
 
-    # -- hands ----------------------------------------------------------------------------------------
+    # -- in flight ------------------------------------------------------------------------------------
 
     def take_away(self, tps: Container[TopicPartition]) -> None:
         """:meth:`forget` revoked partitions; remember which threads have messages of them in flight."""
         self.settle_lane()
-        self.hands.note_taken(tps)
+        self.in_flight.note_taken(tps)
         self.forget(tps)
 
     def taken_away(self, who: int) -> dict[TopicPartition, int]:
         """Return the next offset by partition of messages that were revoked while thread ``who`` had them in flight."""
-        return self.hands.taken_away(who)
+        return self.in_flight.taken_away(who)
 
     def in_hand(self, tps: Container[TopicPartition] | None = None, but: int | None = None) -> bool:
         """True if a live thread other than ``but`` has a message of ``tps`` (None: any) in flight."""
         self.settle_lane()
-        return self.hands.hold(tps, but)
+        return self.in_flight.hold(tps, but)
 
     def lowest_in_hand(self, tp: TopicPartition, but: int | None = None) -> int | None:
         """The lowest offset of ``tp`` that a thread other than ``but`` has in flight."""
         self.settle_lane()
         queue = self._buffer.queues.get(tp)
-        return None if queue is None else self.hands.lowest(queue, but)
+        return None if queue is None else self.in_flight.lowest(queue, but)
 
     def in_sight(self, queue: PartitionQueue) -> tuple[list[RecordChunk], dict[int, int]]:
         """The chunks of ``queue`` in memory, and the timestamps by offset of its messages in flight."""
-        stamps = {message.offset: message.timestamp for message in self._pushed.of(queue)} | self.hands.stamps(queue)
+        stamps = {message.offset: message.timestamp for message in self._pushed.of(queue)} | self.in_flight.stamps(
+            queue
+        )
         open_chunk = [self._chunk] if queue is self._queue and self._chunk is not None else []
         return [*open_chunk, *queue.chunks], stamps
 
     def owners(self) -> list[int]:
         """The threads that have messages in flight."""
-        if not self.hands:  # then no thread of the lane has a message either
+        if not self.in_flight:  # then no thread of the lane has a message either
             return []
         self.settle_lane()
-        return sorted(self.hands.owners())
+        return sorted(self.in_flight.owners())
 
     def leave_behind(self, who: int) -> list[tuple[TopicPartition, int]]:
         """Return the messages in flight of the ended thread ``who``. They stay unfinished until they are revoked."""
         self.settle_lane()
-        return self.hands.leave_behind(who)
+        return self.in_flight.leave_behind(who)

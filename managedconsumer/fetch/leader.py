@@ -40,18 +40,18 @@ class FetchState(Enum):
     PATIENT = "patient"  # a long poll is in flight: no message came for a while
     LENT = "lent"  # a consuming thread repeats the request and receives its answers
     BROKEN_OFF = "broken off"  # the long poll is cancelled, because another request is needed now
-    PARKED = "parked"  # the client's watch fetches in its place
+    DELEGATED = "delegated"  # the client's long poll fetches in its place
     ENDED = "ended"  # it has no partition left
 
 
 #: The allowed transitions between states.
 MOVES: Mapping[FetchState, frozenset[FetchState]] = {
     FetchState.RESTING: frozenset({FetchState.ASKING, FetchState.PATIENT, FetchState.ENDED}),
-    FetchState.ASKING: frozenset({FetchState.RESTING, FetchState.LENT, FetchState.PARKED}),
-    FetchState.PATIENT: frozenset({FetchState.RESTING, FetchState.LENT, FetchState.BROKEN_OFF, FetchState.PARKED}),
+    FetchState.ASKING: frozenset({FetchState.RESTING, FetchState.LENT, FetchState.DELEGATED}),
+    FetchState.PATIENT: frozenset({FetchState.RESTING, FetchState.LENT, FetchState.BROKEN_OFF, FetchState.DELEGATED}),
     FetchState.LENT: frozenset({FetchState.ASKING, FetchState.PATIENT}),
     FetchState.BROKEN_OFF: frozenset({FetchState.RESTING, FetchState.ASKING}),
-    FetchState.PARKED: frozenset(),
+    FetchState.DELEGATED: frozenset(),
     FetchState.ENDED: frozenset(),
 }
 
@@ -96,8 +96,8 @@ class Signal(Enum):
 
     METADATA_OLD = "metadata is old"
     SOURCES_CHANGED = "sources changed"  # a partition moved to another broker
-    ROOM_FREED = "room freed"  # another worker may reserve memory
-    ROOM_WANTED = "room wanted"  # a worker has begun to wait for memory
+    BUDGET_FREED = "budget freed"  # another worker may reserve memory
+    BUDGET_WANTED = "budget wanted"  # a worker has begun to wait for memory
 
 
 FetchEvent: TypeAlias = OutOfRange | Truncated | Recreated | TooLarge | Fatal | Signal
@@ -176,11 +176,11 @@ class LeaderFetch:
     def _plan(
         self, mine: list[PartitionQueue], snapshot: ClusterSnapshot, now: float, events: list[FetchEvent]
     ) -> fp.FetchPlan | None:
-        room = self._buffer.room
-        waiting = room.waiting
+        budget = self._buffer.budget
+        waiting = budget.waiting
         plan = fp.plan_fetch(self._buffer, mine, snapshot, self._limits, now, self.key)
-        if room.waiting != waiting:
-            events.append(Signal.ROOM_FREED if room.waiting < waiting else Signal.ROOM_WANTED)
+        if budget.waiting != waiting:
+            events.append(Signal.BUDGET_FREED if budget.waiting < waiting else Signal.BUDGET_WANTED)
         if plan is not None:
             if not self._limits.rack and plan.asks_leaders_for(mine):
                 self._repeat.keep(plan, self._buffer, snapshot)
@@ -285,9 +285,9 @@ class LeaderFetch:
             self._move(FetchState.BROKEN_OFF)
         return False
 
-    def park(self, plan: fp.FetchPlan) -> None:
-        """Leave ``plan`` to the client's watch from here on."""
-        self._move(FetchState.PARKED)
+    def delegate(self, plan: fp.FetchPlan) -> None:
+        """Leave ``plan`` to the client's long poll from here on."""
+        self._move(FetchState.DELEGATED)
         fp.release(plan, 0.0)
 
     # -- connections ----------------------------------------------------------------------------------
@@ -445,4 +445,4 @@ class LeaderFetch:
         """End the worker: release its partitions, its reserved memory and its place in the queue for memory."""
         if plan is not None:
             fp.release(plan, 0.0)
-        self._buffer.room.leave(self.key)
+        self._buffer.budget.leave(self.key)

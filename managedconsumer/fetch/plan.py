@@ -10,8 +10,8 @@ from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.fetch import request
 from managedconsumer.fetch.answers import may_pass
+from managedconsumer.fetch.budget import FetchBudget
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
-from managedconsumer.fetch.room import Room
 from managedconsumer.structs import ClusterSnapshot
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import PartitionContext, RecordChunk
@@ -40,9 +40,11 @@ class FetchLimits(NamedTuple):
 class FetchPlan:
     """One Fetch request, and the versions of its queues under which its response counts."""
 
-    def __init__(self, body: dict[str, Any], by_id: bool, room: Room, granted: int, *, whole: bool = True) -> None:
-        self.body, self.by_id, self.room = body, by_id, room
-        #: Bytes reserved for its response, see :mod:`managedconsumer.fetch.room`; 0: they were released.
+    def __init__(
+        self, body: dict[str, Any], by_id: bool, budget: FetchBudget, granted: int, *, whole: bool = True
+    ) -> None:
+        self.body, self.by_id, self.budget = body, by_id, budget
+        #: Bytes reserved for its response, see :mod:`managedconsumer.fetch.budget`; 0: they were released.
         self.granted = granted
         #: False: less memory was free than it could use.
         self.whole = whole
@@ -139,15 +141,15 @@ def plan_fetch(
     """
     chosen = [queue for queue in queues if wanted(queue, buffer, now)]
     if not chosen:
-        buffer.room.leave(who)
+        buffer.budget.leave(who)
         return None
     alone = [queue for queue in chosen if queue.alone][:1]
     chosen = alone or chosen
-    granted, whole = _room_for(chosen, buffer, limits, who)
+    granted, whole = _budget_for(chosen, buffer, limits, who)
     if not granted:
         return None
     by_id = all((info := cluster.topics.get(q.tp.topic)) is not None and info.topic_id for q in chosen)
-    plan = FetchPlan({}, by_id, buffer.room, granted, whole=whole)
+    plan = FetchPlan({}, by_id, buffer.budget, granted, whole=whole)
     entries = []
     for queue in chosen:
         name, number = queue.tp
@@ -162,7 +164,7 @@ def plan_fetch(
     plan.body = request.body(
         request.by_topic(entries),
         # The others are waiting.
-        max_wait_ms=0 if alone else limits.max_wait_ms // (1 + buffer.room.waiting),
+        max_wait_ms=0 if alone else limits.max_wait_ms // (1 + buffer.budget.waiting),
         min_bytes=limits.min_bytes,
         max_bytes=granted,
         isolation_level=limits.isolation_level,
@@ -172,20 +174,20 @@ def plan_fetch(
     return plan
 
 
-def _room_for(
+def _budget_for(
     chosen: list[PartitionQueue], buffer: FetchBuffer, limits: FetchLimits, who: Hashable
 ) -> tuple[int, bool]:
     """Reserve bytes for the response; 0: too few are free for a useful one. The second value: True if these are all
     that it could use."""
-    room = buffer.room
+    budget = buffer.budget
     least = 1
     for queue in chosen:
         # A broker sends the first batch whole. Earlier batches tell how large it may be.
-        batch = max(queue.batch_bytes, room.bound // (2 * room.workers + 2)) if queue.batch_bytes else room.bound
+        batch = max(queue.batch_bytes, budget.bound // (2 * budget.workers + 2)) if queue.batch_bytes else budget.bound
         least = max(least, queue.batch_bytes, min(batch, limits.partition_max_bytes, limits.max_bytes))
     most = min(limits.max_bytes, len(chosen) * limits.partition_max_bytes)
-    granted = room.ask(who, most, least, buffer.nbytes)
-    return granted, granted == room.wish(most, least)
+    granted = budget.ask(who, most, least, buffer.nbytes)
+    return granted, granted == budget.wish(most, least)
 
 
 def _entry(queue: PartitionQueue, cluster: ClusterSnapshot, limits: FetchLimits) -> dict[str, Any]:
@@ -237,7 +239,7 @@ def ask_new_leaders(plan: FetchPlan, node: int, cluster: ClusterSnapshot) -> Non
 
 def release(plan: FetchPlan, retry_at: float) -> None:
     """The response came, or will not come: the partitions may be fetched again from ``retry_at`` on."""
-    plan.room.give_back(plan.granted)
+    plan.budget.give_back(plan.granted)
     plan.granted = 0
     for queue, version, _ in plan.tickets.values():
         if queue.version == version:

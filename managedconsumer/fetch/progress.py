@@ -1,8 +1,8 @@
 """The progress of each partition: lag in messages and in seconds, rate, and the time without progress.
 
-The consumer samples a partition now and then, and on request: :class:`Sight` is the sample, :class:`Oldest` the oldest
-unfinished message, if it is known without a request to a broker. Pure and not thread-safe: the caller gives the time
-and holds a lock.
+The consumer samples a partition now and then, and on request: :class:`PartitionSample` is the sample, :class:`Oldest`
+the oldest unfinished message, if it is known without a request to a broker. Pure and not thread-safe: the caller gives
+the time and holds a lock.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PartitionProgress(NamedTuple):
     paused: bool
 
 
-class Sight(NamedTuple):
+class PartitionSample(NamedTuple):
     """A sample of a partition. ``version`` changes with each change of the position other than by reading."""
 
     position: int | None
@@ -95,18 +95,18 @@ class Track:
         # timestamp of a finished one.
         self._floor: float | None = None
 
-    def known(self, sight: Sight) -> Oldest | None:
+    def known(self, sight: PartitionSample) -> Oldest | None:
         """Return the result of an earlier look-up that still holds; None: look it up again."""
         known, start = self._known, sight.start
         if known is None or start is None or not known.start <= start <= known.offset:
             return None
         return known if known.timestamp is not None or sight.end is None or known.offset >= sight.end else None
 
-    def needs_look(self, sight: Sight) -> bool:
+    def needs_look(self, sight: PartitionSample) -> bool:
         """True when the oldest message must be looked up: there may be lag, and nothing has moved."""
         return sight.behind and sight.finished == self._finished and self.known(sight) is None
 
-    def look(self, sight: Sight, found: Oldest | None, now: float, wall: float) -> None:
+    def look(self, sight: PartitionSample, found: Oldest | None, now: float, wall: float) -> None:
         """Note a sample. ``found``: the result of a look-up, if there was one; ``wall``: seconds since 1970."""
         self._note_jump(sight)
         if found is not None:
@@ -124,7 +124,7 @@ class Track:
         self._had_lag, self._finished = lag and not sight.paused, finished
         self._sample(now, finished)
 
-    def _note_jump(self, sight: Sight) -> None:
+    def _note_jump(self, sight: PartitionSample) -> None:
         """The position was set, or the log was replaced: earlier look-ups may not hold."""
         if sight.version != self._version and not sight.paused:
             self._known = None
@@ -141,7 +141,7 @@ class Track:
             self._floor = max(self._floor or 0.0, before.timestamp / 1000.0)
         self._known = found
 
-    def _has_lag(self, sight: Sight) -> bool:
+    def _has_lag(self, sight: PartitionSample) -> bool:
         known = self.known(sight)
         return sight.behind and (known is None or known.timestamp is not None)
 
@@ -156,7 +156,7 @@ class Track:
         """Seconds since the partition moved, while it had lag and was not paused."""
         return now - self._moved if self._had_lag else 0.0
 
-    def progress(self, sight: Sight, now: float, wall: float) -> PartitionProgress:
+    def progress(self, sight: PartitionSample, now: float, wall: float) -> PartitionProgress:
         """Return the partition's progress, right after :meth:`look`."""
         lag, seconds, oldest, exact = self._lag(sight, wall)
         rate = self._rate(sight, now)
@@ -164,7 +164,7 @@ class Track:
         known = sight.position, sight.committed, sight.end, lag, seconds, oldest, exact, rate, drain
         return PartitionProgress(*known, self.stuck_for(now), sight.paused)
 
-    def _lag(self, sight: Sight, wall: float) -> tuple[int | None, float | None, datetime | None, bool]:
+    def _lag(self, sight: PartitionSample, wall: float) -> tuple[int | None, float | None, datetime | None, bool]:
         if sight.start is None or sight.end is None:
             return None, None, None, False
         if not self._has_lag(sight):
@@ -178,7 +178,7 @@ class Track:
         seconds = max(0.0, wall - known.timestamp / 1000.0)
         return max(1, sight.end - known.offset), seconds, moment_of(known.timestamp), True
 
-    def _rate(self, sight: Sight, now: float) -> float:
+    def _rate(self, sight: PartitionSample, now: float) -> float:
         if not self._samples or sight.finished is None:
             return 0.0
         then, finished = self._samples[0]

@@ -64,7 +64,7 @@ class Repeat:
     def holds(self, buffer: FetchBuffer) -> bool:
         """False when another request than the last is needed: after a user's call, a rebalance or a reset, or because
         other workers wait for its memory."""
-        if buffer.room.waiting or buffer.members != self._members or buffer.moves != self._moves:
+        if buffer.budget.waiting or buffer.members != self._members or buffer.moves != self._moves:
             return False
         return all(line.queue.version == line.version for line in self._lines)
 
@@ -80,7 +80,7 @@ class Repeat:
         if plan is None or moved is None:
             return None
         granted = self._granted
-        if not buffer.room.ask(who, granted, granted, buffer.nbytes):
+        if not buffer.budget.ask(who, granted, granted, buffer.nbytes):
             return None
         plan.granted = granted
         for line in self._lines:
@@ -90,7 +90,7 @@ class Repeat:
     def may_go_on(self, buffer: FetchBuffer, snapshot: ClusterSnapshot, now: float) -> bool:
         """True if the request in flight may be repeated after its response, with the same reserved memory."""
         moved = self._look(buffer, snapshot, now, True)
-        return self._plan is not None and moved is not None and buffer.room.holds(buffer)
+        return self._plan is not None and moved is not None and buffer.budget.holds(buffer)
 
     def lines(self, plan: FetchPlan) -> list[Line]:
         """The partitions of ``plan``, the last request, as it named them."""
@@ -113,7 +113,7 @@ class Repeat:
         """Return the lines whose position has moved; None: another request is needed."""
         if snapshot is not self._snapshot or buffer.members != self._members or buffer.moves != self._moves:
             return None
-        if buffer.room.waiting:
+        if buffer.budget.waiting:
             return None
         most = buffer.max_messages
         moved: list[_Line] = []

@@ -1,4 +1,4 @@
-"""The body of a Fetch request and its version, for fetch workers, the client's watch and range readers. Pure."""
+"""The body of a Fetch request and its version, for fetch workers, the client's long poll and range readers. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Decides which messages start, which are finished, when failed ones are retried, which partitions wait. Pure.
 
-The driver takes messages from the consumer and offers them; workers take strands and process them. Each strand has its
-worker's progress. No method waits, and the class is not thread-safe: the consumer's lock is held around every call.
-Only the worker that has a strand reads it, and writes its progress, without the lock.
+The driver takes messages from the consumer and offers them; workers take key queues and process them. Each key queue
+has its worker's progress. No method waits, and the class is not thread-safe: the consumer's lock is held around every
+call. Only the worker that has a key queue reads it, and writes its progress, without the lock.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections import deque
 from itertools import count
 from typing import Any, Callable, Container, Sequence
 
+from managedconsumer.processing.key_queues import Fetchable, KeyQueue, PartitionWork, State
 from managedconsumer.processing.offset_map import OffsetMap
-from managedconsumer.processing.seats import Seat
-from managedconsumer.processing.strands import Gate, Part, State, Strand
 from managedconsumer.processing.values import KEY, NONE, Plan
+from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.structs import TopicPartition
 
 # Stop taking from a partition with more than 4 x the free capacity in flight, and resume below 2 x: a partition whose
@@ -23,7 +23,7 @@ from managedconsumer.structs import TopicPartition
 _FULL_AT, _GOES_ON_AT = 4, 2
 # Check which partitions can resume each time this fraction (1/n) of ``max_in_flight`` messages has finished.
 _LOOKS = 32
-#: The key of strands that are not sorted by keys.
+#: The key of key queues that are not sorted by keys.
 _ALL = object()
 
 
@@ -34,20 +34,20 @@ class Work:
         """``map_room``: the most characters of a partition's map."""
         self._plan = plan
         self.map_room = map_room
-        self.parts: dict[TopicPartition, Part] = {}
-        self._ready: deque[Strand] = deque()
-        self._timers: list[tuple[float, int, Strand]] = []
+        self.parts: dict[TopicPartition, PartitionWork] = {}
+        self._ready: deque[KeyQueue] = deque()
+        self._timers: list[tuple[float, int, KeyQueue]] = []
         self._numbers = count()
         self._shelved: set[TopicPartition] = set()
         # Running messages of revoked partitions, by key: if such a partition comes back, they run before new ones.
-        self._left: dict[TopicPartition, dict[Any, Strand]] = {}
+        self._left: dict[TopicPartition, dict[Any, KeyQueue]] = {}
         self._full: set[TopicPartition] = set()
         # Messages finished since the last check which partitions can resume.
         self._unseen = 0
         #: Partitions whose ``full`` has changed; the driver removes them.
         self.turned: set[TopicPartition] = set()
         # Messages of any partition that wait for their batch to become full (order "none").
-        self._mixed: Strand | None = None
+        self._mixed: KeyQueue | None = None
         #: Grows when workers have to give back messages that they have not begun.
         self.era = 0
         self.ending = False
@@ -56,7 +56,7 @@ class Work:
 
     # -- new messages---------------------------------------------------------------------------------
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many messages may be taken now. Waiting messages of paused partitions use no capacity."""
         return 0 if self.ending else self._plan.max_in_flight - self.in_hand + self._set_aside()
 
@@ -64,15 +64,15 @@ class Work:
         parts = [part for tp in self._shelved if (part := self.parts.get(tp)) is not None] if self._shelved else []
         return sum(len(part.pending) for part in parts if part.gate.paused)
 
-    def open(self, tp: TopicPartition, gate: Gate, skip: OffsetMap | None) -> Part:
+    def open(self, tp: TopicPartition, gate: Fetchable, skip: OffsetMap | None) -> PartitionWork:
         """Add a partition; ``skip``: the finished messages behind the committed offset, from the commit's map."""
-        part = self.parts[tp] = Part(tp, gate, skip)
-        part.strands = self._left.pop(tp, part.strands)
-        for strand in part.strands.values():
-            strand.part = part
+        part = self.parts[tp] = PartitionWork(tp, gate, skip)
+        part.key_queues = self._left.pop(tp, part.key_queues)
+        for key_queue in part.key_queues.values():
+            key_queue.part = part
         return part
 
-    def offer(self, part: Part, messages: Sequence[Any], now: float) -> None:
+    def offer(self, part: PartitionWork, messages: Sequence[Any], now: float) -> None:
         """Add messages of one partition, in order."""
         fresh = part.take(messages, now)
         self.in_hand += len(fresh)
@@ -84,73 +84,73 @@ class Work:
             self._append(part, _ALL, list(fresh), now)
         self._look_whether_full(part)
 
-    def _offer_keys(self, part: Part, messages: Sequence[Any], now: float) -> None:
-        strands, ready = part.strands, self._ready
+    def _offer_keys(self, part: PartitionWork, messages: Sequence[Any], now: float) -> None:
+        key_queues, ready = part.key_queues, self._ready
         batched = self._plan.batch is not None
         for message in messages:
             key = message.partition_key
             if key is not None:
-                strand = strands.get(key)
-                if strand is not None or batched:
+                key_queue = key_queues.get(key)
+                if key_queue is not None or batched:
                     self._append(part, key, [message], now)
                     continue
             elif batched:  # each is a key of its own: any of them may be in one batch
                 self._offer_single(part, [message], now)
                 continue
-            strand = Strand(part, key, [message])
+            key_queue = KeyQueue(part, key, [message])
             self.ready += 1
-            ready.append(strand)
+            ready.append(key_queue)
             if key is not None:
-                strands[key] = strand
+                key_queues[key] = key_queue
 
-    def _append(self, part: Part, key: Any, messages: list[Any], now: float) -> None:
-        strand = part.strands.get(key)
-        if strand is None:
-            strand = part.strands[key] = Strand(part, key, messages)
-            strand.since = now
-            self._queue(strand)
+    def _append(self, part: PartitionWork, key: Any, messages: list[Any], now: float) -> None:
+        key_queue = part.key_queues.get(key)
+        if key_queue is None:
+            key_queue = part.key_queues[key] = KeyQueue(part, key, messages)
+            key_queue.since = now
+            self._queue(key_queue)
             return
-        if not strand.waiting:
-            strand.since = now
-        strand.waiting += messages
-        if strand.state is State.READY:
+        if not key_queue.waiting:
+            key_queue.since = now
+        key_queue.waiting += messages
+        if key_queue.state is State.READY:
             self.ready += len(messages)
-        elif strand.state is State.FILLING:
-            self._queue(strand)
+        elif key_queue.state is State.FILLING:
+            self._queue(key_queue)
 
-    def _offer_single(self, part: Part, messages: Sequence[Any], now: float) -> None:
+    def _offer_single(self, part: PartitionWork, messages: Sequence[Any], now: float) -> None:
         batch = self._plan.batch
         if batch is None:
-            self._ready.extend([Strand(part, None, [message]) for message in messages])
+            self._ready.extend([KeyQueue(part, None, [message]) for message in messages])
             self.ready += len(messages)
             return
         for message in messages:
-            strand = self._mixed
-            if strand is None:
-                strand = self._mixed = Strand(part, None, [])
-                strand.parts, strand.since = [], now
-            strand.waiting.append(message)
-            if strand.parts is not None:
-                strand.parts.append(part)
-            if len(strand.waiting) >= batch[0] or len(strand.waiting) == 1:
-                self._queue(strand)
+            key_queue = self._mixed
+            if key_queue is None:
+                key_queue = self._mixed = KeyQueue(part, None, [])
+                key_queue.parts, key_queue.since = [], now
+            key_queue.waiting.append(message)
+            if key_queue.parts is not None:
+                key_queue.parts.append(part)
+            if len(key_queue.waiting) >= batch[0] or len(key_queue.waiting) == 1:
+                self._queue(key_queue)
 
-    def _queue(self, strand: Strand, *, first: bool = False) -> None:
-        """Queue a strand that has messages and does not run: as ready, or until its batch is complete."""
-        batch, waiting = self._plan.batch, len(strand.waiting)
-        if batch is None or strand.same or waiting >= batch[0] or batch[1] <= 0.0:
-            strand.state = State.READY
+    def _queue(self, key_queue: KeyQueue, *, first: bool = False) -> None:
+        """Queue a key queue that has messages and does not run: as ready, or until its batch is complete."""
+        batch, waiting = self._plan.batch, len(key_queue.waiting)
+        if batch is None or key_queue.same or waiting >= batch[0] or batch[1] <= 0.0:
+            key_queue.state = State.READY
             self.ready += waiting
-            (self._ready.appendleft if first else self._ready.append)(strand)
-            if strand is self._mixed:
+            (self._ready.appendleft if first else self._ready.append)(key_queue)
+            if key_queue is self._mixed:
                 self._mixed = None
-        elif strand.state is not State.FILLING or strand.due != strand.since + batch[1]:
-            strand.state = State.FILLING
-            self._set_timer(strand, strand.since + batch[1])
+        elif key_queue.state is not State.FILLING or key_queue.due != key_queue.since + batch[1]:
+            key_queue.state = State.FILLING
+            self._set_timer(key_queue, key_queue.since + batch[1])
 
-    def _set_timer(self, strand: Strand, due: float) -> None:
-        strand.due = due
-        heapq.heappush(self._timers, (due, next(self._numbers), strand))
+    def _set_timer(self, key_queue: KeyQueue, due: float) -> None:
+        key_queue.due = due
+        heapq.heappush(self._timers, (due, next(self._numbers), key_queue))
 
     # -- starting messages----------------------------------------------------------------------------
 
@@ -162,16 +162,16 @@ class Work:
         """Make messages ready whose pause, rebalance or retry time is over."""
         timers = self._timers
         while timers and timers[0][0] <= now:
-            due, _, strand = heapq.heappop(timers)
-            if strand.due != due or strand.state not in (State.PARKED, State.FILLING):
+            due, _, key_queue = heapq.heappop(timers)
+            if key_queue.due != due or key_queue.state not in (State.PARKED, State.FILLING):
                 continue
-            if strand.state is State.PARKED:
+            if key_queue.state is State.PARKED:
                 self.parked -= 1
-            elif strand is self._mixed:
+            elif key_queue is self._mixed:
                 self._mixed = None
-            strand.state = State.READY
-            self.ready += len(strand.waiting)
-            self._ready.append(strand)
+            key_queue.state = State.READY
+            self.ready += len(key_queue.waiting)
+            self._ready.append(key_queue)
         for tp in list(self._shelved):
             part = self.parts.get(tp)
             if part is None or not part.waits:
@@ -179,141 +179,145 @@ class Work:
                 if part is not None:
                     self._unshelve(part)
 
-    def _unshelve(self, part: Part) -> None:
-        for strand in part.shelf:
-            strand.state = State.READY
-            self.ready += len(strand.waiting)
+    def _unshelve(self, part: PartitionWork) -> None:
+        for key_queue in part.shelf:
+            key_queue.state = State.READY
+            self.ready += len(key_queue.waiting)
         self._ready.extendleft(reversed(part.shelf))
         part.shelf = []
 
-    def take(self, limit: int, now: float) -> list[Strand]:
-        """Up to ``limit`` messages for one worker (with batches: batches), strand by strand."""
+    def take(self, limit: int, now: float) -> list[KeyQueue]:
+        """Up to ``limit`` messages for one worker (with batches: batches), key queue by key queue."""
         if self._timers or self._shelved:
             self.wake(now)
-        taken: list[Strand] = []
+        taken: list[KeyQueue] = []
         batch, queue, running = self._plan.batch, self._ready, State.RUNNING
         while queue and limit > 0 and not self.ending:
-            strand = queue.popleft()
-            self.ready -= len(strand.waiting)
-            if strand.parts is None:
-                if not strand.part.alive:
+            key_queue = queue.popleft()
+            self.ready -= len(key_queue.waiting)
+            if key_queue.parts is None:
+                if not key_queue.part.alive:
                     continue
-                if (gate := strand.part.gate).held or gate.paused:  # Part.waits, without a call
-                    self._shelve(strand)
+                if (gate := key_queue.part.gate).held or gate.paused:  # PartitionWork.waits, without a call
+                    self._shelve(key_queue)
                     continue
-            elif not self._sort_out(strand):
+            elif not self._sort_out(key_queue):
                 continue
-            waiting = strand.waiting
-            size, most = len(waiting), limit if batch is None else strand.same or batch[0]
+            waiting = key_queue.waiting
+            size, most = len(waiting), limit if batch is None else key_queue.same or batch[0]
             if size <= most:
-                strand.running, strand.waiting = waiting, strand.running  # that is empty
+                key_queue.running, key_queue.waiting = waiting, key_queue.running  # that is empty
             else:
-                strand.running = waiting[:most]
+                key_queue.running = waiting[:most]
                 del waiting[:most]
-                strand.since, size = now, most
-            strand.state = running
+                key_queue.since, size = now, most
+            key_queue.state = running
             limit -= size if batch is None else 1
-            taken.append(strand)
+            taken.append(key_queue)
         if not taken and (self._unseen or self._shelved):
             self._look_who_goes_on()
         return taken
 
-    def _shelve(self, strand: Strand) -> None:
-        strand.state = State.SHELVED
-        strand.part.shelf.append(strand)
-        self._shelved.add(strand.part.tp)
+    def _shelve(self, key_queue: KeyQueue) -> None:
+        key_queue.state = State.SHELVED
+        key_queue.part.shelf.append(key_queue)
+        self._shelved.add(key_queue.part.tp)
 
-    def _sort_out(self, strand: Strand) -> bool:
+    def _sort_out(self, key_queue: KeyQueue) -> bool:
         """Keep only the messages of several partitions that may start; False: none may."""
-        pairs = list(zip(strand.waiting, strand.parts or (), strict=True))
+        pairs = list(zip(key_queue.waiting, key_queue.parts or (), strict=True))
         pairs = [(message, part) for message, part in pairs if part.alive]
         for part in {part for _, part in pairs if part.waits}:
-            aside = Strand(part, None, [message for message, its in pairs if its is part])
+            aside = KeyQueue(part, None, [message for message, its in pairs if its is part])
             aside.parts = [part] * len(aside.waiting)
-            aside.attempts, aside.same = strand.attempts, len(aside.waiting) if strand.same else 0
+            aside.attempts, aside.same = key_queue.attempts, len(aside.waiting) if key_queue.same else 0
             self._shelve(aside)
         pairs = [(message, part) for message, part in pairs if not part.waits]
-        strand.waiting, strand.parts = [message for message, _ in pairs], [part for _, part in pairs]
-        strand.same = min(strand.same, len(pairs))
+        key_queue.waiting, key_queue.parts = [message for message, _ in pairs], [part for _, part in pairs]
+        key_queue.same = min(key_queue.same, len(pairs))
         return bool(pairs)
 
     # -- finished messages----------------------------------------------------------------------------
 
-    def again(self, strand: Strand, place: int, error: BaseException) -> bool:
-        """True if the message at ``place`` of ``strand``, which failed with ``error``, is to be tried again.
+    def again(self, key_queue: KeyQueue, place: int, error: BaseException) -> bool:
+        """True if the message at ``place`` of ``key_queue``, which failed with ``error``, is to be tried again.
 
-        Called by the worker that has the strand, without the lock.
+        Called by the worker that has the key queue, without the lock.
         """
         retry = self._plan.retry
-        return retry is not None and retry.again(error, 1 if place else strand.attempts + 1)
+        return retry is not None and retry.again(error, 1 if place else key_queue.attempts + 1)
 
-    def note(self, strand: Strand, dead: int = 0) -> int:
-        """Note a worker's progress in ``strand``; the last ``dead`` messages are dead. Returns the newly finished."""
-        seen = strand.seen
-        ours = strand.settle()
+    def note(self, key_queue: KeyQueue, dead: int = 0) -> int:
+        """Note a worker's progress in ``key_queue``; the last ``dead`` messages are dead.
+
+        Returns the newly finished.
+        """
+        seen = key_queue.seen
+        ours = key_queue.settle()
         dead = min(ours, dead)
         self.in_hand -= ours
         self.done += ours - dead
         self.dead += dead
         self._note_finished(ours)
-        return strand.seen - seen
+        return key_queue.seen - seen
 
-    def take_back(self, strands: Sequence[Strand], now: float, chance: Callable[[], float] = lambda: 0.5) -> int:
-        """Take strands back from workers: messages before a strand's ``place`` are finished, the rest waits again.
+    def take_back(self, key_queues: Sequence[KeyQueue], now: float, chance: Callable[[], float] = lambda: 0.5) -> int:
+        """Take key queues back from workers: messages before a key queue's ``place`` are finished, the rest waits
+        again.
 
         ``chance()`` decides the jitter of a retry's pause. Returns the number of newly finished messages.
         """
         count = ours = 0
-        for strand in strands:
-            place = strand.place
-            count += place - strand.seen
-            ours += strand.settle()
-            if place < len(strand.running):
-                self._give_back(strand, now, chance)
-            elif strand.waiting:
-                strand.take_up()
-                self._queue(strand)
-            elif strand.key is not None:
-                del strand.part.strands[strand.key]
+        for key_queue in key_queues:
+            place = key_queue.place
+            count += place - key_queue.seen
+            ours += key_queue.settle()
+            if place < len(key_queue.running):
+                self._give_back(key_queue, now, chance)
+            elif key_queue.waiting:
+                key_queue.take_up()
+                self._queue(key_queue)
+            elif key_queue.key is not None:
+                del key_queue.part.key_queues[key_queue.key]
         self.in_hand -= ours
         self.done += ours
         self._note_finished(ours)
         return count
 
-    def collect(self, seats: Sequence[Seat], now: float, chance: Callable[[], float] = lambda: 0.5) -> None:
-        """Note the progress of all workers of ``seats``, also in the middle of their blocks."""
-        for seat in seats:
-            if seat.through:
-                seat.count += self.take_back(seat.hand_in(), now, chance)
-            if seat.current is not None:
-                seat.count += self.note(seat.current)
+    def collect(self, slots: Sequence[WorkerSlot], now: float, chance: Callable[[], float] = lambda: 0.5) -> None:
+        """Note the progress of all workers of ``slots``, also in the middle of their blocks."""
+        for slot in slots:
+            if slot.through:
+                slot.count += self.take_back(slot.hand_in(), now, chance)
+            if slot.current is not None:
+                slot.count += self.note(slot.current)
 
-    def _give_back(self, strand: Strand, now: float, chance: Callable[[], float]) -> None:
-        """Take back a strand with unfinished messages."""
-        failed, rest = strand.failed, len(strand.running) - strand.place
-        strand.take_up()
-        strand.same = rest
-        strand.sweep()
-        if not strand.same:  # it belongs to an earlier assignment or position
-            strand.attempts = 0
-        rest = strand.same
+    def _give_back(self, key_queue: KeyQueue, now: float, chance: Callable[[], float]) -> None:
+        """Take back a key queue with unfinished messages."""
+        failed, rest = key_queue.failed, len(key_queue.running) - key_queue.place
+        key_queue.take_up()
+        key_queue.same = rest
+        key_queue.sweep()
+        if not key_queue.same:  # it belongs to an earlier assignment or position
+            key_queue.attempts = 0
+        rest = key_queue.same
         if failed and rest:
-            self._park(strand, rest, now, chance())
-        elif strand.waiting:
-            strand.state = State.RUNNING
-            strand.same = rest if self._plan.batch is not None and strand.attempts else 0
-            self._queue(strand, first=bool(rest))
-        elif strand.key is not None:
-            del strand.part.strands[strand.key]
+            self._park(key_queue, rest, now, chance())
+        elif key_queue.waiting:
+            key_queue.state = State.RUNNING
+            key_queue.same = rest if self._plan.batch is not None and key_queue.attempts else 0
+            self._queue(key_queue, first=bool(rest))
+        elif key_queue.key is not None:
+            del key_queue.part.key_queues[key_queue.key]
 
-    def _park(self, strand: Strand, size: int, now: float, chance: float) -> None:
-        strand.attempts += 1
-        strand.same = size if self._plan.batch is not None else 0
-        strand.state = State.PARKED
+    def _park(self, key_queue: KeyQueue, size: int, now: float, chance: float) -> None:
+        key_queue.attempts += 1
+        key_queue.same = size if self._plan.batch is not None else 0
+        key_queue.state = State.PARKED
         self.retried += 1
         self.parked += 1
         retry = self._plan.retry
-        self._set_timer(strand, now + (0.0 if retry is None else retry.pause(strand.attempts, chance)))
+        self._set_timer(key_queue, now + (0.0 if retry is None else retry.pause(key_queue.attempts, chance)))
 
     # -- revoked partitions -----------------------------------------------------------------------------
 
@@ -347,16 +351,18 @@ class Work:
     def _sweep(self) -> None:
         """Drop waiting messages of partitions that were lost or reset; the first message not begun comes back."""
         self.interrupt()
-        self._ready = deque(strand for strand in self._ready if strand.left())
-        self.ready = sum(len(strand.waiting) for strand in self._ready)
+        self._ready = deque(key_queue for key_queue in self._ready if key_queue.left())
+        self.ready = sum(len(key_queue.waiting) for key_queue in self._ready)
         self._timers = [entry for entry in self._timers if entry[2].left()]
         heapq.heapify(self._timers)
-        self.parked = sum(1 for due, _, strand in self._timers if strand.state is State.PARKED and strand.due == due)
+        self.parked = sum(
+            1 for due, _, key_queue in self._timers if key_queue.state is State.PARKED and key_queue.due == due
+        )
         if self._mixed is not None and not self._mixed.left():
             self._mixed = None
         for part in self.parts.values():
             part.sweep()
-        self._left = {tp: strands for tp, strands in self._left.items() if strands}
+        self._left = {tp: key_queues for tp, key_queues in self._left.items() if key_queues}
         self._look_who_goes_on()
 
     def end(self) -> None:
@@ -379,7 +385,7 @@ class Work:
         firsts = (part.since() for part in self.parts.values())
         return min((first for first in firsts if first is not None), default=None)
 
-    def _look_whether_full(self, part: Part) -> None:
+    def _look_whether_full(self, part: PartitionWork) -> None:
         held, room = len(part.pending), self._plan.max_in_flight - self.in_hand + self._set_aside()
         bound = (_GOES_ON_AT if part.full else _FULL_AT) * room
         full = held > 0 and (held >= bound or not part.map_fits(self.map_room))

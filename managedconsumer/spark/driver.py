@@ -8,7 +8,7 @@ from typing import Any, Collection, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
-from managedconsumer.coordinator.committing import Committing, Patience, without_group
+from managedconsumer.coordinator.committing import Committing, RetryPolicy, without_group
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark import positions as pos
 from managedconsumer.spark import ranges
@@ -286,7 +286,7 @@ class StreamDriver:
         group, handler = self.options.group_id or "", self.view.handler
         if not news or handler.now() < self._progress_at:
             return
-        patience = Patience(_PROGRESS_PATIENCE)
+        patience = RetryPolicy(_PROGRESS_PATIENCE)
         decision = Committing(group, lambda: without_group(news), patience, handler.now(), handler.random)
         result = self.view.offsets.carry_out(decision)
         self._progress.update({tp: entry.offset for tp, entry in result.committed.items()})

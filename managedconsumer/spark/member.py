@@ -15,7 +15,7 @@ from managedconsumer import errors as err
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator import handover
 from managedconsumer.coordinator.commits import Verdict, classify
-from managedconsumer.coordinator.committing import Committing, Patience, Wanted
+from managedconsumer.coordinator.committing import Committing, RetryPolicy, Wanted
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.history import History
 from managedconsumer.logs import LogFields
@@ -149,7 +149,7 @@ class QueryMember:
             group,
             # The generation may go on beside; what we hold is ours until we give it up.
             lambda: Wanted(self.generation, wanted) if self.current_member(generation) else Wanted(generation, {}),
-            Patience(_COMMIT_PATIENCE),
+            RetryPolicy(_COMMIT_PATIENCE),
             view.handler.now(),
             view.handler.random,
             instance_id=self.config.group_instance_id,

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from managedconsumer.coordinator.commits import Verdict, classify
-from managedconsumer.coordinator.committing import Committing, Patience, without_group
+from managedconsumer.coordinator.committing import Committing, RetryPolicy, without_group
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
@@ -148,7 +148,7 @@ class ProgressListener(StreamingQueryListener):
                     self._changed.wait()
 
     def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> bool:
-        patience = Patience(seconds, pauses=_PAUSES)
+        patience = RetryPolicy(seconds, pauses=_PAUSES)
         decision = Committing(self.group_id, lambda: without_group(offsets), patience, self._handler.now(), _middle)
         result = self._offsets.carry_out(decision)
         with self._changed:

@@ -10,7 +10,14 @@ import pytest
 from managedconsumer import errors as err
 from managedconsumer.coordinator import committing
 from managedconsumer.coordinator.commits import Verdict, classify
-from managedconsumer.coordinator.committing import Committing, Expelled, Offsets, Patience, Wanted, explicit_patience
+from managedconsumer.coordinator.committing import (
+    Committing,
+    Expelled,
+    Offsets,
+    RetryPolicy,
+    Wanted,
+    explicit_retry_policy,
+)
 from managedconsumer.coordinator.events import CoordinatorLost, Request
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
 
@@ -18,21 +25,21 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 MEMBER, NEXT = Generation(7, "m", "range"), Generation(8, "m", "range")
 BOTH = {A: OffsetAndMetadata(5), B: OffsetAndMetadata(9)}
 
-EXPLICIT = explicit_patience(5, 1000)
-AUTOMATIC = Patience(5.0)  # at an interval, a rebalance, a stop; the Spark source's too
-PROGRESS = Patience(30.0, pauses=(0.1, 2.0))
-FOR_EVER = Patience(None)  # ConsumerCoordinator.commit_offsets_sync()
+EXPLICIT = explicit_retry_policy(5, 1000)
+AUTOMATIC = RetryPolicy(5.0)  # at an interval, a rebalance, a stop; the Spark source's too
+PROGRESS = RetryPolicy(30.0, pauses=(0.1, 2.0))
+FOR_EVER = RetryPolicy(None)  # ConsumerCoordinator.commit_offsets_sync()
 CALLERS = {"explicit": EXPLICIT, "automatic": AUTOMATIC, "progress": PROGRESS, "for ever": FOR_EVER}
 
 
 class Case:
     """A commit, its clock, and what it wants at the moment."""
 
-    def __init__(self, patience: Patience, offsets: Offsets = BOTH, generation: Generation = MEMBER) -> None:
+    def __init__(self, retry_policy: RetryPolicy, offsets: Offsets = BOTH, generation: Generation = MEMBER) -> None:
         self.now = 100.0
         self.wanted = Wanted(generation, offsets)
         self.offsets = offsets
-        self.commit = Committing("g", lambda: self.wanted, patience, self.now, lambda: 0.5, instance_id="i")
+        self.commit = Committing("g", lambda: self.wanted, retry_policy, self.now, lambda: 0.5, instance_id="i")
         self.events: list[Any] = []
 
     def request(self) -> Request:
@@ -72,12 +79,12 @@ class Case:
 
 
 @pytest.fixture(params=list(CALLERS))
-def patience(request: pytest.FixtureRequest) -> Patience:
+def retry_policy(request: pytest.FixtureRequest) -> RetryPolicy:
     return CALLERS[request.param]
 
 
-def test_all_is_well(patience: Patience) -> None:
-    case = Case(patience)
+def test_all_is_well(retry_policy: RetryPolicy) -> None:
+    case = Case(retry_policy)
     request = case.request()
     assert (request.generation, request.body["member_id"], case.sent(request)) == (MEMBER, "m", {0: 5, 1: 9})
     assert case.commit.next_request(case.now) is None and case.commit.next_deadline(case.now) is None
@@ -87,17 +94,17 @@ def test_all_is_well(patience: Patience) -> None:
 
 
 @pytest.mark.parametrize("generation", [MEMBER, NO_GENERATION], ids=["member", "no member"])
-def test_each_code_for_each_caller(patience: Patience, generation: Generation) -> None:
+def test_each_code_for_each_caller(retry_policy: RetryPolicy, generation: Generation) -> None:
     """One partition is committed, the other is answered with an error."""
     for code in [*err.ERROR_CODES, 12345]:
-        check_code(patience, code, generation)
+        check_code(retry_policy, code, generation)
 
 
-def check_code(patience: Patience, code: int, generation: Generation) -> None:
-    case, error = Case(patience, generation=generation), err.error_for_code(code)
+def check_code(retry_policy: RetryPolicy, code: int, generation: Generation) -> None:
+    case, error = Case(retry_policy, generation=generation), err.error_for_code(code)
     case.answer(case.request(), 0, code)
     verdict = classify(error)
-    joined, through = generation.joined, patience.through_rebalances
+    joined, through = generation.joined, retry_policy.through_rebalances
     goes_on = verdict in (Verdict.RETRY, Verdict.FIND_COORDINATOR) or (verdict is Verdict.REJOINING and through)
     assert [type(event) for event in case.events] == (
         [Expelled]
@@ -138,44 +145,44 @@ def check_code(patience: Patience, code: int, generation: Generation) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_breaks_a_request_is_tried_again(patience: Patience, error: err.KafkaException) -> None:
-    case = Case(patience)
+def test_what_breaks_a_request_is_tried_again(retry_policy: RetryPolicy, error: err.KafkaException) -> None:
+    case = Case(retry_policy)
     case.fail(error)
     assert case.sent(case.request()) == {0: 5, 1: 9}
 
 
 @pytest.mark.parametrize("error", [err.TlsError("no"), err.SaslAuthenticationError("no"), err.ConfigurationError("no")])
-def test_what_no_retry_heals_ends_it_as_it_is(patience: Patience, error: err.KafkaException) -> None:
-    case = Case(patience)
+def test_what_no_retry_heals_ends_it_as_it_is(retry_policy: RetryPolicy, error: err.KafkaException) -> None:
+    case = Case(retry_policy)
     case.fail(error)
     assert case.failure is error
 
 
 class TestPatience:
     def test_an_explicit_commit_tries_for_thirty_seconds_with_pykafkas_defaults(self) -> None:
-        assert explicit_patience(5, 1000).seconds == 30.0
+        assert explicit_retry_policy(5, 1000).seconds == 30.0
 
     @pytest.mark.parametrize(("retries", "backoff_ms", "seconds"), [(0, 1000, 0.0), (1, 1000, 2.0), (4, 500, 10.0)])
     def test_who_lowers_the_options_gets_less(self, retries: int, backoff_ms: int, seconds: float) -> None:
-        assert explicit_patience(retries, backoff_ms).seconds == seconds
+        assert explicit_retry_policy(retries, backoff_ms).seconds == seconds
 
     def test_without_a_pause_there_are_still_retries(self) -> None:
-        assert explicit_patience(5, 0).seconds == pytest.approx(1.5)
+        assert explicit_retry_policy(5, 0).seconds == pytest.approx(1.5)
 
     def test_no_retries_are_one_attempt_with_a_requests_ordinary_time(self) -> None:
-        case = Case(explicit_patience(0, 1000))
+        case = Case(explicit_retry_policy(0, 1000))
         request = case.request()
         assert request.timeout == 10.0
         case.answer(request, 14, 14)
         assert case.failure.retriable
 
-    @pytest.mark.parametrize("patience", [EXPLICIT, AUTOMATIC, PROGRESS])
-    def test_it_ends_when_the_time_is_over_and_says_so(self, patience: Patience) -> None:
-        case, attempts = Case(patience), 0
+    @pytest.mark.parametrize("retry_policy", [EXPLICIT, AUTOMATIC, PROGRESS])
+    def test_it_ends_when_the_time_is_over_and_says_so(self, retry_policy: RetryPolicy) -> None:
+        case, attempts = Case(retry_policy), 0
         while not case.commit.over:
             case.fail(err.NoBrokersAvailableError("nobody is there"))
             attempts += 1
-        assert case.now - 100.0 == pytest.approx(patience.seconds)
+        assert case.now - 100.0 == pytest.approx(retry_policy.seconds)
         assert attempts > 10
         failure = case.failure
         assert type(failure) is err.CommitFailedError and failure.retriable
@@ -190,7 +197,7 @@ class TestPatience:
 
     def test_a_strict_caller_waits_no_longer_than_it_may(self) -> None:
         """A rebalance and a stop have their time: a silent coordinator does not stretch it."""
-        case = Case(Patience(2.0))
+        case = Case(RetryPolicy(2.0))
         first = case.request()
         assert first.timeout == 2.0
         case.now += 1.9
@@ -223,8 +230,10 @@ class TestRebalances:
         assert case.commit.next_request(case.now) is None
         assert isinstance(case.commit.result.error, err.RebalanceInProgress)
 
-    def test_what_a_rebalance_took_away_fails_at_once_and_the_rest_is_committed(self, patience: Patience) -> None:
-        case = Case(patience)
+    def test_what_a_rebalance_took_away_fails_at_once_and_the_rest_is_committed(
+        self, retry_policy: RetryPolicy
+    ) -> None:
+        case = Case(retry_policy)
         case.wanted = Wanted(MEMBER, {A: BOTH[A]}, lost={B: err.IllegalStateError("a rebalance has taken t-1 away")})
         request = case.request()
         assert case.sent(request) == {0: 5}
@@ -232,8 +241,8 @@ class TestRebalances:
         assert "t-1 (up to 9) were not committed: a rebalance has taken t-1 away. Those of t-0" in str(case.failure)
         assert (case.failure.retriable, case.failure.committed) == (False, {A: 5})
 
-    def test_one_that_is_no_member_sends_nothing(self, patience: Patience) -> None:
-        case = Case(patience, generation=NO_GENERATION)
+    def test_one_that_is_no_member_sends_nothing(self, retry_policy: RetryPolicy) -> None:
+        case = Case(retry_policy, generation=NO_GENERATION)
         case.wanted = case.wanted._replace(hindrance=err.UnknownMemberId("not a member at present"))
         assert case.commit.next_request(case.now) is None
         assert "not a member at present" in str(case.failure) and not case.failure.retriable
@@ -265,8 +274,8 @@ class TestAnswers:
         case.answer(new, 0, 0)
         assert case.failure is None
 
-    def test_an_answer_about_another_partition_is_tried_again(self, patience: Patience) -> None:
-        case = Case(patience)
+    def test_an_answer_about_another_partition_is_tried_again(self, retry_policy: RetryPolicy) -> None:
+        case = Case(retry_policy)
         wrong = {"topics": [{"name": "t", "partitions": [{"partition_index": 7, "error_code": 0}]}]}
         case.commit.receive(case.request(), wrong, case.now)
         assert not case.commit.result.committed
@@ -305,9 +314,9 @@ def test_twelve_partitions_are_named_as_they_are() -> None:
 
 
 def test_an_explicit_commit_s_patience() -> None:
-    patience = explicit_patience(5, 1000)
-    assert patience == Patience(30.0, strict=False, through_rebalances=True, pauses=(0.05, 1.0))
-    assert explicit_patience(1, 1) == Patience(0.1, strict=False, through_rebalances=True, pauses=(0.05, 0.05))
+    retry_policy = explicit_retry_policy(5, 1000)
+    assert retry_policy == RetryPolicy(30.0, strict=False, through_rebalances=True, pauses=(0.05, 1.0))
+    assert explicit_retry_policy(1, 1) == RetryPolicy(0.1, strict=False, through_rebalances=True, pauses=(0.05, 0.05))
     assert (AUTOMATIC.strict, AUTOMATIC.through_rebalances, AUTOMATIC.pauses) == (True, False, (0.05, 0.5))
 
 
@@ -368,7 +377,7 @@ def test_a_request_names_group_instance_and_member() -> None:
 
 @pytest.mark.parametrize(("strict", "seconds"), [(True, 0.05), (False, 1.0)])
 def test_the_least_that_a_later_attempt_gets(strict: bool, seconds: float) -> None:
-    case = Case(Patience(30.0, strict=strict))
+    case = Case(RetryPolicy(30.0, strict=strict))
     first = case.request()
     assert first.timeout == 10.0
     case.answer(first, 14, 14)
@@ -400,7 +409,7 @@ def test_what_ends_a_commit_is_every_remaining_partition_s_error() -> None:
     ],
 )
 def test_the_text_says_whether_trying_again_helps(codes: tuple[int, int], end: str) -> None:
-    case = Case(Patience(0.0))
+    case = Case(RetryPolicy(0.0))
     case.answer(case.request(), *codes)
     assert str(case.failure).endswith(end)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.collect import FetchCollector
-from managedconsumer.runtime.waiting.owners import here
+from managedconsumer.runtime.waiting.thread_ids import here
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import TopicPartitionState
 from managedconsumer.wire.records import Lane, RecordChunk

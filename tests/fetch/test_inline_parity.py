@@ -31,8 +31,8 @@ PARTITIONS, VERSION, CLIENT, SESSION = 3, 17, "parity", 77
 ME = 1
 
 
-class Bell:
-    ear = button = -1
+class WakeupFd:
+    read_fd = write_fd = -1
 
 
 class Cluster:
@@ -105,7 +105,7 @@ class Inline(Side):
 
     def __init__(self) -> None:
         super().__init__()
-        self.all = _inline.InlineFetch(Bell())
+        self.all = _inline.InlineFetch(WakeupFd())
         self.kit.collector.draw_from(self.all, 0.001)
         self.wire: Any = None
 
@@ -363,7 +363,7 @@ class SignalError(BaseException):
     """A signal's handler raises it."""
 
 
-TRACED = ("fetch/collect.py", "fetch/buffer.py", "fetch/hands.py", "partition_state.py")
+TRACED = ("fetch/collect.py", "fetch/buffer.py", "fetch/in_flight.py", "partition_state.py")
 
 
 def interrupt_at(count: int, call: Callable[[], object]) -> bool:

@@ -20,7 +20,7 @@ import pytest
 import managedconsumer
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.runtime.rdkafka.chunk import RdkafkaChunk
-from managedconsumer.runtime.waiting.owners import here
+from managedconsumer.runtime.waiting.thread_ids import here
 from managedconsumer.wire import records
 from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker
 from tests.cells import table
@@ -168,8 +168,8 @@ class Greenlet:
     """What tells two that consume apart."""
 
 
-def seated(program: Program) -> Found:
-    """Two with a seat in the lane each, in turns."""
+def in_slots(program: Program) -> Found:
+    """Two with a slot in the lane each, in turns."""
     if not program.acting:
         program.acting = [Greenlet(), Greenlet()]
         make = program.module.Lane if program.module else records.Lane
@@ -244,7 +244,7 @@ class Tracer:
             program.check()
 
 
-LOOKED_AT = [str(ROOT / name) for name in ("fetch/collect.py", "fetch/hands.py", "wire/records/_lane_py.py")]
+LOOKED_AT = [str(ROOT / name) for name in ("fetch/collect.py", "fetch/in_flight.py", "wire/records/_lane_py.py")]
 
 
 class Looker:
@@ -309,20 +309,20 @@ def _interrupt_everywhere(
         assert program.all_finished(), tracer.places[at]
 
 
-STEPS = [one, in_turns, seated, many, columns]
+STEPS = [one, in_turns, in_slots, many, columns]
 first_and_last = pytest.mark.parametrize("last", [False, pytest.param(True, marks=pytest.mark.slow)])
 
 
 @first_and_last
 @pytest.mark.parametrize(
-    ("step", "kind"), table(STEPS, kinds(), fast=lambda step, kind: kind != "python" or step in (one, seated))
+    ("step", "kind"), table(STEPS, kinds(), fast=lambda step, kind: kind != "python" or step in (one, in_slots))
 )
 def test_nothing_is_lost_whatever_line_is_interrupted(kind: str, step: Any, last: bool) -> None:
     interrupt_everywhere(kind, SOUND, step, last)
 
 
 @pytest.mark.parametrize(
-    ("step", "kind"), table([one, seated], kinds(), fast=lambda step, kind: kind != "python" or step is one)
+    ("step", "kind"), table([one, in_slots], kinds(), fast=lambda step, kind: kind != "python" or step is one)
 )
 def test_what_was_handed_out_is_counted_once_wherever_a_handler_looks(kind: str, step: Any) -> None:
     """The first and the last time that each line runs."""
@@ -348,7 +348,7 @@ def test_nothing_is_lost_wherever_memory_runs_out(kind: str, step: Any) -> None:
 @pytest.mark.slow
 @first_and_last
 @pytest.mark.parametrize("kind", kinds())
-@pytest.mark.parametrize("take", [in_turns, seated, many, columns])
+@pytest.mark.parametrize("take", [in_turns, in_slots, many, columns])
 def test_nothing_is_lost_after_a_deserializer_refused_messages(kind: str, take: Any, last: bool) -> None:
     interrupt_everywhere(kind, SOUND, refused(take), last)
 
@@ -356,6 +356,6 @@ def test_nothing_is_lost_after_a_deserializer_refused_messages(kind: str, take: 
 @pytest.mark.slow
 @first_and_last
 @pytest.mark.parametrize("kind", [kind for kind in kinds() if kind != "rdkafka"])
-@pytest.mark.parametrize("step", [one, seated, many, columns])
+@pytest.mark.parametrize("step", [one, in_slots, many, columns])
 def test_nothing_is_lost_beside_damage(kind: str, step: Any, last: bool) -> None:
     interrupt_everywhere(kind, DAMAGED, step, last)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import pytest
 
 from managedconsumer.fetch.collect import FetchCollector
-from managedconsumer.runtime.waiting.owners import here
+from managedconsumer.runtime.waiting.thread_ids import here
 from managedconsumer.wire.records import FastPath, Lane, Message, load
 from managedconsumer.wire.records._lane_py import Lane as PythonLane
 from managedconsumer.wire.records.encode import Record, encode_batch

@@ -38,16 +38,16 @@ def test_a_dispenser_without_a_lane_has_no_short_way() -> None:
 def test_who_has_something_in_hand_is_an_owner() -> None:
     kit = Kit()
     kit.fetched(data=batch(0, 5))
-    assert (kit.collector.owners(), A in kit.collector.hands) == ([], False)
+    assert (kit.collector.owners(), A in kit.collector.in_flight) == ([], False)
     kit.collector.take_many(B, 2)
-    assert (kit.collector.owners(), A in kit.collector.hands, B in kit.collector.hands) == ([B], False, True)
+    assert (kit.collector.owners(), A in kit.collector.in_flight, B in kit.collector.in_flight) == ([B], False, True)
     kit.take(A)
     assert kit.collector.owners() == [A, B]
     kit.collector.finish(A)
-    assert (kit.collector.owners(), A in kit.collector.hands) == ([B], False)
+    assert (kit.collector.owners(), A in kit.collector.in_flight) == ([B], False)
     kit.take(A)
     kit.collector.leave_behind(A)
-    assert (kit.collector.owners(), A in kit.collector.hands) == ([B], False)
+    assert (kit.collector.owners(), A in kit.collector.in_flight) == ([B], False)
 
 
 def test_what_an_owner_leaves_behind_is_not_finished_by_the_others() -> None:

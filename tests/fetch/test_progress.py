@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from managedconsumer.fetch.progress import Oldest, Sight, Track, moment_of, oldest_of
+from managedconsumer.fetch.progress import Oldest, PartitionSample, Track, moment_of, oldest_of
 
 WALL = 1_700_000_000.0
 TS = int(WALL * 1000)
@@ -32,11 +32,13 @@ class Message:
         self.offset, self.timestamp = offset, timestamp
 
 
-def sight(finished: int | None, end: int | None, *, paused: bool = False, version: int = 0, start: int = -1) -> Sight:
-    return Sight(finished, finished, None, end, start, paused, version)
+def sight(
+    finished: int | None, end: int | None, *, paused: bool = False, version: int = 0, start: int = -1
+) -> PartitionSample:
+    return PartitionSample(finished, finished, None, end, start, paused, version)
 
 
-def told(track: Track, seen: Sight, found: Oldest | None = None, at: float = 0.0):
+def told(track: Track, seen: PartitionSample, found: Oldest | None = None, at: float = 0.0):
     track.look(seen, found, at, WALL + at)
     return track.progress(seen, at, WALL + at)
 

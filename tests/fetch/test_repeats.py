@@ -132,16 +132,16 @@ def test_a_forgotten_request_is_not_repeated(asked: Asked) -> None:
 
 def test_what_others_wait_for_room_for_is_not_asked_for_again(asked: Asked) -> None:
     """The plan that follows says so to the broker, which must not wait."""
-    room = asked.kit.buffer.room
-    assert not room.ask("another", room.bound, room.bound + 1, 1)
+    budget = asked.kit.buffer.budget
+    assert not budget.ask("another", budget.bound, budget.bound + 1, 1)
     assert not asked.repeat.holds(asked.kit.buffer)
     assert asked.again() is None
 
 
 def test_a_request_for_which_there_was_little_room_is_not_repeated() -> None:
     kit, repeat = Kit(3, max_messages=10, max_bytes=8 << 20), Repeat()
-    assert kit.buffer.room.ask("another", 1 << 20, 1 << 20, 0)
-    assert kit.buffer.room.ask("third", 4 << 20, 4 << 20, 0)
+    assert kit.buffer.budget.ask("another", 1 << 20, 1 << 20, 0)
+    assert kit.buffer.budget.ask("third", 4 << 20, 4 << 20, 0)
     plan = fp.plan_fetch(kit.buffer, list(kit.buffer), cluster(), LIMITS, 5.0)
     assert plan is not None and plan.granted < 3 << 20
     repeat.keep(plan, kit.buffer, cluster())
@@ -150,14 +150,14 @@ def test_a_request_for_which_there_was_little_room_is_not_repeated() -> None:
 
 
 def test_a_repeated_request_reserves_what_the_first_did(asked: Asked) -> None:
-    room = asked.kit.buffer.room
-    assert not room.reserved
+    budget = asked.kit.buffer.budget
+    assert not budget.reserved
     found = asked.again()
     assert found is not None
-    reserved = room.reserved
+    reserved = budget.reserved
     assert reserved >= found[0].body["max_bytes"] == found[0].granted
     fp.answered(found[0])
-    assert not room.reserved
+    assert not budget.reserved
 
 
 def test_a_plan_that_leaves_a_partition_out_is_not_the_whole(asked: Asked) -> None:
@@ -196,5 +196,5 @@ def test_a_request_goes_on_within_the_bound_on_memory(asked: Asked) -> None:
     buffer = asked.kit.buffer
     assert asked.again() is not None
     assert asked.repeat.may_go_on(buffer, asked.snapshot, 5.0)
-    buffer.room.bound = buffer.room.reserved
+    buffer.budget.bound = buffer.budget.reserved
     assert not asked.repeat.may_go_on(buffer, asked.snapshot, 5.0)

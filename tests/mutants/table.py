@@ -12,7 +12,7 @@ _RUN = ("tests/processing/test_simulation.py",)
 RUN = [
     Mutant(
         "run(): a failing message does not hold its key back",
-        "managedconsumer/processing/strands.py",
+        "managedconsumer/processing/key_queues.py",
         "            self.waiting = self.running[self.place :] + self.waiting\n",
         "            self.waiting = self.waiting + self.running[self.place :]\n",
         _RUN,
@@ -20,22 +20,22 @@ RUN = [
     Mutant(
         "run(): a message of a key that runs starts beside it",
         "managedconsumer/processing/work.py",
-        "                if strand is not None or batched:\n",
-        "                if (strand is not None and strand.waiting) or batched:\n",
+        "                if key_queue is not None or batched:\n",
+        "                if (key_queue is not None and key_queue.waiting) or batched:\n",
         _RUN,
     ),
     Mutant(
         "run(): what is held by a rebalance starts all the same",
         "managedconsumer/processing/work.py",
-        "                if (gate := strand.part.gate).held or gate.paused:",
+        "                if (gate := key_queue.part.gate).held or gate.paused:",
         "                if False:",
         _RUN,
     ),
     Mutant(
         "run(): what is paused starts all the same",
         "managedconsumer/processing/work.py",
-        "                if (gate := strand.part.gate).held or gate.paused:",
-        "                if strand.part.gate.held:",
+        "                if (gate := key_queue.part.gate).held or gate.paused:",
+        "                if key_queue.part.gate.held:",
         _RUN,
     ),
     Mutant(
@@ -54,7 +54,7 @@ RUN = [
     ),
     Mutant(
         "run(): what a cut log does not have any more counts",
-        "managedconsumer/processing/strands.py",
+        "managedconsumer/processing/key_queues.py",
         "                if pending.get(offset) is message:\n",
         "                if offset in pending:\n",
         _RUN,
@@ -62,7 +62,7 @@ RUN = [
     Mutant(
         "run(): a key that comes back runs beside its old handler",
         "managedconsumer/processing/work.py",
-        "        part.strands = self._left.pop(tp, part.strands)\n",
+        "        part.key_queues = self._left.pop(tp, part.key_queues)\n",
         "",
         _RUN,
     ),
@@ -75,7 +75,7 @@ RUN = [
     ),
     Mutant(
         "run(): a result counts though the partition is gone",
-        "managedconsumer/processing/strands.py",
+        "managedconsumer/processing/key_queues.py",
         "            if not part.alive:\n                return 0\n            pending, top",
         "            if not part.alive:\n                return place - seen\n            pending, top",
         _RUN,
@@ -83,13 +83,13 @@ RUN = [
     Mutant(
         "run(): what waits of a partition that is gone is worked on",
         "managedconsumer/processing/work.py",
-        "        self._ready = deque(strand for strand in self._ready if strand.left())\n",
+        "        self._ready = deque(key_queue for key_queue in self._ready if key_queue.left())\n",
         "",
         _RUN,
     ),
     Mutant(
         "run(): the map ends one message too late",
-        "managedconsumer/processing/strands.py",
+        "managedconsumer/processing/key_queues.py",
         "top = part.top = offset + 1\n",
         "top = part.top = offset + 2\n",
         _RUN,
@@ -103,14 +103,14 @@ RUN = [
     ),
     Mutant(
         "run(): the next map forgets what the last one said",
-        "managedconsumer/processing/strands.py",
+        "managedconsumer/processing/key_queues.py",
         "        unfinished += [offset for offset in skip.unfinished if offset >= self.next]\n",
         "",
         _RUN,
     ),
     Mutant(
         "run(): what the commit says to be finished is done again",
-        "managedconsumer/processing/strands.py",
+        "managedconsumer/processing/key_queues.py",
         "messages = [message for message in messages if not skip.finished(message.offset)]",
         "messages = list(messages)",
         _RUN,
@@ -118,22 +118,22 @@ RUN = [
     Mutant(
         "run(): a retry does not wait",
         "managedconsumer/processing/work.py",
-        "now + (0.0 if retry is None else retry.pause(strand.attempts, chance))",
+        "now + (0.0 if retry is None else retry.pause(key_queue.attempts, chance))",
         "now",
         _RUN,
     ),
     Mutant(
         "run(): one attempt too many",
         "managedconsumer/processing/work.py",
-        "retry.again(error, 1 if place else strand.attempts + 1)",
-        "retry.again(error, 1 if place else strand.attempts)",
+        "retry.again(error, 1 if place else key_queue.attempts + 1)",
+        "retry.again(error, 1 if place else key_queue.attempts)",
         _RUN,
         ci=True,
     ),
     Mutant(
-        "run(): what is finished of a strand is known when all of it is",
+        "run(): what is finished of a key queue is known when all of it is",
         "managedconsumer/processing/work.py",
-        "            if seat.current is not None:\n                seat.count += self.note(seat.current)\n",
+        "            if slot.current is not None:\n                slot.count += self.note(slot.current)\n",
         "",
         _RUN,
     ),
@@ -154,14 +154,14 @@ RUN = [
     Mutant(
         "run(): what another thread has in hand is finished by the map",
         "managedconsumer/runtime/running/maps.py",
-        "if queue is None or engine.collector.hands.lowest(queue, but=RUN) is not None:",
+        "if queue is None or engine.collector.in_flight.lowest(queue, but=RUN_OWNER) is not None:",
         "if queue is None:",
         ("tests/processing/test_running_truth.py",),
     ),
     Mutant(
         "run(): others consume beside it",
         "managedconsumer/runtime/engine/consuming_part.py",
-        "            if hands.keeper is not None and take != hands.keeper.take_in:\n",
+        "            if in_flight.run_state is not None and take != in_flight.run_state.take_in:\n",
         "            if False:\n",
         ("tests/processing/test_running_truth.py",),
     ),
@@ -211,7 +211,7 @@ RUN = [
     Mutant(
         "run_async(): a worker that was cancelled from outside is waited for",
         "managedconsumer/runtime/running/run.py",
-        "            seat.current = None\n            self.engine.lock.notify_all()\n",
+        "            slot.current = None\n            self.engine.lock.notify_all()\n",
         "            self.engine.lock.notify_all()\n",
         ("tests/processing/test_running_results.py",),
     ),
@@ -235,14 +235,14 @@ GROUP = [
     ),
     Mutant(
         "what a thread has committed before it ended blocks all later commits",
-        "managedconsumer/fetch/hands.py",
+        "managedconsumer/fetch/in_flight.py",
         "        hand = tuple(pair for pair in self.pop(who, ()) if pair not in said)\n",
         "        hand = self.pop(who, ())\n",
         ("tests/runtime/test_thread_ends.py",),
     ),
     Mutant(
         "a commit without a look at ownership",
-        "managedconsumer/runtime/engine/committer.py",
+        "managedconsumer/runtime/engine/commits/committer.py",
         "if self._member and hindrance is None and not _same(now.get(tp), commit.states[tp]):",
         "if False:",
         ("tests/runtime/test_committer.py", "tests/runtime/test_commits.py"),
@@ -250,7 +250,7 @@ GROUP = [
     ),
     Mutant(
         "a commit without a look at the generation",
-        "managedconsumer/runtime/engine/committer.py",
+        "managedconsumer/runtime/engine/commits/committer.py",
         "        if not generation.joined:\n            member.await_fence()",
         "        if False:\n            member.await_fence()",
         ("tests/runtime/test_committer.py",),
@@ -454,7 +454,7 @@ GROUP = [
     ),
     Mutant(
         "a commit of one thread undoes another's",
-        "managedconsumer/runtime/engine/committer.py",
+        "managedconsumer/runtime/engine/commits/committer.py",
         "dict(self._not_behind(self.held()) if",
         "dict(self.held() if",
         ("tests/simulation/test_found.py",),
@@ -462,7 +462,7 @@ GROUP = [
     ),
     Mutant(
         "a commit takes over what was taken away from another thread",
-        "managedconsumer/runtime/engine/committer.py",
+        "managedconsumer/runtime/engine/commits/committer.py",
         "goes_on = same and tp not in commit.lost",
         "goes_on = same",
         ("tests/runtime/test_committer.py",),
@@ -496,10 +496,10 @@ FETCH = [
     Mutant(
         "resume() wakes nobody",
         "managedconsumer/runtime/engine/engine.py",
-        "                self.collector.hands.keeper.interrupt()\n"
+        "                self.collector.in_flight.run_state.interrupt()\n"
         "            self.lock.notify_all()\n"
         "            self.wake_fetchers()\n",
-        "                self.collector.hands.keeper.interrupt()\n",
+        "                self.collector.in_flight.run_state.interrupt()\n",
         (),
         _SOME,
         ci=True,
@@ -536,11 +536,11 @@ FETCH = [
     Mutant(
         "a new assignment wakes no fetcher",
         "managedconsumer/runtime/engine/assignment_part.py",
-        "                keeper.interrupt()\n"
+        "                run_state.interrupt()\n"
         "            self.fetchers.ensure_workers()\n"
         "            self.lock.notify_all()\n"
         "            self.not_full.notify_all()\n",
-        "                keeper.interrupt()\n"
+        "                run_state.interrupt()\n"
         "            self.fetchers.ensure_workers()\n"
         "            self.lock.notify_all()\n",
         (),
@@ -565,17 +565,17 @@ FETCH = [
     Mutant(
         "the lane: what is in hand counts as finished",
         "managedconsumer/fetch/collect.py",
-        "self.hands[who] = ((queue, offset),)\n            self.hands.settle",
-        "self.hands[who] = ()\n            self.hands.settle",
+        "self.in_flight[who] = ((queue, offset),)\n            self.in_flight.settle",
+        "self.in_flight[who] = ()\n            self.in_flight.settle",
         ("tests/fetch/test_lane.py",),
         _SOME,
     ),
     Mutant(
         "the lane: a message of another partition is finished past the lock",
         "managedconsumer/fetch/collect.py",
-        " if hands.get(other) == ((queue, had),))",
+        " if in_flight.get(other) == ((queue, had),))",
         ")",
-        ("tests/fetch/test_seats.py",),
+        ("tests/fetch/test_thread_slots.py",),
         _SOME,
     ),
     Mutant(
@@ -583,7 +583,7 @@ FETCH = [
         "managedconsumer/fetch/collect.py",
         "                self.push_back(who, [message])\n            raise\n",
         "                self._undo(who, ())\n            raise\n",
-        ("tests/fetch/test_seats.py",),
+        ("tests/fetch/test_thread_slots.py",),
     ),
     Mutant(
         "what a stop finds half given up is dropped without a commit",
@@ -603,17 +603,17 @@ FETCH = [
     ),
     Mutant(
         "the bound on memory: the line of those who wait has no order",
-        "managedconsumer/fetch/room.py",
+        "managedconsumer/fetch/budget.py",
         "        if next(iter(self._line), who) == who:\n",
         "        if True:\n",
-        ("tests/fetch/test_room.py",),
+        ("tests/fetch/test_budget.py",),
     ),
     Mutant(
         "the bound on memory: what is under way does not count",
-        "managedconsumer/fetch/room.py",
+        "managedconsumer/fetch/budget.py",
         "return self.bound - self._unpacking - self.reserved - self._overhead",
         "return self.bound - self._unpacking - self._overhead",
-        ("tests/fetch/test_room.py",),
+        ("tests/fetch/test_budget.py",),
     ),
     Mutant(
         "what an interrupted thread has received is not fetched again",
@@ -625,8 +625,8 @@ FETCH = [
     ),
     Mutant(
         "a lent connection is not called back for another request",
-        "managedconsumer/runtime/engine/fetch_pool.py",
-        "                self.lending.call_back(fetcher)\n",
+        "managedconsumer/runtime/engine/fetching/fetch_pool.py",
+        "                self.inline_receive.call_back(fetcher)\n",
         "",
         ("tests/runtime/test_inline.py",),
         _SOME,
@@ -641,8 +641,8 @@ FETCH = [
     Mutant(
         "a chunk that the lane has used up is not finished",
         "managedconsumer/fetch/collect.py",
-        "                self.hands.come_back(who)\n            self._close_chunk()\n",
-        "                self.hands.come_back(who)\n            self._queue = self._chunk = None\n",
+        "                self.in_flight.come_back(who)\n            self._close_chunk()\n",
+        "                self.in_flight.come_back(who)\n            self._queue = self._chunk = None\n",
         ("tests/fetch/test_inline_parity.py", "tests/runtime/test_inline.py"),
     ),
     Mutant(
@@ -654,7 +654,7 @@ FETCH = [
     ),
     Mutant(
         "a quiet worker ends before its partitions are watched",
-        "managedconsumer/runtime/engine/parking.py",
+        "managedconsumer/runtime/engine/fetching/quiet_fetches.py",
         "        if away.over or not away.carried or shared is None:\n",
         "        if away.over or shared is None:\n",
         ("tests/runtime/test_quiet_together.py",),
@@ -711,7 +711,7 @@ FETCH = [
     Mutant(
         "an answer that came over a lent connection asks beyond the bound on memory",
         "managedconsumer/fetch/repeats.py",
-        "return self._plan is not None and moved is not None and buffer.room.holds(buffer)",
+        "return self._plan is not None and moved is not None and buffer.budget.holds(buffer)",
         "return self._plan is not None and moved is not None",
         ("tests/fetch/test_repeats.py",),
     ),
@@ -728,7 +728,7 @@ FETCH = [
         "managedconsumer/fetch/pushed.py",
         "if queue.version == version and queue.state.is_fetchable():",
         "if queue.version == version:",
-        ("tests/fetch/test_collect.py", "tests/consumers/test_hands.py", "tests/runtime/test_deserializer.py"),
+        ("tests/fetch/test_collect.py", "tests/consumers/test_in_flight.py", "tests/runtime/test_deserializer.py"),
         _SOME,
     ),
     Mutant(
@@ -757,18 +757,18 @@ FETCH = [
     ),
     Mutant(
         "other hands are not looked at",
-        "managedconsumer/fetch/hands.py",
+        "managedconsumer/fetch/in_flight.py",
         "state.finish(position if low is None else low)",
         "state.finish(position)",
-        ("tests/fetch/test_collect.py", "tests/consumers/test_hands.py"),
+        ("tests/fetch/test_collect.py", "tests/consumers/test_in_flight.py"),
         _SOME,
     ),
     Mutant(
         "a dead thread's hand is forgotten",
-        "managedconsumer/fetch/hands.py",
-        "        self[NOBODY] = tuple(lowest.items())\n",
+        "managedconsumer/fetch/in_flight.py",
+        "        self[DEAD_OWNER] = tuple(lowest.items())\n",
         "",
-        ("tests/consumers/test_hands.py",),
+        ("tests/consumers/test_in_flight.py",),
         _SOME,
     ),
     Mutant(
@@ -1132,7 +1132,7 @@ SPARK = [
         "managedconsumer/runtime/net/transport.py",
         "        self._turn.give()\n",
         "",
-        ("tests/runtime/test_patience.py",),
+        ("tests/runtime/test_greenlet_yield.py",),
     ),
 ]
 
@@ -1196,7 +1196,7 @@ ACCELERATOR = [
     ),
     Mutant(
         "Arrow's buffers are used again for the next batch",
-        "managedconsumer/wire/records/_room.pxi",
+        "managedconsumer/wire/records/_growing_buffer.pxi",
         "        self.buffer = pa.allocate_buffer(size, resizable=True)\n",
         "        kept = pa.__dict__.setdefault('kept_rooms', [])\n"
         "        self.buffer = kept.pop(0) if len(kept) > 11 else pa.allocate_buffer(size, resizable=True)\n"

@@ -186,7 +186,7 @@ class TestHealth:
         consumer.consume()
 
         def lines(word: str) -> list[Any]:
-            consumer._session.engine.survey.sample()  # what the position worker does every five seconds
+            consumer._session.engine.progress_tracker.sample()  # what the position worker does every five seconds
             return [each for each in caplog.records if word in each.getMessage()]
 
         with caplog.at_level("INFO", "managedconsumer"):

@@ -32,11 +32,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Callable
 
 from managedconsumer.processing import offset_map
+from managedconsumer.processing.key_queues import KeyQueue, PartitionWork, State
 from managedconsumer.processing.offset_map import OffsetMap
-from managedconsumer.processing.seats import Seat
-from managedconsumer.processing.strands import Part, State, Strand
 from managedconsumer.processing.values import KEY, NONE, PARTITION, Plan, Retry
 from managedconsumer.processing.work import Work
+from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.runtime.running.calls import Calls
 from managedconsumer.structs import TopicPartition
 
@@ -70,15 +70,15 @@ class Gate:
 
 @dataclass
 class Hand:
-    """A worker: its seat, whether the handler is at something, and whether it has died."""
+    """A worker: its slot, whether the handler is at something, and whether it has died."""
 
-    seat: Seat = field(default_factory=Seat)
+    slot: WorkerSlot = field(default_factory=WorkerSlot)
     begun: bool = False
     dead: bool = False
 
     @property
     def idle(self) -> bool:
-        return self.seat.current is None and not self.seat.todo and not self.seat.through
+        return self.slot.current is None and not self.slot.todo and not self.slot.through
 
 
 class Member:
@@ -118,7 +118,7 @@ class Member:
         self.draining = set()
 
     def collect(self) -> None:
-        self.work.collect([hand.seat for hand in self.hands], self.world.now, self.world.chance.random)
+        self.work.collect([hand.slot for hand in self.hands], self.world.now, self.world.chance.random)
 
     def lose(self, tps: set[TopicPartition]) -> None:
         self.forget(tps)
@@ -162,8 +162,8 @@ class Member:
         self.work.interrupt()
 
     def busy(self, tps: set[TopicPartition]) -> bool:
-        seats = [hand.seat for hand in self.hands if hand.begun]
-        return any(seat.current is not None and seat.current.touches(tps) for seat in seats)
+        slots = [hand.slot for hand in self.hands if hand.begun]
+        return any(slot.current is not None and slot.current.touches(tps) for slot in slots)
 
     # -- messages -------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class Member:
                 self.cut(tp, start)
         free = [tp for tp, gate in self.gates.items() if not (gate.held or gate.paused or self.is_full(tp))]
         there = [tp for tp in free if self.left(tp)]
-        room = work.room()
+        room = work.capacity()
         if not there or room <= 0:
             return
         tp = chance.choice(sorted(there))
@@ -196,68 +196,68 @@ class Member:
     # -- workers --------------------------------------------------------------------------------------
 
     def step(self, hand: Hand, chance: random.Random) -> None:
-        seat = hand.seat
+        slot = hand.slot
         if hand.dead:
             return
-        if seat.current is None and not seat.todo:
-            self.next_block(seat, chance)
-        elif seat.current is None:
-            seat.current = seat.todo.popleft()
+        if slot.current is None and not slot.todo:
+            self.next_block(slot, chance)
+        elif slot.current is None:
+            slot.current = slot.todo.popleft()
         elif hand.begun:
-            self.finish(hand, seat.current, chance)
-        elif seat.era != self.work.era or chance.random() < 0.05:  # it has to give back what it has not begun
-            self.hand_in(seat, seat.current)
+            self.finish(hand, slot.current, chance)
+        elif slot.era != self.work.era or chance.random() < 0.05:  # it has to give back what it has not begun
+            self.hand_in(slot, slot.current)
         else:
             hand.begun = True
-            for note in self.at(seat.current):
-                self.world.check_start(self, seat.current, note)
+            for note in self.at(slot.current):
+                self.world.check_start(self, slot.current, note)
 
-    def next_block(self, seat: Seat, chance: random.Random) -> None:
+    def next_block(self, slot: WorkerSlot, chance: random.Random) -> None:
         work, now = self.work, self.world.now
-        work.collect([seat], now, chance.random)
+        work.collect([slot], now, chance.random)
         if work.ending:
             return
-        seat.todo.extend(work.take(chance.randint(1, 6), now))
-        seat.era = work.era
-        for strand in seat.todo:
-            self.world.check_strand(self, strand)
-        if not seat.todo:
-            self.world.check_room(self)
-        for part in work.parts.values() if not seat.todo else ():
-            little = len(part.pending) < 2 * work.room() and part.map_fits(work.map_room)
+        slot.todo.extend(work.take(chance.randint(1, 6), now))
+        slot.era = work.era
+        for key_queue in slot.todo:
+            self.world.check_key_queue(self, key_queue)
+        if not slot.todo:
+            self.world.check_capacity(self)
+        for part in work.parts.values() if not slot.todo else ():
+            little = len(part.pending) < 2 * work.capacity() and part.map_fits(work.map_room)
             assert not (part.full and little), f"{part.tp} waits, though little of it is in hand"
 
-    def at(self, strand: Strand) -> list[Note]:
+    def at(self, key_queue: KeyQueue) -> list[Note]:
         """What the handler is called for."""
-        return strand.running if work_in_lists(self.world.plan) else [strand.running[strand.place]]
+        return key_queue.running if work_in_lists(self.world.plan) else [key_queue.running[key_queue.place]]
 
-    def hand_in(self, seat: Seat, strand: Strand) -> None:
-        seat.through.append(strand)
-        seat.current = None
+    def hand_in(self, slot: WorkerSlot, key_queue: KeyQueue) -> None:
+        slot.through.append(key_queue)
+        slot.current = None
 
-    def finish(self, hand: Hand, strand: Strand, chance: random.Random) -> None:
+    def finish(self, hand: Hand, key_queue: KeyQueue, chance: random.Random) -> None:
         """The handler of what was begun returns, or raises."""
-        world, work, notes, dead = self.world, self.work, self.at(strand), 0
+        world, work, notes, dead = self.world, self.work, self.at(key_queue), 0
         hand.begun = False
         if chance.random() < world.fails:
             error = chance.choice(world.errors)
             if not self.calls.of_message(error):
                 hand.dead = True
                 return
-            if work.again(strand, strand.place, error):
-                for note in (note for note in notes if world.part_of(strand, note).has(note)):
+            if work.again(key_queue, key_queue.place, error):
+                for note in (note for note in notes if world.part_of(key_queue, note).has(note)):
                     times, _ = self.failed.get(note.place, (0, 0.0))
                     self.failed[note.place] = times + 1, world.now + world.retry.first_ms / 1000.0
-                strand.failed = True
-                self.hand_in(hand.seat, strand)
+                key_queue.failed = True
+                self.hand_in(hand.slot, key_queue)
                 return
             dead = len(notes)
-        world.has_finished(self, strand, notes)
-        strand.place += len(notes)
+        world.has_finished(self, key_queue, notes)
+        key_queue.place += len(notes)
         if dead:
-            work.note(strand, dead)
-        if strand.place == len(strand.running):
-            self.hand_in(hand.seat, strand)
+            work.note(key_queue, dead)
+        if key_queue.place == len(key_queue.running):
+            self.hand_in(hand.slot, key_queue)
 
 
 def work_in_lists(plan: Plan) -> bool:
@@ -398,9 +398,9 @@ class World:
     def stop(self, member: Member) -> None:
         """It ends, while handlers are still at it."""
         member.work.end()
-        for seat in [hand.seat for hand in member.hands]:
-            while seat.todo:
-                member.work.take_back([seat.todo.pop()], self.now)
+        for slot in [hand.slot for hand in member.hands]:
+            while slot.todo:
+                member.work.take_back([slot.todo.pop()], self.now)
         for _ in range(self.chance.randint(0, 10)):
             member.step(self.chance.choice(member.hands), self.chance)
         self.commit(member)
@@ -460,7 +460,7 @@ class World:
         for member in self.members:
             self.commit(member)
             assert member.work.in_hand == member.work.parked == 0
-            assert not any(part.strands for part in member.work.parts.values())
+            assert not any(part.key_queues for part in member.work.parts.values())
         for tp, (base, text) in self.committed.items():
             last = self.log[tp][-1]
             told = (base > last.offset and not text) or last.offset < self.start[tp] or last.place in self.excused
@@ -477,18 +477,18 @@ class World:
         deleted = place[1] < self.start[place[0]] and (member is None or place not in member.taken)
         return place in self.true or place in self.excused or deleted
 
-    def has_finished(self, member: Member, strand: Strand, notes: list[Note]) -> None:
+    def has_finished(self, member: Member, key_queue: KeyQueue, notes: list[Note]) -> None:
         for note in notes:
             self.true.add(note.place)
-            if self.part_of(strand, note).has(note):
+            if self.part_of(key_queue, note).has(note):
                 member.finished.add(note.place)
 
-    def part_of(self, strand: Strand, note: Note) -> Part:
-        return strand.part if strand.parts is None else strand.parts[strand.running.index(note)]
+    def part_of(self, key_queue: KeyQueue, note: Note) -> PartitionWork:
+        return key_queue.part if key_queue.parts is None else key_queue.parts[key_queue.running.index(note)]
 
-    def check_strand(self, member: Member, strand: Strand) -> None:
-        notes: list[Note] = strand.running
-        assert notes, "a strand without messages"
+    def check_key_queue(self, member: Member, key_queue: KeyQueue) -> None:
+        notes: list[Note] = key_queue.running
+        assert notes, "a key queue without messages"
         for note in notes:
             assert note.tp in member.gates, f"{note} of a partition that is gone"
             assert not member.gates[note.tp].held, f"{note} starts during the rebalance"
@@ -500,8 +500,8 @@ class World:
         if self.plan.order == KEY and len(notes) > 1:
             assert len({(note.tp, note.partition_key) for note in notes if note.partition_key is not None}) <= 1
 
-    def check_start(self, member: Member, strand: Strand, note: Note) -> None:
-        together = [other.place for other in strand.running] if work_in_lists(self.plan) else []
+    def check_start(self, member: Member, key_queue: KeyQueue, note: Note) -> None:
+        together = [other.place for other in key_queue.running] if work_in_lists(self.plan) else []
         assert note.place in member.taken, f"{note} starts, though it was cut off"
         earlier = self.before.get(note.place)
         if earlier is not None and earlier not in together:
@@ -517,8 +517,8 @@ class World:
         assert times < self.retry.attempts, f"{note} is tried too often"
         assert not times or self.now >= due - 1e-9, f"{note} is tried again too early"
         for hand in member.hands:
-            other = hand.seat.current
-            if not hand.begun or other is None or other is strand:
+            other = hand.slot.current
+            if not hand.begun or other is None or other is key_queue:
                 continue
             for old in member.at(other):
                 # What runs in vain, as its partition went and came back, is told so by message.fenced.
@@ -547,13 +547,15 @@ class World:
         _, known = member.skipped[place[0]]
         return known is not None and known.finished(place[1])
 
-    def check_room(self, member: Member) -> None:
+    def check_capacity(self, member: Member) -> None:
         """A worker has found nothing: others may be fetched where all that is in hand waits for the end of a pause."""
         work = member.work
         waits = [part for part in work.parts.values() if part.pending and not part.gate.paused]
         idle = not waits and not work.parked and not any(not hand.idle for hand in member.hands)
-        filling = any(strand.state is State.FILLING for part in work.parts.values() for strand in part.strands.values())
-        assert not idle or filling or work.room() > 0, "what is paused leaves no room"
+        filling = any(
+            key_queue.state is State.FILLING for part in work.parts.values() for key_queue in part.key_queues.values()
+        )
+        assert not idle or filling or work.capacity() > 0, "what is paused leaves no room"
 
     def check_counts(self, member: Member) -> None:
         work = member.work

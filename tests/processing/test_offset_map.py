@@ -13,8 +13,8 @@ import pytest
 
 from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.processing import offset_map
+from managedconsumer.processing.key_queues import PartitionWork
 from managedconsumer.processing.offset_map import LIMIT, OffsetMap
-from managedconsumer.processing.strands import Part
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Message
 
@@ -247,7 +247,7 @@ def test_what_was_written_under_a_later_epoch_is_not_finished() -> None:
     """The log was cut at 60 and written anew; the map says that 5 and 70 alone are not finished up to 100."""
     state = TopicPartitionState()
     state.seek(5, 2)
-    part = Part(TopicPartition("orders", 0), state, OffsetMap((5, 70), 100, 3, OLD))
+    part = PartitionWork(TopicPartition("orders", 0), state, OffsetMap((5, 70), 100, 3, OLD))
     state.note_epochs([(5, 2), (40, 3)])
     part.believe(state.newer_than(3))
     assert [m.offset for m in part.take([Message(b"", offset=n) for n in range(5, 50)], 0.0)] == [5]

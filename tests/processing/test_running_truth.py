@@ -11,7 +11,7 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer, Message, SimpleConsumer
 from managedconsumer import errors as err
-from managedconsumer.fetch.hands import RUN
+from managedconsumer.fetch.in_flight import RUN_OWNER
 from managedconsumer.processing import offset_map
 from managedconsumer.processing.work import Work
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
@@ -303,8 +303,8 @@ def test_a_consumer_without_a_group_is_not_behind(broker: MemoryBroker) -> None:
         fill(broker, [None])
         until(lambda n=n: len(seen) == n + 1, LONG)  # type: ignore[misc]
     until(lambda: consumer.progress()[0].lag == 0, LONG)
-    hands = consumer._session.engine.collector.hands
-    assert (hands.get(RUN), len(hands._stamps.get(RUN, []))) == (None, 0)
+    in_flight = consumer._session.engine.collector.in_flight
+    assert (in_flight.get(RUN_OWNER), len(in_flight._stamps.get(RUN_OWNER, []))) == (None, 0)
     going.stop()
 
 

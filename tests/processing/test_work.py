@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from managedconsumer.processing import offset_map
+from managedconsumer.processing.key_queues import KeyQueue, PartitionWork
 from managedconsumer.processing.offset_map import OffsetMap
-from managedconsumer.processing.seats import Seat
-from managedconsumer.processing.strands import Part, Strand
 from managedconsumer.processing.values import KEY, NONE, PARTITION, Plan, Retry
 from managedconsumer.processing.work import Work
+from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Message
 
@@ -38,7 +38,7 @@ class Bench:
         self.ends = {TP: 0, OTHER: 0}
         self.now = 0.0
 
-    def part(self, tp: TopicPartition = TP) -> Part:
+    def part(self, tp: TopicPartition = TP) -> PartitionWork:
         return self.work.parts.get(tp) or self.work.open(tp, self.gates[tp], None)
 
     def offer(self, keys: str | int, tp: TopicPartition = TP) -> None:
@@ -54,15 +54,15 @@ class Bench:
         ]
         self.work.offer(self.part(tp), messages, self.now)
 
-    def take(self, limit: int = 1_000_000) -> list[Strand]:
+    def take(self, limit: int = 1_000_000) -> list[KeyQueue]:
         return self.work.take(limit, self.now)
 
-    def back(self, strand: Strand, place: int | None = None, *, failed: bool = False) -> int:
-        """The worker of ``strand`` is through with it: all of it, or what is before ``place``."""
-        strand.place = len(strand.running) if place is None else place
+    def back(self, key_queue: KeyQueue, place: int | None = None, *, failed: bool = False) -> int:
+        """The worker of ``key_queue`` is through with it: all of it, or what is before ``place``."""
+        key_queue.place = len(key_queue.running) if place is None else place
         if failed:
-            strand.failed = True
-        return self.work.take_back([strand], self.now)
+            key_queue.failed = True
+        return self.work.take_back([key_queue], self.now)
 
     def commit(self, tp: TopicPartition = TP) -> int:
         """Up to where everything is finished."""
@@ -70,8 +70,8 @@ class Bench:
         return self.ends[tp] if low is None else low
 
 
-def offsets(strands: list[Strand]) -> list[list[int]]:
-    return [[message.offset for message in strand.running] for strand in strands]
+def offsets(key_queues: list[KeyQueue]) -> list[list[int]]:
+    return [[message.offset for message in key_queue.running] for key_queue in key_queues]
 
 
 # -- what starts ----------------------------------------------------------------------------------------------------
@@ -283,44 +283,44 @@ def test_a_failed_message_is_tried_again_after_its_pause() -> None:
 def test_a_message_that_has_failed_counts_its_own_attempts() -> None:
     bench = Bench(PARTITION, retry=Retry(attempts=3, first_ms=0, on=(ValueError,)))
     bench.offer(3)
-    (strand,) = bench.take()
-    assert bench.work.again(strand, 0, ValueError()) and not bench.work.again(strand, 0, KeyError())
+    (key_queue,) = bench.take()
+    assert bench.work.again(key_queue, 0, ValueError()) and not bench.work.again(key_queue, 0, KeyError())
     for _ in range(2):
-        bench.back(strand, 0, failed=True)
-        (strand,) = bench.take()
-    assert not bench.work.again(strand, 0, ValueError()), "the third time"
-    assert bench.work.again(strand, 1, ValueError()), "the first time of the next one"
-    bench.back(strand, 1, failed=True)
-    (strand,) = bench.take()
-    assert offsets([strand]) == [[1, 2]]
-    assert bench.work.again(strand, 0, ValueError())
-    bench.back(strand, 0, failed=True)
-    (strand,) = bench.take()
-    assert not bench.work.again(strand, 0, ValueError())
+        bench.back(key_queue, 0, failed=True)
+        (key_queue,) = bench.take()
+    assert not bench.work.again(key_queue, 0, ValueError()), "the third time"
+    assert bench.work.again(key_queue, 1, ValueError()), "the first time of the next one"
+    bench.back(key_queue, 1, failed=True)
+    (key_queue,) = bench.take()
+    assert offsets([key_queue]) == [[1, 2]]
+    assert bench.work.again(key_queue, 0, ValueError())
+    bench.back(key_queue, 0, failed=True)
+    (key_queue,) = bench.take()
+    assert not bench.work.again(key_queue, 0, ValueError())
 
 
 def test_the_next_message_has_all_its_attempts() -> None:
     bench = Bench(PARTITION, retry=Retry(attempts=2, first_ms=0))
     bench.offer(2)
-    (strand,) = bench.take()
-    bench.back(strand, 0, failed=True)
-    (strand,) = bench.take()
-    assert not bench.work.again(strand, 0, ValueError())
-    assert bench.work.again(strand, 1, ValueError())
+    (key_queue,) = bench.take()
+    bench.back(key_queue, 0, failed=True)
+    (key_queue,) = bench.take()
+    assert not bench.work.again(key_queue, 0, ValueError())
+    assert bench.work.again(key_queue, 1, ValueError())
 
 
 def test_attempts_of_what_was_lost_do_not_count_for_what_comes() -> None:
     bench = Bench(KEY, retry=Retry(attempts=2, first_ms=0))
     bench.offer("a")
-    (strand,) = bench.take()
-    bench.back(strand, 0, failed=True)
-    (strand,) = bench.take()
+    (key_queue,) = bench.take()
+    bench.back(key_queue, 0, failed=True)
+    (key_queue,) = bench.take()
     bench.work.forget({TP})
     bench.offer("a")
-    bench.back(strand, 0, failed=True)
-    (strand,) = bench.take()
-    assert offsets([strand]) == [[1]]
-    assert bench.work.again(strand, 0, ValueError())
+    bench.back(key_queue, 0, failed=True)
+    (key_queue,) = bench.take()
+    assert offsets([key_queue]) == [[1]]
+    assert bench.work.again(key_queue, 0, ValueError())
 
 
 def test_without_a_retry_nothing_is_tried_again() -> None:
@@ -333,14 +333,14 @@ def test_a_list_is_tried_again_as_it_was() -> None:
     bench = Bench(PARTITION, batch=(3, 5.0), retry=Retry(first_ms=1000, jitter=0))
     bench.offer(2)
     bench.now = 5.0
-    (strand,) = bench.take()
+    (key_queue,) = bench.take()
     bench.offer(4)
-    bench.back(strand, 0, failed=True)
+    bench.back(key_queue, 0, failed=True)
     bench.now = 6.0
-    assert bench.take() == [strand] and offsets([strand]) == [[0, 1]]
-    bench.back(strand, 0)  # it was not begun: still the same list, at once
-    assert bench.take() == [strand] and offsets([strand]) == [[0, 1]]
-    bench.back(strand)
+    assert bench.take() == [key_queue] and offsets([key_queue]) == [[0, 1]]
+    bench.back(key_queue, 0)  # it was not begun: still the same list, at once
+    assert bench.take() == [key_queue] and offsets([key_queue]) == [[0, 1]]
+    bench.back(key_queue)
     assert offsets(bench.take()) == [[2, 3, 4]]
 
 
@@ -348,9 +348,9 @@ def test_a_list_that_was_not_begun_may_grow() -> None:
     bench = Bench(PARTITION, batch=(3, 5.0))
     bench.offer(2)
     bench.now = 5.0
-    (strand,) = bench.take()
+    (key_queue,) = bench.take()
     bench.offer(4)
-    bench.back(strand, 0)
+    bench.back(key_queue, 0)
     assert offsets(bench.take()) == [[0, 1, 2]]
 
 
@@ -367,16 +367,16 @@ def test_a_list_that_waits_stays_where_another_partition_is_lost() -> None:
 def test_dead_messages_are_counted_apart() -> None:
     bench = Bench(PARTITION)
     bench.offer(4)
-    (strand,) = bench.take()
-    strand.place = 1
-    assert bench.work.note(strand) == 1
-    strand.place = 2
-    assert bench.work.note(strand, 1) == 1
-    assert bench.work.note(strand, 0) == 0
+    (key_queue,) = bench.take()
+    key_queue.place = 1
+    assert bench.work.note(key_queue) == 1
+    key_queue.place = 2
+    assert bench.work.note(key_queue, 1) == 1
+    assert bench.work.note(key_queue, 0) == 0
     assert (bench.work.done, bench.work.dead, bench.work.in_hand, bench.commit()) == (1, 1, 2, 2)
-    strand.place = 3
-    bench.work.note(strand, 1)
-    assert bench.back(strand) == 1
+    key_queue.place = 3
+    bench.work.note(key_queue, 1)
+    assert bench.back(key_queue) == 1
     assert (bench.work.done, bench.work.dead, bench.work.in_hand) == (2, 2, 0)
 
 
@@ -384,36 +384,36 @@ def test_a_workers_count_grows_wherever_it_is_in_its_block() -> None:
     bench = Bench(PARTITION)
     bench.offer(4)
     bench.offer(3, OTHER)
-    seat = Seat()
-    strands = bench.take()
-    seat.current = strands[0]
-    strands[0].place = 1
-    bench.work.collect([seat], bench.now)
-    strands[0].place = 3
-    bench.work.collect([seat, Seat()], bench.now)
-    assert (seat.count, bench.work.done) == (3, 3)
-    strands[0].place = 4
-    strands[1].place = 3
-    seat.current, seat.through = None, list(strands)
-    bench.work.collect([seat], bench.now)
-    assert (seat.count, bench.work.done, seat.through) == (7, 7, [])
-    bench.work.collect([seat], bench.now)
-    assert (seat.count, bench.work.done) == (7, 7)
+    slot = WorkerSlot()
+    key_queues = bench.take()
+    slot.current = key_queues[0]
+    key_queues[0].place = 1
+    bench.work.collect([slot], bench.now)
+    key_queues[0].place = 3
+    bench.work.collect([slot, WorkerSlot()], bench.now)
+    assert (slot.count, bench.work.done) == (3, 3)
+    key_queues[0].place = 4
+    key_queues[1].place = 3
+    slot.current, slot.through = None, list(key_queues)
+    bench.work.collect([slot], bench.now)
+    assert (slot.count, bench.work.done, slot.through) == (7, 7, [])
+    bench.work.collect([slot], bench.now)
+    assert (slot.count, bench.work.done) == (7, 7)
 
 
 def test_a_worker_that_has_been_given_nothing_has_done_nothing_and_may_begin_nothing() -> None:
-    seat = Seat()
-    assert (list(seat.todo), seat.current, seat.through, seat.hand_in()) == ([], None, [], [])
-    assert (seat.count, seat.era, seat.since, seat.until) == (0, 0, 0.0, 0.0)
+    slot = WorkerSlot()
+    assert (list(slot.todo), slot.current, slot.through, slot.hand_in()) == ([], None, [], [])
+    assert (slot.count, slot.era, slot.since, slot.until) == (0, 0, 0.0, 0.0)
 
 
 def test_chance_decides_the_pause_of_what_a_worker_hands_in() -> None:
     bench = Bench(NONE, retry=Retry(first_ms=1000, jitter=0.5))
     bench.offer(1)
-    seat = Seat()
-    seat.through = bench.take()
-    seat.through[0].failed = True
-    bench.work.collect([seat], bench.now, lambda: 1.0)
+    slot = WorkerSlot()
+    slot.through = bench.take()
+    slot.through[0].failed = True
+    bench.work.collect([slot], bench.now, lambda: 1.0)
     assert bench.work.next_deadline() == 1.5
 
 
@@ -426,7 +426,7 @@ def test_a_partition_that_is_kept_back_goes_on_in_its_order(why: str) -> None:
     bench.offer(3)
     bench.offer(1, OTHER)
     setattr(bench.gates[TP], why, True)
-    assert [strand.part.tp for strand in bench.take()] == [OTHER]
+    assert [key_queue.part.tp for key_queue in bench.take()] == [OTHER]
     assert bench.work.ready == 0
     bench.offer(1)
     bench.work.wake(bench.now)
@@ -439,19 +439,19 @@ def test_a_partition_that_is_kept_back_goes_on_in_its_order(why: str) -> None:
 
 def test_a_paused_partition_leaves_its_room_to_others() -> None:
     bench = Bench(NONE, max_in_flight=10)
-    assert bench.work.room() == 10
+    assert bench.work.capacity() == 10
     bench.offer(4)
-    assert bench.work.room() == 6
+    assert bench.work.capacity() == 6
     bench.gates[TP].paused = True
     assert bench.take() == []
-    assert bench.work.room() == 10
+    assert bench.work.capacity() == 10
     bench.gates[TP].paused = False
     assert len(bench.take()) == 4
-    assert bench.work.room() == 6
+    assert bench.work.capacity() == 6
     bench.gates[TP].held = True
-    assert bench.work.room() == 6
+    assert bench.work.capacity() == 6
     bench.gates[TP].paused = True
-    assert bench.work.room() == 6, "what runs has not made room"
+    assert bench.work.capacity() == 6, "what runs has not made room"
 
 
 def test_a_partition_with_most_of_the_room_waits_until_it_has_less() -> None:
@@ -461,12 +461,12 @@ def test_a_partition_with_most_of_the_room_waits_until_it_has_less() -> None:
     bench.offer(1)
     assert bench.part().full and bench.work.turned == {TP}
     bench.work.turned.clear()
-    strands = bench.take()
-    for strand in strands[:13]:
-        bench.back(strand)
+    key_queues = bench.take()
+    for key_queue in key_queues[:13]:
+        bench.back(key_queue)
     assert bench.part().full
-    for strand in strands[13:20]:
-        bench.back(strand)
+    for key_queue in key_queues[13:20]:
+        bench.back(key_queue)
     assert not bench.part().full and bench.work.turned == {TP}
     bench.offer(20)
     bench.work.turned.clear()
@@ -482,30 +482,30 @@ def test_a_partition_whose_map_has_no_room_waits() -> None:
     assert bench.part().map_fits(0), "so few always fit"
     bench.offer(3500)
     assert not bench.part().full, "one stretch is short"
-    strands = bench.take()
-    random.Random(1).shuffle(strands)
-    for strand in strands[:1800]:
-        bench.back(strand)
+    key_queues = bench.take()
+    random.Random(1).shuffle(key_queues)
+    for key_queue in key_queues[:1800]:
+        bench.back(key_queue)
     bench.offer(1)
     assert bench.part().full and bench.work.turned == {TP}
     assert len(bench.part().text(0, 400)) <= 400
-    for strand in strands[1800:3600] + bench.take():
-        bench.back(strand)
+    for key_queue in key_queues[1800:3600] + bench.take():
+        bench.back(key_queue)
     assert bench.take() == []  # a worker that finds nothing to do looks again
     assert not bench.part().full
 
 
 def test_a_map_that_fits_does_so_until_it_is_looked_again() -> None:
-    strands = []
+    key_queues = []
 
-    def begun() -> Part:
+    def begun() -> PartitionWork:
         bench = Bench(NONE, max_in_flight=100_000)
         bench.offer(1000)
-        strands[:] = bench.take()
-        random.Random(2).shuffle(strands)
-        for strand in strands[:200]:
-            strand.place = 1
-            strand.settle()
+        key_queues[:] = bench.take()
+        random.Random(2).shuffle(key_queues)
+        for key_queue in key_queues[:200]:
+            key_queue.place = 1
+            key_queue.settle()
         return bench.part()
 
     size = len(begun().text(0, 10_000))
@@ -513,14 +513,14 @@ def test_a_map_that_fits_does_so_until_it_is_looked_again() -> None:
     assert least > size, "what runs makes it longer"
     part = begun()
     assert part.map_fits(least)
-    for count, strand in enumerate(strands[200:400], 1):
-        strand.place = 1
-        strand.settle()
+    for count, key_queue in enumerate(key_queues[200:400], 1):
+        key_queue.place = 1
+        key_queue.settle()
         assert len(part.text(0, 10_000)) <= least or not part.map_fits(least), f"after {count} more"
     assert not part.map_fits(0)
-    for strand in strands[400:500]:
-        strand.place = 1
-        strand.settle()
+    for key_queue in key_queues[400:500]:
+        key_queue.place = 1
+        key_queue.settle()
     assert part.map_fits(0), "500 fit"
 
 
@@ -535,7 +535,7 @@ def test_what_was_lost_does_not_count_and_the_rest_goes_on() -> None:
     assert (bench.work.in_hand, bench.work.unfinished, bench.work.ready) == (2, 3, 2)
     assert bench.back(running) == 1
     assert (bench.work.done, bench.work.in_hand) == (0, 2)
-    assert [strand.part.tp for strand in bench.take()] == [OTHER, OTHER]
+    assert [key_queue.part.tp for key_queue in bench.take()] == [OTHER, OTHER]
 
 
 def test_a_key_that_still_runs_goes_before_what_comes_when_its_partition_is_back() -> None:
@@ -554,11 +554,11 @@ def test_a_key_that_still_runs_goes_before_what_comes_when_its_partition_is_back
 def test_a_log_that_was_cut_keeps_what_is_before() -> None:
     bench = Bench(NONE)
     bench.offer(6)
-    strands = bench.take(4)
+    key_queues = bench.take(4)
     bench.work.forget({TP}, 3)
     assert (bench.work.in_hand, bench.work.unfinished) == (3, 3)
-    for strand in strands:
-        bench.back(strand)
+    for key_queue in key_queues:
+        bench.back(key_queue)
     assert (bench.work.done, bench.work.in_hand) == (3, 0)
     assert bench.take() == []
     assert bench.part().top == 3
@@ -588,13 +588,13 @@ def test_a_retry_of_what_was_lost_is_forgotten() -> None:
     bench = Bench(NONE, retry=Retry(first_ms=1000, jitter=0))
     bench.offer(1)
     bench.offer(1, OTHER)
-    for strand in bench.take():
-        bench.back(strand, 0, failed=True)
+    for key_queue in bench.take():
+        bench.back(key_queue, 0, failed=True)
     assert bench.work.parked == 2
     bench.work.forget({TP})
     assert bench.work.parked == 1
     bench.now = 1.0
-    assert [strand.part.tp for strand in bench.take()] == [OTHER]
+    assert [key_queue.part.tp for key_queue in bench.take()] == [OTHER]
 
 
 def test_after_the_end_nothing_starts_and_what_runs_may_finish() -> None:
@@ -607,7 +607,7 @@ def test_after_the_end_nothing_starts_and_what_runs_may_finish() -> None:
     assert bench.work.era > era
     bench.now = 9.0
     assert bench.take() == []
-    assert (bench.work.room(), bench.work.next_deadline()) == (0, None)
+    assert (bench.work.capacity(), bench.work.next_deadline()) == (0, None)
     bench.back(second)
     assert (bench.work.done, bench.work.unfinished) == (1, 0)
     bench.work.abandon()
@@ -618,10 +618,10 @@ def test_what_was_given_up_does_not_count_any_more() -> None:
     bench = Bench(NONE)
     bench.offer(2)
     bench.offer(3, OTHER)
-    strands = bench.take()
+    key_queues = bench.take()
     bench.work.forget({OTHER})
     bench.work.abandon()
-    bench.back(strands[0])
+    bench.back(key_queues[0])
     bench.work.forget({TP})
     assert (bench.work.done, bench.work.unfinished, bench.work.in_hand) == (0, 5, 0)
 
@@ -655,17 +655,17 @@ def test_the_age_of_what_is_in_hand() -> None:
     bench.now = 7.0
     bench.offer(1)
     bench.offer(1, OTHER)
-    strands = bench.take()
-    bench.back(strands[0])
+    key_queues = bench.take()
+    bench.back(key_queues[0])
     assert bench.work.oldest() == 5.0
-    bench.back(strands[1])
+    bench.back(key_queues[1])
     assert bench.work.oldest() == 7.0
     bench.now = 8.0
     bench.offer(1)
-    bench.back(strands[2])
+    bench.back(key_queues[2])
     assert bench.part().since() == 8.0
     assert bench.work.oldest() == 7.0
-    bench.back(strands[3])
+    bench.back(key_queues[3])
     assert bench.work.oldest() == 8.0
     bench.back(bench.take()[0])
     assert bench.work.oldest() is None
@@ -676,17 +676,17 @@ def test_of_which_partitions_a_worker_has_messages() -> None:
     bench.offer(1)
     bench.offer(1, OTHER)
     (mixed,) = bench.take()
-    single = Strand(bench.part(), None, [])
+    single = KeyQueue(bench.part(), None, [])
     away = TopicPartition("away", 0)
-    for strand, touched in ((mixed, {TP, OTHER}), (single, {TP})):
-        assert strand.touches(None)
-        assert [strand.touches({tp}) for tp in (TP, OTHER, away)] == [tp in touched for tp in (TP, OTHER, away)]
-        assert strand.touches({OTHER, TP, away})
+    for key_queue, touched in ((mixed, {TP, OTHER}), (single, {TP})):
+        assert key_queue.touches(None)
+        assert [key_queue.touches({tp}) for tp in (TP, OTHER, away)] == [tp in touched for tp in (TP, OTHER, away)]
+        assert key_queue.touches({OTHER, TP, away})
 
 
 def test_a_new_run_has_done_nothing() -> None:
     work = Work(Plan())
     assert (work.done, work.retried, work.dead, work.unfinished, work.in_hand, work.ready, work.parked) == (0,) * 7
-    seat = Seat()
-    assert (seat.current, seat.count, list(seat.todo), seat.hand_in()) == (None, 0, [], [])
+    slot = WorkerSlot()
+    assert (slot.current, slot.count, list(slot.todo), slot.hand_in()) == (None, 0, [], [])
     assert work.take(9, 0.0) == []

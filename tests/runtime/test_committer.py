@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from managedconsumer import errors as err
-from managedconsumer.coordinator.committing import Patience
-from managedconsumer.fetch.hands import Hands
+from managedconsumer.coordinator.committing import RetryPolicy
+from managedconsumer.fetch.in_flight import InFlight
 from managedconsumer.logs import LogFields
 from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.runtime.cluster.offsets import OffsetClient
-from managedconsumer.runtime.engine.committer import Committer, MemberIdentity
+from managedconsumer.runtime.engine.commits.committer import Committer, MemberIdentity
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 MEMBER, NEXT = Generation(7, "m", "range"), Generation(8, "m", "range")
-EXPLICIT = Patience(1.0, strict=False, through_rebalances=True, pauses=(0.005, 0.005))
+EXPLICIT = RetryPolicy(1.0, strict=False, through_rebalances=True, pauses=(0.005, 0.005))
 
 
 class Coordinator:
@@ -65,8 +65,10 @@ class Member:
             commits=handler.Condition(shared),
             offsets=OffsetClient(SimpleNamespace(handler=handler), link, "g", 0),  # type: ignore[arg-type]
             subscription=subscription,
-            leave_dead_hands=lambda: None,
-            collector=SimpleNamespace(hands=Hands(), lowest_in_hand=lambda *_a, **_k: None, taken_away=lambda _who: {}),
+            leave_dead_owners=lambda: None,
+            collector=SimpleNamespace(
+                in_flight=InFlight(), lowest_in_hand=lambda *_a, **_k: None, taken_away=lambda _who: {}
+            ),
             group_id="g",
             log_fields=LogFields("g"),
             link=None,

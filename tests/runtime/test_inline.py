@@ -14,10 +14,10 @@ import pytest
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer.errors import KafkaException
 from managedconsumer.fetch.collect import FetchCollector
-from managedconsumer.runtime.engine import inline as lending
 from managedconsumer.runtime.engine.consuming_part import ConsumingPart
+from managedconsumer.runtime.engine.fetching import inline
+from managedconsumer.runtime.waiting.conditions import WakeupFd
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
-from managedconsumer.runtime.waiting.lookout import Bell
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire import records
 from tests.waiting import until
@@ -142,7 +142,7 @@ def test_a_broken_connection_is_replaced(broker: MemoryBroker, reader: Reader) -
 def test_the_worker_goes_on_when_the_thread_stays_away(
     broker: MemoryBroker, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lending, "_MISSED", 0.05)
+    monkeypatch.setattr(inline, "_MISSED", 0.05)
     consumer = make()
     sender = threading.Thread(target=lambda: (until(lambda: state(consumer).sitting), broker.produce(TOPIC, [b"0"])))
     sender.start()
@@ -159,7 +159,7 @@ def test_a_seek_while_the_thread_works_is_followed_at_once(
     broker: MemoryBroker, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, far: bool
 ) -> None:
     """Nobody receives, and the worker sleeps, or has its connection back already."""
-    monkeypatch.setattr(lending, "_MISSED", 0.02 if far else 600.0)
+    monkeypatch.setattr(inline, "_MISSED", 0.02 if far else 600.0)
     consumer = make()
     reader = Reader(consumer)
     until(lambda: state(consumer).sitting)
@@ -368,9 +368,9 @@ def test_a_bell_that_is_interrupted_while_it_is_made_leaves_nothing(monkeypatch:
 
     monkeypatch.setattr(os, "eventfd", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        Bell()
+        WakeupFd()
     monkeypatch.undo()
-    assert Bell().ear >= 0
+    assert WakeupFd().read_fd >= 0
 
 
 def test_every_waiting_thread_hears_a_notification_of_all() -> None:

@@ -42,7 +42,7 @@ def test_what_is_held_is_below_the_bound(broker: MemoryBroker, bound: int, fetch
     )
     most, seen = 0, Counter[int]()
     try:
-        memory = consumer._session.engine.buffer.room.memory
+        memory = consumer._session.engine.buffer.budget.memory
         assert memory is not None
         for message in consumer:
             seen[message.partition_id] += 1

@@ -11,7 +11,7 @@ import pytest
 
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer.fetch import leader
-from managedconsumer.runtime.cluster import lending, sharing, watch
+from managedconsumer.runtime.cluster import shared_connections, shared_long_poll, sharing
 from managedconsumer.testing import MemoryBroker
 from tests.waiting import until
 
@@ -45,8 +45,8 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedBroker]:
     monkeypatch.setattr(leader, "_QUIET_AFTER", 0.02)
     monkeypatch.setattr(leader, "QUIET_WAIT_MS", 50)
     monkeypatch.setattr(sharing, "QUIET_AFTER", 0.05)
-    monkeypatch.setattr(watch, "WAIT_MS", 50)
-    monkeypatch.setattr(lending, "_NOT_NEEDED", 0.2)
+    monkeypatch.setattr(shared_long_poll, "WAIT_MS", 50)
+    monkeypatch.setattr(shared_connections, "_NOT_NEEDED", 0.2)
     with WatchedBroker() as made:
         yield made
 
@@ -76,15 +76,15 @@ def opened(broker: WatchedBroker) -> Iterator[Open]:
         client.close()
 
 
-def is_parked(consumer: Any) -> bool:
+def is_delegated(consumer: Any) -> bool:
     """Nothing of it fetches, and yet it is well; in a call that waits, as greenlets need it."""
     assert consumer.consume_batch(timeout_ms=5) == []
     pool = consumer._session.engine.fetchers
-    return bool(len(pool.parking)) and not pool._workers
+    return bool(len(pool.quiet_fetches)) and not pool._workers
 
 
 def let_them_be_quiet(*consumers: Any) -> None:
-    until(lambda: all(is_parked(each) for each in consumers))
+    until(lambda: all(is_delegated(each) for each in consumers))
 
 
 @every_handler
@@ -110,7 +110,7 @@ def test_a_message_reaches_all_who_want_it_and_wakes_nobody_else(
     for value in (b"new", b"again"):
         broker.produce(TOPIC, [value], partition=1)
         assert [each.consume().value for each in concerned] == [value] * 3
-        assert is_parked(other)
+        assert is_delegated(other)
     let_them_be_quiet(*concerned)
 
 
@@ -129,7 +129,7 @@ def test_a_seek_is_followed_at_once(broker: WatchedBroker, opened: Open) -> None
     let_them_be_quiet(one, two)
     one.seek(TopicPartition(TOPIC, 1), 0)
     assert one.consume().value == b"old"
-    assert is_parked(two)
+    assert is_delegated(two)
 
 
 def test_a_pause_holds_and_its_end_is_followed_at_once(broker: WatchedBroker, opened: Open) -> None:
@@ -186,7 +186,7 @@ def test_one_alone_parks_nothing(broker: WatchedBroker, opened: Open) -> None:
     one = opened("one")
     seen = len(broker.fetches)
     until(lambda: not one.consume_batch(timeout_ms=5) and len(broker.fetches) > seen + 8)
-    assert not is_parked(one)
+    assert not is_delegated(one)
 
 
 def test_a_forgotten_one_leaves_and_the_others_go_on(broker: WatchedBroker, opened: Open) -> None:
@@ -216,9 +216,13 @@ def test_a_silent_request_of_one_holds_up_nobody(broker: WatchedBroker, opened: 
 def test_a_worker_stays_until_its_partitions_are_watched(
     broker: WatchedBroker, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The watch has heard of them, and its request is not on its way: until then nobody else would see a message."""
+    """The long poll has heard of them, and its request is not on its way: until then nobody else would see a
+    message.
+    """
     offered: list[Any] = []
-    monkeypatch.setattr(watch.Watch, "offer", lambda _watch, parked: offered.append(parked))
+    monkeypatch.setattr(
+        shared_long_poll.SharedLongPoll, "offer", lambda _long_poll, delegated: offered.append(delegated)
+    )
     consumers = [opened(f"g{number}") for number in range(2)]
     until(lambda: [each.consume_batch(timeout_ms=5) for each in consumers] and len(offered) >= 2)
     for number in range(5):  # the worker looks once for each of its requests whether it may go

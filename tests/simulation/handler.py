@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 from typing import Any, Callable, TypeVar
 
-from managedconsumer.runtime.waiting import owners, primitives
+from managedconsumer.runtime.waiting import primitives, thread_ids
 from managedconsumer.runtime.waiting.handlers import Handler
 from tests.simulation.kernel import FIRST_NUMBER, Killed, Process, Task, current_greenlet
 
@@ -322,7 +322,7 @@ class VirtualHandler(Handler):
         return current_greenlet
 
     def is_alive(self, ident: int) -> bool:
-        return not ident or (ident in self.process.tasks if ident > FIRST_NUMBER else owners.is_alive(ident))
+        return not ident or (ident in self.process.tasks if ident > FIRST_NUMBER else thread_ids.is_alive(ident))
 
     def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
         return fn(*args)

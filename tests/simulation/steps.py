@@ -32,7 +32,7 @@ RECEIVING = (
     "fetch/buffer.py",
     "fetch/leader.py",
     "fetch/repeats.py",
-    "fetch/room.py",
+    "fetch/budget.py",
     "fetch/sessions.py",
     "runtime/engine/loans.py",
 )

@@ -9,17 +9,17 @@ from typing import Any, Callable, Iterator
 import pytest
 
 from managedconsumer.consumers.life import GroupLives, _work
-from managedconsumer.coordinator.committing import Patience
+from managedconsumer.coordinator.committing import RetryPolicy
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import FetchCollector
-from managedconsumer.fetch.hands import Hands
+from managedconsumer.fetch.in_flight import InFlight
 from managedconsumer.logs import LogFields
 from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
 from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
 from managedconsumer.runtime.engine.callbacks import ListenerCalls, UserTask
-from managedconsumer.runtime.engine.committer import Committer
+from managedconsumer.runtime.engine.commits.committer import Committer
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
@@ -73,9 +73,9 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
         commits=handler.Condition(shared),
         offsets=OffsetClient(cluster, link, "g", 0),
         subscription=subscription,
-        leave_dead_hands=lambda: None,
+        leave_dead_owners=lambda: None,
         collector=SimpleNamespace(
-            hands=Hands(), lowest_in_hand=lambda *_args, **_named: None, taken_away=lambda _who: {}
+            in_flight=InFlight(), lowest_in_hand=lambda *_args, **_named: None, taken_away=lambda _who: {}
         ),
         group_id="g",
         log_fields=LogFields("g"),
@@ -85,7 +85,7 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
     )
     committer = Committer(engine)
     newer: list[Any] = []
-    coordinator.meanwhile = lambda: newer.append(committer.submit({TP: OffsetAndMetadata(4, "", -1)}, Patience(5.0)))
+    coordinator.meanwhile = lambda: newer.append(committer.submit({TP: OffsetAndMetadata(4, "", -1)}, RetryPolicy(5.0)))
     try:
         assert committer.commit_finished(10.0, "interval")
         newer[0].result(5000)

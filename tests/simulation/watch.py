@@ -13,7 +13,7 @@ from managedconsumer.coordinator.states import MemberState
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.listeners import ConsumerRebalanceListener
 from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
-from managedconsumer.runtime.engine.committer import Committer
+from managedconsumer.runtime.engine.commits.committer import Committer
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.structs import NO_GENERATION, Generation, TopicPartition

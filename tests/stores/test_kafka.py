@@ -94,7 +94,7 @@ class FakeProducer:
             "group_instance_id": None,
             "topics": [{"name": "orders", "partitions": partitions}],
         }
-        groups = self.broker._desk.groups
+        groups = self.broker._handlers.groups
         if self.broker._do(lambda: groups.known[group.decode()].check_commit(self._offsets)):
             raise Problem(ILLEGAL_GENERATION)
 
@@ -102,7 +102,7 @@ class FakeProducer:
         self._meet("commit")
         assert self._open is not None
         assert self._offsets is not None
-        answer = self.broker._do(lambda: self.broker._desk.groups.commit(9, self._offsets))
+        answer = self.broker._do(lambda: self.broker._handlers.groups.commit(9, self._offsets))
         assert not any(p["error_code"] for t in answer["topics"] for p in t["partitions"])
         self.output += self._open
         self._open = None

@@ -16,7 +16,7 @@ from managedconsumer.runtime.net.connection import Connection, ConnectionSetting
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
-from managedconsumer.testing.memory.offered import VERSIONS
+from managedconsumer.testing.memory.api_versions import VERSIONS
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.protocol.api import Api
 from tests.testing.clients import CLIENTS, LACKS, Client, Got, Wish

@@ -121,7 +121,7 @@ def test_mistakes(broker: MemoryBroker) -> None:
 
 def test_every_request_can_be_refused_in_every_version() -> None:
     """The answer that says nothing but the code is one that clients can read."""
-    from managedconsumer.testing.memory.offered import VERSIONS
+    from managedconsumer.testing.memory.api_versions import VERSIONS
     from managedconsumer.testing.memory.refusals import refusal
 
     bodies = {

@@ -185,7 +185,7 @@ class Cluster(ConnectingPart):
     def _take_kept(self) -> Connection | None:
         shared = self.shared
         if shared is not None and shared.is_here():
-            found = shared.lending.take(None)
+            found = shared.idle_connections.take(None)
             return None if found is None else self._adopt(found)
         with self._lock:
             kept, self._kept = self._kept, None

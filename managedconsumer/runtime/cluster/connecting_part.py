@@ -7,7 +7,7 @@ import weakref
 from typing import Callable, Iterable
 
 from managedconsumer import errors as err
-from managedconsumer.runtime.cluster.lending import PATIENCE, address_of
+from managedconsumer.runtime.cluster.shared_connections import PATIENCE, address_of
 from managedconsumer.runtime.cluster.sharing import Sharing
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.net.silence import OpenConnections
@@ -127,7 +127,7 @@ class ConnectingPart(abc.ABC):
         """
         broker, shared = self.snapshot.brokers.get(node_id), self.shared
         if broker is not None and shared is not None and shared.is_here():
-            found = shared.lending.take(address_of(broker.host, broker.port), heard_since, patience)
+            found = shared.idle_connections.take(address_of(broker.host, broker.port), heard_since, patience)
             if found is not None:
                 found.node_id = node_id
                 return self._adopt(found)

@@ -3,7 +3,7 @@
 A broker responds to the requests of one connection in order, and a JoinGroup may take minutes. So joins, heartbeats and
 commits each have connections of their own and never wait for each other. A thread takes a connection for one request.
 Another thread with the same purpose makes a second one meanwhile, and closes it afterwards. If several consumers of one
-client run, they share idle connections (``lending``).
+client run, they share idle connections (``idle_connections``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.cluster import Cluster
-from managedconsumer.runtime.cluster.lending import PATIENCE
+from managedconsumer.runtime.cluster.shared_connections import PATIENCE
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.net.silence import TELLING_S
 from managedconsumer.structs import BrokerInfo

@@ -10,7 +10,7 @@ from managedconsumer.fetch import resets
 from managedconsumer.runtime.cluster.coordinator_link import CONNECTION_ERRORS
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.waiting.handlers import Handler
-from managedconsumer.runtime.waiting.together import Together
+from managedconsumer.runtime.waiting.parallel import Parallel
 from managedconsumer.structs import ClusterSnapshot, OffsetType, TopicPartition
 from managedconsumer.wire.protocol import plainoffsets
 
@@ -112,7 +112,7 @@ class LogEnds:
             for node, leader in self._leaders.items():
                 ask(node, leader.encode)
         else:
-            asking = Together(self._handler, "ends")
+            asking = Parallel(self._handler, "ends")
             for node, leader in self._leaders.items():
                 asking.start(ask, node, leader.encode)
             asking.wait(timeout, lambda: False)

@@ -20,7 +20,7 @@ from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.cluster.coordinator_link import CONNECTION_ERRORS, CoordinatorLink
 from managedconsumer.runtime.net import diagnose
 from managedconsumer.runtime.net.connection import Connection
-from managedconsumer.runtime.waiting.together import Together
+from managedconsumer.runtime.waiting.parallel import Parallel
 from managedconsumer.structs import Ago, ClusterSnapshot, Generation, OffsetType, TopicPartition
 from managedconsumer.wire.protocol import plainoffsets, schemas
 
@@ -84,7 +84,7 @@ class OffsetClient:
             if not todo or deadline.expired(self._now()) or interrupted() or once():
                 break
             self._cluster.handler.sleep(min(backoff.fail(self._now()), deadline.remaining(self._now()) or 0.0))
-            look = Together(self._cluster.handler, "metadata")
+            look = Parallel(self._cluster.handler, "metadata")
             look.start(self._refresh, snapshot, {tp.topic for tp in todo})
             look.wait(deadline.remaining(self._now()) or 0.0, interrupted)
             if deadline.expired(self._now()):
@@ -124,7 +124,7 @@ class OffsetClient:
             found.append(told)
             use(told)
 
-        asking = Together(self._cluster.handler, "offsets")
+        asking = Parallel(self._cluster.handler, "offsets")
         for node, part in grouped.items():
             answers.update(dict.fromkeys(part, _failed(REQUEST_TIMED_OUT, f"broker {node} has not answered")))
             asking.start(ask, node, part)
@@ -151,7 +151,7 @@ class OffsetClient:
             except err.KafkaException as error:  # the broker is too old for it, or gone
                 log.debug("leader epochs could not be compared: %s", error)
 
-        asking = Together(self._cluster.handler, "epochs")
+        asking = Parallel(self._cluster.handler, "epochs")
         for node, part in resets.by_leader(wanted, snapshot)[0].items():
             asking.start(ask, node, part)
         asking.wait(_EPOCH_PATIENCE, interrupted)

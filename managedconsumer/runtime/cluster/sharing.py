@@ -1,4 +1,4 @@
-"""Resources that the running consumers of one client share: idle connections, and a watch for each broker.
+"""Resources that the running consumers of one client share: idle connections, and a long poll for each broker.
 
 They share only while several of them run: a single consumer of a client uses its own connections.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import weakref
 from typing import Any, Protocol
 
-from managedconsumer.runtime.cluster.lending import Address, Lending, address_of
-from managedconsumer.runtime.cluster.watch import Watch
+from managedconsumer.runtime.cluster.shared_connections import Address, SharedConnectionPool, address_of
+from managedconsumer.runtime.cluster.shared_long_poll import SharedLongPoll
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.net.silence import OpenConnections
 from managedconsumer.runtime.waiting.handlers import Handler
@@ -61,22 +61,22 @@ class Sharing:
         self._opener = opener
         self._place = weakref.ref(place)
         self.handler = opener.handler
-        self.lending = Lending(self.handler)
+        self.idle_connections = SharedConnectionPool(self.handler)
         self._lock = self.handler.Lock()
         self._client = weakref.ref(client)
         # The running consumers by id().
         self._members: dict[int, weakref.ref[Member]] = {}
-        self._watches: dict[tuple[Address, int], Watch] = {}
+        self._long_polls: dict[tuple[Address, int], SharedLongPoll] = {}
         #: True while there are several running consumers.
         self.active = False
-        #: After so many seconds without a message a consumer parks its partitions at the watch.
+        #: After so many seconds without a message a consumer parks its partitions at the long poll.
         self.quiet_after = QUIET_AFTER
 
     def disown(self) -> None:
         """In the child of a fork: drop the parent's connections and watches."""
-        self.lending = Lending(self.handler)
+        self.idle_connections = SharedConnectionPool(self.handler)
         self._lock = self.handler.Lock()
-        self._members, self._watches, self.active = {}, {}, False
+        self._members, self._long_polls, self.active = {}, {}, False
 
     def is_at(self, place: Any) -> bool:
         """True if this can be used at ``place``."""
@@ -98,7 +98,7 @@ class Sharing:
             self._members = {key: ref for key, ref in self._members.items() if ref() is not None}
             if self.active or len(self._members) < SEVERAL:
                 return
-            self.lending = Lending(self.handler)
+            self.idle_connections = SharedConnectionPool(self.handler)
             self.active = True
             # Greenlets of another hub may have used the client.
             client = [self._client] if self.is_at(Handler) else []
@@ -114,24 +114,24 @@ class Sharing:
             if not self.active or len(self._members) >= SEVERAL:
                 return
             self.active = False
-            lending, watches, self._watches = self.lending, self._watches, {}
-        lending.close()
-        for watch in watches.values():
-            watch.close()
+            idle_connections, long_polls, self._long_polls = self.idle_connections, self._long_polls, {}
+        idle_connections.close()
+        for long_poll in long_polls.values():
+            long_poll.close()
 
     def put(self, connection: Connection) -> None:
         """Put ``connection`` back, without a request in flight: others may take it, if it is still good."""
         self.connections.add(connection)
-        self.lending.put(connection)
+        self.idle_connections.put(connection)
 
-    def watch(self, broker: BrokerInfo, isolation: int) -> Watch:
-        """Return the watch of a broker for consumers of one isolation level."""
+    def long_poll(self, broker: BrokerInfo, isolation: int) -> SharedLongPoll:
+        """Return the long poll of a broker for consumers of one isolation level."""
         key = address_of(broker.host, broker.port), isolation
         with self._lock:
-            watch = self._watches.get(key)
-            if watch is None:
+            long_poll = self._long_polls.get(key)
+            if long_poll is None:
                 opener = self._opener
                 name = f"watch-{broker.node_id}" + ("-committed" if isolation else "")
-                watch = Watch(self.handler, name, isolation, lambda: opener.connect_to(broker))
-                self._watches[key] = watch
-            return watch
+                long_poll = SharedLongPoll(self.handler, name, isolation, lambda: opener.connect_to(broker))
+                self._long_polls[key] = long_poll
+            return long_poll

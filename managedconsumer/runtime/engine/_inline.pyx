@@ -493,7 +493,7 @@ cdef class _Found:
 cdef class InlineFetch(Source):
     """The wires of one consumer, and their received chunks. The consumer's lock guards it, but where a method says so.
 
-    ``bell.ear`` is a descriptor that is readable after a write to ``bell.button``.
+    ``wakeup_fd.read_fd`` is a descriptor that is readable after a write to ``wakeup_fd.write_fd``.
     """
 
     cdef readonly tuple wires
@@ -502,12 +502,13 @@ cdef class InlineFetch(Source):
     cdef readonly bint inside       # a thread waits
     cdef list ready                 # of _Found, the oldest first
     cdef _Found _current            # the lane reads it
-    cdef object _bell
-    cdef int _ear, _button
+    cdef object _wakeup_fd
+    cdef int _read_fd, _write_fd
     cdef bint _rung, _written, _armed
 
-    def __init__(self, bell not None):
-        self.wires, self.ready, self._bell, self._ear, self._button = (), [], bell, bell.ear, bell.button
+    def __init__(self, wakeup_fd not None):
+        self.wires, self.ready, self._wakeup_fd = (), [], wakeup_fd
+        self._read_fd, self._write_fd = wakeup_fd.read_fd, wakeup_fd.write_fd
 
     @property
     def full(self):
@@ -550,7 +551,7 @@ cdef class InlineFetch(Source):
         self._rung = True
         if (self.inside or self._armed) and not self._written:
             self._written = True
-            write(self._button, &one, 8)
+            write(self._write_fd, &one, 8)
 
     def begin(self):
         """Note that the calling thread has checked everything; it releases the lock and calls :meth:`wait`."""
@@ -566,7 +567,7 @@ cdef class InlineFetch(Source):
         self._rung = False
         if self._written and not self.inside:
             self._written = False
-            read(self._ear, data, sizeof(data))
+            read(self._read_fd, data, sizeof(data))
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
@@ -605,7 +606,7 @@ cdef class InlineFetch(Source):
                 until = min(until, wire.overdue_at)
         if not count:
             return 0
-        fds[0].fd, fds[0].events, fds[0].revents = self._ear, POLLIN, 0
+        fds[0].fd, fds[0].events, fds[0].revents = self._read_fd, POLLIN, 0
         found = <int>min(1000.0 * max(0.0, until - now) + 0.999, 60000.0)
         with nogil:
             found = poll(fds, count + 1, found)
@@ -618,7 +619,7 @@ cdef class InlineFetch(Source):
                 wire.recalled = True
         if found > 0 and fds[0].revents:
             self._written = False
-            read(self._ear, data, sizeof(data))
+            read(self._read_fd, data, sizeof(data))
         return 0
 
     cdef bint is_open(self):

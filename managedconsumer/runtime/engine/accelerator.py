@@ -6,7 +6,7 @@ import importlib
 import logging
 from typing import Any
 
-from managedconsumer.runtime.waiting import lookout
+from managedconsumer.runtime.waiting import conditions
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.wire import records
 
@@ -20,13 +20,13 @@ def inline_fetch(handler: Handler) -> Any:
 
     That is so without the accelerator, under gevent, in a simulation, and on a system without ``poll()``.
     """
-    if records.__impl__ != "cython" or not lookout.AVAILABLE or not handler.real or not handler.native:
+    if records.__impl__ != "cython" or not conditions.AVAILABLE or not handler.real or not handler.native:
         return None
     try:
         module: Any = importlib.import_module("managedconsumer.runtime.engine._inline")
     except ImportError:  # it was not built: not for this system
         return None
-    return module.InlineFetch(lookout.Bell())
+    return module.InlineFetch(conditions.WakeupFd())
 
 
 def warn_if_missing() -> None:

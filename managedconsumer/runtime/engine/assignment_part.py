@@ -63,8 +63,8 @@ class AssignmentPart(EngineState):
         with self.lock:
             self.collector.shelve()
             self.subscription.hold(tps)
-            if (keeper := self.collector.hands.keeper) is not None:
-                keeper.interrupt()
+            if (run_state := self.collector.in_flight.run_state) is not None:
+                run_state.interrupt()
 
     def fence(self, tps: Collection[TopicPartition]) -> None:
         """After a loss of the membership: deliver no message of these, and disown those in flight."""
@@ -78,8 +78,8 @@ class AssignmentPart(EngineState):
         """Undo :meth:`hold`."""
         with self.lock:
             self.subscription.release(tps)
-            if (keeper := self.collector.hands.keeper) is not None:
-                keeper.interrupt()
+            if (run_state := self.collector.in_flight.run_state) is not None:
+                run_state.interrupt()
             self.fetchers.ensure_workers()
             self.lock.notify_all()
             self.not_full.notify_all()
@@ -99,7 +99,7 @@ class AssignmentPart(EngineState):
         me = self.caller()
         deadline = Deadline(self.handler.now(), seconds)
         with self.lock:
-            self.leave_dead_hands()
+            self.leave_dead_owners()
             self._draining += 1
             try:
                 while self.collector.in_hand(tps, but=me) and not self.closing and not self.stop_wanted:

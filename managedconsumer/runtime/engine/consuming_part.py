@@ -7,7 +7,7 @@ from typing import Any, Callable, Sequence, TypeVar
 from managedconsumer import errors as err
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
 from managedconsumer.runtime.engine.state import Task
-from managedconsumer.runtime.waiting.patience import Patience
+from managedconsumer.runtime.waiting.greenlet_yield import GreenletYield
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Message
 
@@ -26,7 +26,7 @@ _RUN_GOES_ON = (
 class ConsumingPart(AssignmentPart):
     """Base of :class:`managedconsumer.runtime.engine.engine.Engine`. Thread-safe, but where a method says otherwise."""
 
-    _patience: Patience | None
+    _greenlet_yield: GreenletYield | None
 
     # -- messages -------------------------------------------------------------------------------------
 
@@ -52,15 +52,15 @@ class ConsumingPart(AssignmentPart):
             self.visits += 1
             if self.inline is not None:
                 self.inline.heard()
-            hands = self.collector.hands
-            if hands and who not in hands:
-                self.leave_dead_hands()
+            in_flight = self.collector.in_flight
+            if in_flight and who not in in_flight:
+                self.leave_dead_owners()
             if self._interrupts():
                 self._on_return(who)
                 if not self.stop_wanted:
                     self.raise_if_over()
                 return None, None
-            if hands.keeper is not None and take != hands.keeper.take_in:
+            if in_flight.run_state is not None and take != in_flight.run_state.take_in:
                 self._on_return(who)
                 raise err.ConcurrentUseError(_RUN_GOES_ON)
             if self._tasks:
@@ -96,8 +96,8 @@ class ConsumingPart(AssignmentPart):
 
     def give_turn(self) -> None:
         """Let other greenlets run now and then."""
-        if self._patience is not None:
-            self._patience.give_turn()
+        if self._greenlet_yield is not None:
+            self._greenlet_yield.give_turn()
 
     def wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
         """Return the first result of ``take`` that is not None; None after ``timeout`` seconds, or at a stop."""
@@ -131,8 +131,8 @@ class ConsumingPart(AssignmentPart):
     def _wait_as(self, who: int, take: Callable[[int], T | None], timeout: float | None) -> T | None:
         end: float | None = None
         while True:
-            if self._patience is not None:
-                self._patience.give_turn()
+            if self._greenlet_yield is not None:
+                self._greenlet_yield.give_turn()
             taken = task = None
             self.inside.add(who)
             try:
@@ -170,7 +170,7 @@ class ConsumingPart(AssignmentPart):
     def _rest(self, seconds: float) -> None:
         """Wait for a change, or receive a response. The lock is held, once."""
         inline = self.inline
-        if inline is None or not self.fetchers.lending.ready():
+        if inline is None or not self.fetchers.inline_receive.ready():
             self.sitting += 1
             try:
                 self.lock.wait(seconds)
@@ -199,10 +199,10 @@ class ConsumingPart(AssignmentPart):
             self.inside.discard(who)
 
     def _take(self, take: Callable[[int], T | None], who: int) -> T | None:
-        queued, had = self.buffer.pops, bool(self._draining) and who in self.collector.hands
+        queued, had = self.buffer.pops, bool(self._draining) and who in self.collector.in_flight
         taken = None
         try:
-            taken = take(who) if self._patience is None else self._patience.call(take, who)
+            taken = take(who) if self._greenlet_yield is None else self._greenlet_yield.call(take, who)
             self._tell_of_taking(queued, had)
         except BaseException:
             if taken is not None:
@@ -254,9 +254,9 @@ class ConsumingPart(AssignmentPart):
 
     def patient(self, fn: Callable[..., T] | None) -> Callable[..., T] | None:
         """Return ``fn``, called without the lock for each message, so that other greenlets run meanwhile."""
-        if fn is None or self._patience is None:
+        if fn is None or self._greenlet_yield is None:
             return fn
-        return self._patience.between(self.collector.lane.leave, fn)
+        return self._greenlet_yield.between(self.collector.lane.leave, fn)
 
     def skip_corrupt(self, tp: TopicPartition, offset: int) -> None:
         """Skip the unreadable batch whose error named ``offset``."""

@@ -15,13 +15,13 @@ from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.engine.consuming_part import ConsumingPart
-from managedconsumer.runtime.engine.fetch_pool import FetchPool
+from managedconsumer.runtime.engine.fetching.fetch_pool import FetchPool
 from managedconsumer.runtime.engine.positions import PositionWorker
-from managedconsumer.runtime.engine.survey import Survey
+from managedconsumer.runtime.engine.progress_tracker import ProgressTracker
 from managedconsumer.runtime.waiting import forks
+from managedconsumer.runtime.waiting.async_waiters import AsyncWaiters
+from managedconsumer.runtime.waiting.greenlet_yield import GreenletYield
 from managedconsumer.runtime.waiting.handlers import Handler
-from managedconsumer.runtime.waiting.news import News
-from managedconsumer.runtime.waiting.patience import Patience
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Lane
 
@@ -48,9 +48,9 @@ class Engine(ConsumingPart):
         super().__init__(cluster, options, group_id, _lane(cluster.handler), partition_object)
         #: The events of the membership, for the log, ``events()`` and the recorder.
         self.history = History(group_id or "", self.handler.now, self.handler.wall_time)
-        self.survey = Survey(self)
-        self._patience = None if self.handler.native or not self.handler.real else Patience(self.handler)
-        self.news = News(self)
+        self.progress_tracker = ProgressTracker(self)
+        self._greenlet_yield = None if self.handler.native or not self.handler.real else GreenletYield(self.handler)
+        self.async_waiters = AsyncWaiters(self)
         forks.watch(self)
         self._build()
 
@@ -62,7 +62,7 @@ class Engine(ConsumingPart):
             partition_max_bytes=options.fetch_message_max_bytes,
             isolation_level=options.isolation,
             rack=options.client_rack or "",
-            beside=None if self._patience is None else self._patience.beside,
+            beside=None if self._greenlet_yield is None else self._greenlet_yield.beside,
         )
         self.link = CoordinatorLink(self.cluster, self.group_id) if self.group_id is not None else None
         self.offsets = OffsetClient(self.cluster, self.link, self.group_id, options.isolation)
@@ -76,7 +76,7 @@ class Engine(ConsumingPart):
             self.fetchers = RdkafkaPool(self, limits)
         else:
             self.fetchers = FetchPool(self, limits, slots)
-        self.positions = PositionWorker(self, self.offsets, self.close, self.survey.sample)
+        self.positions = PositionWorker(self, self.offsets, self.close, self.progress_tracker.sample)
 
     # -- lifecycle ------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Engine(ConsumingPart):
         self.offsets.close()
         with self.lock:
             self.drop(list(self.buffer.queues))
-            self.collector.hands.forget_taken()
+            self.collector.in_flight.forget_taken()
 
     def consume_on(self, loop: Any) -> None:
         """Note the event loop that consumes: the last callback of a stop runs on it."""
@@ -139,18 +139,18 @@ class Engine(ConsumingPart):
         tps = list(tps)
         with self.lock:
             self.collector.shelve()
-            looks = self.survey.look(tps) if paused else []
+            looks = self.progress_tracker.look(tps) if paused else []
             for tp in tps:
                 if paused:
                     self.subscription.pause(tp)
                     self.buffer.restart(tp)
                 else:
                     self.subscription.resume(tp)
-            if self.collector.hands.keeper is not None:
-                self.collector.hands.keeper.interrupt()
+            if self.collector.in_flight.run_state is not None:
+                self.collector.in_flight.run_state.interrupt()
             self.lock.notify_all()
             self.wake_fetchers()
-        self.survey.note_pause(looks)
+        self.progress_tracker.note_pause(looks)
 
     def position(self, tp: TopicPartition) -> int | None:
         """Return the *next* offset of ``tp``; None while it is not known. Raises PartitionNotAssignedError."""

@@ -9,7 +9,7 @@ from managedconsumer.clock import Backoff
 from managedconsumer.fetch.resets import OffsetAnswer
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
-from managedconsumer.runtime.engine.fetch_pool import LONGEST_PAUSE
+from managedconsumer.runtime.engine.fetching.fetch_pool import LONGEST_PAUSE
 from managedconsumer.runtime.engine.troubles import METADATA, POSITIONS
 from managedconsumer.structs import TopicPartition
 
@@ -44,7 +44,7 @@ class PositionWorker:
         self._on_metadata: Callable[[], None] = lambda: None
         self._backoff = Backoff(0.1, LONGEST_PAUSE, engine.handler.random)
         self._seen = engine.cluster.snapshot
-        # True while no worker runs, because the client's watch has all partitions; until when (handler's clock).
+        # True while no worker runs, because the client's long poll has all partitions; until when (handler's clock).
         self._resting = False
         self._rest_until = 0.0
 
@@ -65,13 +65,15 @@ class PositionWorker:
         """True when the worker has to run again; no lock."""
         news = self._engine.closing or self._engine.cluster.snapshot is not self._seen
         # Check partitions with messages in flight now and then: they may be stuck.
-        return self._resting and (news or bool(self._engine.collector.hands) or now >= self._rest_until)
+        return self._resting and (news or bool(self._engine.collector.in_flight) or now >= self._rest_until)
 
     def _rests(self, seconds: float) -> bool:
         """True: this worker ends, and a new one starts within so many seconds, or when there is work."""
         engine = self._engine
         with engine.lock:
-            if engine.fetchers.parking and not (engine.closing or engine.collector.hands or self._wake.is_set()):
+            if engine.fetchers.quiet_fetches and not (
+                engine.closing or engine.collector.in_flight or self._wake.is_set()
+            ):
                 self._rest_until = engine.handler.now() + seconds
                 self._resting = True
             return self._resting

@@ -18,7 +18,7 @@ from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.engine.accelerator import inline_fetch
 from managedconsumer.runtime.engine.troubles import METADATA, Troubles
-from managedconsumer.runtime.waiting import forks, owners
+from managedconsumer.runtime.waiting import forks, thread_ids
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
 
@@ -43,21 +43,21 @@ class Lease(Task, Protocol):
 
 
 class Inline(Protocol):
-    """The connections that workers have lent (:class:`managedconsumer.runtime.engine.inline.InlineReceive`)."""
+    """The connections that workers have lent (``engine.fetching.inline.InlineReceive``)."""
 
     def ready(self) -> bool:
         """True if the calling thread may receive from them. The lock is held."""
 
 
 class Fetchers(Protocol):
-    """The fetch workers (:class:`managedconsumer.runtime.engine.fetch_pool.FetchPool`)."""
+    """The fetch workers (:class:`managedconsumer.runtime.engine.fetching.fetch_pool.FetchPool`)."""
 
     #: The connections that workers have lent.
-    lending: Inline
+    inline_receive: Inline
 
     @property
-    def parking(self) -> Sized:
-        """The partitions that the client's watch has taken over."""
+    def quiet_fetches(self) -> Sized:
+        """The partitions that the client's long poll has taken over."""
 
     def ensure_workers(self) -> None:
         """Start missing workers for the current leaders, and cancel outdated long polls; the lock is held."""
@@ -236,9 +236,9 @@ class EngineState(forks.OwnProcess):
         """Return the number of the asyncio task that called, or of the calling thread."""
         me = self.handler.ident()
         with self.lock:
-            return me if me in self.collector.hands else owners.acting.get() or me
+            return me if me in self.collector.in_flight else thread_ids.acting.get() or me
 
-    def leave_dead_hands(self) -> None:
+    def leave_dead_owners(self) -> None:
         """Disown messages in flight of threads that have ended; the lock is held."""
         for who in self.collector.owners():
             if not self.handler.is_alive(who):

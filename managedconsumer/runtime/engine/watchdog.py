@@ -43,7 +43,7 @@ class ProcessingWatchdog:
             return False
         now, progress = self._engine.handler.now(), self._progress()
         with self._engine.lock:
-            busy = self._engine.collector.in_hand() or self._engine.collector.hands.left_behind()
+            busy = self._engine.collector.in_hand() or self._engine.collector.in_flight.left_behind()
         if progress != self._seen or not (busy or self.waiting):
             if self.waiting:
                 log.info(

@@ -20,8 +20,8 @@ from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.fetch.leader import LeaderFetch
 from managedconsumer.runtime.engine.assignment_part import AssignmentPart
-from managedconsumer.runtime.engine.fetch_pool import FetchPool
-from managedconsumer.runtime.engine.fetcher import Fetcher
+from managedconsumer.runtime.engine.fetching.fetch_pool import FetchPool
+from managedconsumer.runtime.engine.fetching.fetcher import Fetcher
 from managedconsumer.runtime.engine.troubles import FETCH
 from managedconsumer.runtime.rdkafka import config as config
 from managedconsumer.runtime.rdkafka.chunk import RdkafkaChunk
@@ -135,7 +135,7 @@ class RdkafkaPool(FetchPool):
         }
         # While one partition is full, all wait: librdkafka has one queue, and a pause would drop a partition's fetched
         # messages. The full one is being consumed, so this does not last.
-        full = buffer.nbytes * 2 >= buffer.room.bound or any(
+        full = buffer.nbytes * 2 >= buffer.budget.bound or any(
             queue.records >= buffer.max_messages for queue in wanted.values() if not queue.state.held
         )
         return _Step(stop, start, not full)

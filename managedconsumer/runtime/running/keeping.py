@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from managedconsumer import errors as err
-from managedconsumer.fetch.hands import RUN
+from managedconsumer.fetch.in_flight import RUN_OWNER
 from managedconsumer.runtime.running.run import Run
 from managedconsumer.runtime.waiting import forks
 
 
 def keep(run: Run) -> None:
     """Make ``run`` take the consumer's messages from now on. Raises ConcurrentUseError during another run."""
-    hands = run.engine.collector.hands
+    in_flight = run.engine.collector.in_flight
     with run.engine.lock:
-        if hands.keeper is not None:
+        if in_flight.run_state is not None:
             raise err.ConcurrentUseError("run() is under way already: a consumer has one at a time")
-        hands.keeper = run
+        in_flight.run_state = run
         forks.watch(run)
-        run.engine.inside.add(RUN)
+        run.engine.inside.add(RUN_OWNER)
         run.engine.wake_consumers()  # threads that wait for a message must notice the run
 
 
 def let_go(run: Run) -> None:
     """End the run. Unfinished messages stay unfinished if its stop was interrupted."""
-    hands = run.engine.collector.hands
+    in_flight = run.engine.collector.in_flight
     with run.engine.lock:
-        hands.keeper = None
-        if RUN in hands:
-            hands.leave_behind(RUN)
-        run.engine.inside.discard(RUN)
+        in_flight.run_state = None
+        if RUN_OWNER in in_flight:
+            in_flight.leave_behind(RUN_OWNER)
+        run.engine.inside.discard(RUN_OWNER)

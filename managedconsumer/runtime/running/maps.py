@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from managedconsumer.fetch.hands import RUN
+from managedconsumer.fetch.in_flight import RUN_OWNER
 from managedconsumer.processing import offset_map
+from managedconsumer.processing.key_queues import PartitionWork
 from managedconsumer.processing.offset_map import OffsetMap
-from managedconsumer.processing.strands import Part
 from managedconsumer.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ def finished_before(engine: Engine, tp: TopicPartition, state: Any) -> OffsetMap
     return None
 
 
-def text_for(engine: Engine, part: Part, state: Any, room: int) -> str:
+def text_for(engine: Engine, part: PartitionWork, state: Any, room: int) -> str:
     """Return the map for a commit of the finished messages, in at most ``room`` characters. The lock is held.
 
     Empty while another thread has a message of the partition in flight: the run does not know these messages.
     """
     queue = engine.buffer.queues.get(part.tp)
-    if queue is None or engine.collector.hands.lowest(queue, but=RUN) is not None:
+    if queue is None or engine.collector.in_flight.lowest(queue, but=RUN_OWNER) is not None:
         return ""
     return part.text(state.finished, room, state.epoch_before(part.top), log_of(engine, part.tp))
 

@@ -4,8 +4,8 @@ A run takes messages in batches and gives them to workers in blocks: a worker ta
 about a millisecond's work, so slow handlers get one message at a time, and quick ones do not wait for the lock. An idle
 worker takes over messages that a slow one has not begun.
 
-A worker notes each finished message at once, without a lock, in its strand. So a commit, a hand-over or the end of the
-run sees all finished messages at any moment (:meth:`Run.collect`), not only at the end of a block.
+A worker notes each finished message at once, without a lock, in its key queue. So a commit, a hand-over or the end of
+the run sees all finished messages at any moment (:meth:`Run.collect`), not only at the end of a block.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Callable, Container, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.processing import offset_map
-from managedconsumer.processing.seats import Seat
-from managedconsumer.processing.strands import Strand
+from managedconsumer.processing.key_queues import KeyQueue
 from managedconsumer.processing.values import Plan
 from managedconsumer.processing.work import Work
+from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.results import UnusedResultError
 from managedconsumer.runtime.running import maps
 from managedconsumer.runtime.running.calls import Calls, place_of
@@ -48,14 +48,17 @@ _WEIGHT = 0.2
 
 
 class Run:
-    """One ``run()``. Implements :class:`managedconsumer.fetch.hands.Keeper`; the engine's lock guards everything."""
+    """One ``run()``.
+
+    Implements :class:`managedconsumer.fetch.in_flight.RunState`; the engine's lock guards everything.
+    """
 
     def __init__(self, engine: Engine, plan: Plan, calls: Calls, workers: int) -> None:
         self.engine = engine
         self.calls = calls
         self.work = Work(plan)
         self.lists = plan.batch is not None
-        self.seats = [Seat() for _ in range(workers)]
+        self.slots = [WorkerSlot() for _ in range(workers)]
         #: The message whose failure ended the run and its error, or None and the error that ended the run.
         self.failure: tuple[Any, BaseException] | None = None
         #: True at the end: workers end.
@@ -94,11 +97,11 @@ class Run:
     def wants_more(self) -> bool:
         """True if the run would take new messages at once."""
         with self.engine.lock:
-            return self.work.room() > 0 and self.work.ready < self._low
+            return self.work.capacity() > 0 and self.work.ready < self._low
 
     def _take_lot(self, who: int) -> bool | None:
         work, collector = self.work, self.engine.collector
-        limit = min(work.room(), _LARGEST_LOT * self._batch)
+        limit = min(work.capacity(), _LARGEST_LOT * self._batch)
         if limit <= 0 or work.ready >= self._low:
             return None
         try:
@@ -107,14 +110,14 @@ class Run:
             self._dry, self._look_at = not messages, now + _LOOK_S
             if not messages:
                 return None
-            hand = collector.hands[who]
+            hand = collector.in_flight[who]
             states = {queue.tp: queue.state for queue, _ in hand}
             lots: Sequence[tuple[TopicPartition, list[Any]]]
             if len(hand) == 1:
                 lots = [(hand[0][0].tp, messages)]
             else:
                 lots = [(TopicPartition(*place), list(lot)) for place, lot in groupby(messages, place_of)]
-            collector.hands.adopt(who)
+            collector.in_flight.adopt(who)
             for tp, lot in lots:
                 part = work.parts.get(tp)
                 if part is None:
@@ -155,7 +158,7 @@ class Run:
         mean = self._mean = self._mean + (mean - self._mean) * _WEIGHT if self._mean else mean
         if not self.lists and mean > 0.0:
             self._block = 1 if mean >= _BLOCK_S else min(_LARGEST_BLOCK, int(_BLOCK_S / mean))
-            self._low = 2 * len(self.seats) * self._block
+            self._low = 2 * len(self.slots) * self._block
 
     def wake_workers(self) -> None:
         """Wake as many workers as there is work for; the lock is held."""
@@ -163,60 +166,60 @@ class Run:
         if self.idle and ready:
             self.notify(min(self.idle, -(-ready // (self._batch * self._block))))
 
-    def claim(self, seat: Seat, who: int) -> bool:
-        """Give ``seat`` its next block; False: there is none at present. The lock is held."""
+    def claim(self, slot: WorkerSlot, who: int) -> bool:
+        """Give ``slot`` its next block; False: there is none at present. The lock is held."""
         work, now = self.work, self.engine.handler.now()
-        seat.until = self.engine.hand_out_until()
-        if work.ending or now > seat.until:
+        slot.until = self.engine.hand_out_until()
+        if work.ending or now > slot.until:
             return False
         ready = work.ready
-        if 2 * ready < self._low and (not ready or now >= self._look_at or self._has_room()):
+        if 2 * ready < self._low and (not ready or now >= self._look_at or self._has_capacity()):
             try:
                 self.engine.take_in_passing(self._take_lot, who)
             except err.KafkaException:
                 self.engine.lock.notify_all()  # the thread that called run() raises it again
         block = self._block
         if block > 1:  # share the ready messages among the workers
-            block = max(1, min(block, -(-work.ready // len(self.seats))))
-        strands = work.take(block, now)
-        if not strands and self._collect_slow(seat, now):
-            strands = work.take(block, now)
-        if not strands:
+            block = max(1, min(block, -(-work.ready // len(self.slots))))
+        key_queues = work.take(block, now)
+        if not key_queues and self._collect_slow(slot, now):
+            key_queues = work.take(block, now)
+        if not key_queues:
             if work.turned:
                 self._turn()
-            return self._take_over(seat, now)
-        seat.todo.extend(strands)
-        seat.era, seat.since = work.era, now
+            return self._take_over(slot, now)
+        slot.todo.extend(key_queues)
+        slot.era, slot.since = work.era, now
         if self.idle:
             self.wake_workers()
         return True
 
-    def _has_room(self) -> bool:
+    def _has_capacity(self) -> bool:
         """True if enough capacity is free to take messages from the consumer."""
-        return not self._dry and self.work.room() >= self._lot
+        return not self._dry and self.work.capacity() >= self._lot
 
-    def _take_over(self, seat: Seat, now: float) -> bool:
+    def _take_over(self, slot: WorkerSlot, now: float) -> bool:
         """Take over messages that a slow worker has not begun."""
-        for other in self.seats:
+        for other in self.slots:
             if other.todo and other.era == self.work.era and now - other.since > _STUCK_S:
                 try:
-                    seat.todo.append(other.todo.pop())
+                    slot.todo.append(other.todo.pop())
                 except IndexError:  # the worker has just begun it
                     continue
-                seat.era, seat.since = self.work.era, now
+                slot.era, slot.since = self.work.era, now
                 return True
         return False
 
-    def _collect_slow(self, seat: Seat, now: float) -> bool:
+    def _collect_slow(self, slot: WorkerSlot, now: float) -> bool:
         """Note finished messages in the blocks of slow workers: others of the same keys may start."""
-        slow = [other for other in self.seats if other.through and other is not seat and now - other.since > _SLOW_S]
+        slow = [other for other in self.slots if other.through and other is not slot and now - other.since > _SLOW_S]
         self.collect(slow)
         return bool(slow)
 
     def patience(self) -> float:
         """The longest wait (seconds) of a worker without work; the lock is held."""
         longest = _LONGEST_WAIT
-        for other in self.seats:
+        for other in self.slots:
             if other.todo:
                 longest = 2 * _STUCK_S
                 break
@@ -235,39 +238,39 @@ class Run:
 
     # -- back from the workers ----------------------------------------------------------------------------
 
-    def take_reports(self, seat: Seat) -> None:
+    def take_reports(self, slot: WorkerSlot) -> None:
         """Note that a worker has finished its block; the lock is held."""
         work, engine = self.work, self.engine
-        if seat.through or seat.count:
-            self.collect((seat,))
-            self._measure(engine.handler.now() - seat.since, seat.count)
-            seat.count = 0
-        seat.current = None
+        if slot.through or slot.count:
+            self.collect((slot,))
+            self._measure(engine.handler.now() - slot.since, slot.count)
+            slot.count = 0
+        slot.current = None
         if work.turned:
             self._turn()
         if engine.draining or work.ending:
             engine.lock.notify_all()
 
-    def collect(self, seats: Sequence[Seat] | None = None) -> None:
+    def collect(self, slots: Sequence[WorkerSlot] | None = None) -> None:
         """Note all messages that the workers (None: all) have finished by now; the lock is held."""
         work, parked = self.work, self.work.parked
-        work.collect(self.seats if seats is None else seats, self.engine.handler.now(), self.engine.handler.random)
+        work.collect(self.slots if slots is None else slots, self.engine.handler.now(), self.engine.handler.random)
         if work.parked > parked:
             self.notify(1)  # a worker has to learn the new deadline
         self.wake_workers()
 
-    def leave(self, seat: Seat) -> None:
-        """Remove the worker of ``seat``, which ends."""
+    def leave(self, slot: WorkerSlot) -> None:
+        """Remove the worker of ``slot``, which ends."""
         with self.engine.lock:
-            seat.current = None
+            slot.current = None
             self.engine.lock.notify_all()
 
-    def bury(self, strand: Strand, place: int) -> None:
-        """Note that ``on_dead`` has taken the messages of ``strand`` up to ``place``."""
+    def bury(self, key_queue: KeyQueue, place: int) -> None:
+        """Note that ``on_dead`` has taken the messages of ``key_queue`` up to ``place``."""
         with self.engine.lock:
-            dead = place - strand.place
-            strand.place = place
-            self.work.note(strand, dead)
+            dead = place - key_queue.place
+            key_queue.place = place
+            self.work.note(key_queue, dead)
 
     def fail(self, message: Any, error: BaseException) -> None:
         """End the run because of ``error``; ``message``: the failed one, or None."""
@@ -299,8 +302,8 @@ class Run:
         """In the child of a fork: the parent processes all messages. A handler that returns here gets no more."""
         self._abandoned = self.over = self.work.ending = True
         self.work.era += 1
-        for seat in self.seats:
-            seat.todo.clear()
+        for slot in self.slots:
+            slot.todo.clear()
         for queue in self.engine.buffer:
             queue.context.fenced = True
 
@@ -308,9 +311,9 @@ class Run:
         """End the workers as soon as they ask for work."""
         with self.engine.lock:
             self.over = True
-            self.notify(len(self.seats))
+            self.notify(len(self.slots))
 
-    # -- calls of the consumer (Keeper) ---------------------------------------------------------------------
+    # -- calls of the consumer (RunState) -------------------------------------------------------------------
 
     def settle(self) -> None:
         """Update the messages in flight; the lock is held."""
@@ -322,14 +325,14 @@ class Run:
                 part = parts.get(tp)
                 return None if part is None else part.lowest()
 
-            self.engine.collector.hands.settle_run(lowest)
+            self.engine.collector.in_flight.settle_run(lowest)
             self._turn()
 
     def busy(self, tps: Container[TopicPartition] | None) -> bool:
         """True while a handler works on a message of ``tps``."""
         if self._abandoned:
             return False
-        return any(seat.current is not None and seat.current.touches(tps) for seat in self.seats)
+        return any(slot.current is not None and slot.current.touches(tps) for slot in self.slots)
 
     def interrupt(self) -> None:
         """Note suspended, paused or resumed partitions: messages of the first two do not start."""
@@ -346,13 +349,13 @@ class Run:
     def _call_back(self) -> None:
         """Take back the messages that the workers have not begun."""
         now = self.engine.handler.now()
-        for seat in self.seats:
-            while seat.todo:
+        for slot in self.slots:
+            while slot.todo:
                 try:
-                    strand = seat.todo.pop()
+                    key_queue = slot.todo.pop()
                 except IndexError:
                     break
-                self.work.take_back([strand], now)
+                self.work.take_back([key_queue], now)
         self.wake_workers()
 
     def finished(self, metadata: str, limit: int) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -385,7 +388,7 @@ class Run:
             work, oldest = self.work, self.work.oldest()
             return {
                 "in_flight": work.in_hand,
-                "running": sum(seat.current is not None for seat in self.seats),
+                "running": sum(slot.current is not None for slot in self.slots),
                 "waiting_keys": work.parked,
                 "done": work.done,
                 "retried": work.retried,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable
 
 from managedconsumer import errors as err
-from managedconsumer.processing.seats import Seat
-from managedconsumer.processing.strands import Strand
+from managedconsumer.processing.key_queues import KeyQueue
+from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.runtime.running.run import Run
-from managedconsumer.runtime.waiting import owners
+from managedconsumer.runtime.waiting import thread_ids
 
 if TYPE_CHECKING:
     import asyncio
@@ -44,13 +44,13 @@ class TaskRun:
 
     def start(self) -> None:
         """Start the workers."""
-        self._tasks = [self._loop.create_task(self._work(seat)) for seat in self._run.seats]
+        self._tasks = [self._loop.create_task(self._work(slot)) for slot in self._run.slots]
 
     async def consume(self, look: Callable[[], None] = lambda: None) -> None:
         """Take messages until a stop is wanted; call ``look`` now and then. Raises the error that ends the consumer."""
         run, engine = self._run, self._engine
         task = self._asyncio.current_task()
-        who = engine.handler.ident() if task is None else owners.of_task(task)
+        who = engine.handler.ident() if task is None else thread_ids.of_task(task)
         engine.consume_on(self._loop)
         while not (run.work.ending or engine.ending or engine.stop_wanted):
             try:
@@ -64,9 +64,9 @@ class TaskRun:
             elif came:
                 await self._asyncio.sleep(0)
             elif run.wants_more():
-                await engine.news.wait(_NAP)
+                await engine.async_waiters.wait(_NAP)
             else:
-                await self._wait_for_room()
+                await self._wait_for_capacity()
 
     def _attempt(self, who: int) -> tuple[Any, Any]:
         """Check for messages without waiting. A signal handler's ``stop()`` during this call follows after it."""
@@ -77,7 +77,7 @@ class TaskRun:
         finally:
             engine.inside.discard(me)
 
-    async def _wait_for_room(self) -> None:
+    async def _wait_for_capacity(self) -> None:
         self._room.clear()
         try:
             await self._asyncio.wait_for(self._room.wait(), _NAP / 5)
@@ -107,27 +107,27 @@ class TaskRun:
 
     # -- a worker -----------------------------------------------------------------------------------------
 
-    async def _work(self, seat: Seat) -> None:
+    async def _work(self, slot: WorkerSlot) -> None:
         run, engine = self._run, self._engine
         quick = 0
         try:
             task = self._asyncio.current_task()
-            who = 0 if task is None else owners.of_task(task)
+            who = 0 if task is None else thread_ids.of_task(task)
             while not run.over:
                 with engine.mutex:
-                    run.take_reports(seat)
+                    run.take_reports(slot)
                     self._room.set()
-                    woken = None if run.claim(seat, who) else self._line_up()
+                    woken = None if run.claim(slot, who) else self._line_up()
                     longest = run.patience()
                 if woken is not None:
                     await self._wait(woken, longest)
                     continue
-                while seat.todo:
-                    strand = seat.current = seat.todo.popleft()
-                    size = len(strand.running)
-                    if seat.era == run.work.era and engine.handler.now() <= seat.until:
-                        await (self._list(strand) if run.lists else self._strand(strand, seat))
-                    seat.through.append(strand)
+                while slot.todo:
+                    key_queue = slot.current = slot.todo.popleft()
+                    size = len(key_queue.running)
+                    if slot.era == run.work.era and engine.handler.now() <= slot.until:
+                        await (self._list(key_queue) if run.lists else self._one_by_one(key_queue, slot))
+                    slot.through.append(key_queue)
                     quick += size
                     if quick >= _TURN:
                         quick = 0
@@ -142,7 +142,7 @@ class TaskRun:
         except BaseException as error:  # a worker's death must reach the user
             run.fail(None, error)
         finally:
-            run.leave(seat)
+            run.leave(slot)
 
     def _is_cancelled(self, error: BaseException) -> bool:
         """True if ``error`` cancels this worker, and not a task that the handler waited for."""
@@ -183,47 +183,47 @@ class TaskRun:
                 except RuntimeError:
                     pass  # that loop has ended, and its tasks with it
 
-    async def _strand(self, strand: Strand, seat: Seat) -> None:
-        run, calls, running = self._run, self._run.calls, strand.running
-        while strand.place < len(running):
-            if run.work.era != seat.era or self._engine.handler.now() > seat.until:
+    async def _one_by_one(self, key_queue: KeyQueue, slot: WorkerSlot) -> None:
+        run, calls, running = self._run, self._run.calls, key_queue.running
+        while key_queue.place < len(running):
+            if run.work.era != slot.era or self._engine.handler.now() > slot.until:
                 return
-            place, message = strand.place, running[strand.place]
+            place, message = key_queue.place, running[key_queue.place]
             raw = message.value, message.partition_key
             try:
                 if calls.deserialize is None or calls.deserialize(message):
                     run.calls.check("the handler", await calls.handler(message), message)
-                strand.place = place + 1
+                key_queue.place = place + 1
             except BaseException as error:  # the user's code may raise anything
                 message.value, message.partition_key = raw
-                if not await self._goes_on(strand, place, place + 1, error):
+                if not await self._goes_on(key_queue, place, place + 1, error):
                     return
 
-    async def _list(self, strand: Strand) -> None:
-        run, calls, messages = self._run, self._run.calls, strand.running
+    async def _list(self, key_queue: KeyQueue) -> None:
+        run, calls, messages = self._run, self._run.calls, key_queue.running
         raw = [(message.value, message.partition_key) for message in messages] if calls.deserialize else []
         try:
             wanted = [message for message in messages if calls.deserialize is None or calls.deserialize(message)]
             if wanted:
                 run.calls.check("the handler", await calls.handler(wanted), wanted[0])
-            strand.place = len(messages)
+            key_queue.place = len(messages)
         except BaseException as error:  # the user's code may raise anything
             for message, (value, key) in zip(messages, raw, strict=False):
                 message.value, message.partition_key = value, key
-            await self._goes_on(strand, 0, len(messages), error)
+            await self._goes_on(key_queue, 0, len(messages), error)
 
-    async def _goes_on(self, strand: Strand, place: int, end: int, error: BaseException) -> bool:
+    async def _goes_on(self, key_queue: KeyQueue, place: int, end: int, error: BaseException) -> bool:
         """Handle the handler's ``error`` for these messages. True: they are dead, and the worker continues."""
-        run, messages = self._run, strand.running[place:end]
+        run, messages = self._run, key_queue.running[place:end]
         if self._is_cancelled(error):
             raise error
         if not run.calls.of_message(error):
             run.fail(None, error)  # it ends the run, which raises it
         elif not await self._not_ours(messages, error):
-            if run.work.again(strand, place, error):
-                strand.failed = True
+            if run.work.again(key_queue, place, error):
+                key_queue.failed = True
             elif await self._died(messages, error):
-                run.bury(strand, end)
+                run.bury(key_queue, end)
                 return True
         return False
 

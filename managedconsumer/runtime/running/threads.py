@@ -7,8 +7,8 @@ from typing import Any, Callable
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
-from managedconsumer.processing.seats import Seat
-from managedconsumer.processing.strands import Strand
+from managedconsumer.processing.key_queues import KeyQueue
+from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.runtime.running.run import Run
 from managedconsumer.runtime.waiting.primitives import Worker
 
@@ -32,8 +32,8 @@ class ThreadRun:
 
     def start(self) -> None:
         """Start the workers."""
-        for number, seat in enumerate(self._run.seats):
-            self._workers.append(self._engine.handler.spawn(f"run-{number}", self._work, seat))
+        for number, slot in enumerate(self._run.slots):
+            self._workers.append(self._engine.handler.spawn(f"run-{number}", self._work, slot))
 
     def consume(self, look: Callable[[], None] = lambda: None) -> None:
         """Take messages until a stop is wanted; call ``look`` now and then. Raises the error that ends the consumer."""
@@ -63,21 +63,21 @@ class ThreadRun:
 
     # -- a worker -----------------------------------------------------------------------------------------
 
-    def _work(self, seat: Seat) -> None:
+    def _work(self, slot: WorkerSlot) -> None:
         run, engine = self._run, self._engine
-        who, todo, through = engine.handler.ident(), seat.todo, seat.through
-        one = self._list if run.lists else self._strand
+        who, todo, through = engine.handler.ident(), slot.todo, slot.through
+        one = self._list if run.lists else self._one_by_one
         try:
-            while self._next(seat, who):
+            while self._next(slot, who):
                 while True:
                     try:
-                        strand = todo.popleft()
+                        key_queue = todo.popleft()
                     except IndexError:
                         break
                     # In this order: a worker that suspends partitions afterwards sees that this message has begun.
-                    seat.current = strand
-                    one(strand, seat)
-                    through.append(strand)
+                    slot.current = key_queue
+                    one(key_queue, slot)
+                    through.append(key_queue)
                 engine.give_turn()
             engine.check_process()  # a handler has forked, and returns in the child, too
         except err.ForkedProcessError as error:
@@ -87,23 +87,23 @@ class ThreadRun:
         except BaseException as error:  # a worker's death must reach the user
             run.fail(None, error)
         finally:
-            run.leave(seat)
+            run.leave(slot)
 
-    def _next(self, seat: Seat, who: int) -> bool:
+    def _next(self, slot: WorkerSlot, who: int) -> bool:
         """Report, and wait for the next block; False: the worker ends."""
         run, engine = self._run, self._engine
         with engine.mutex:
-            run.take_reports(seat)
+            run.take_reports(slot)
             while not run.over:
-                if run.claim(seat, who):
+                if run.claim(slot, who):
                     return True
                 run.wait_for_work()
         return False
 
-    def _strand(self, strand: Strand, seat: Seat) -> None:
-        """Call the handler with the strand's messages, until one fails or the rest has to be given back."""
-        work, running, call, now = self._run.work, strand.running, self._call, self._engine.handler.now
-        era, until, place = seat.era, seat.until, 0
+    def _one_by_one(self, key_queue: KeyQueue, slot: WorkerSlot) -> None:
+        """Call the handler with the key queue's messages, until one fails or the rest has to be given back."""
+        work, running, call, now = self._run.work, key_queue.running, self._call, self._engine.handler.now
+        era, until, place = slot.era, slot.until, 0
         while True:
             try:
                 for message in running[place:] if place else running:
@@ -113,23 +113,23 @@ class ThreadRun:
                     if result is not None:
                         self._run.calls.check("the handler", result, message)
                     # One atomic step, so other threads may read it at any moment: the message is finished.
-                    place = strand.place = place + 1
+                    place = key_queue.place = place + 1
                 return
             except BaseException as error:  # the user's code may raise anything
-                if not self._goes_on(strand, place, place + 1, error):
+                if not self._goes_on(key_queue, place, place + 1, error):
                     return
-                place = strand.place
+                place = key_queue.place
 
-    def _goes_on(self, strand: Strand, place: int, end: int, error: BaseException) -> bool:
+    def _goes_on(self, key_queue: KeyQueue, place: int, end: int, error: BaseException) -> bool:
         """Handle the handler's ``error`` for these messages. True: they are dead, and the worker continues."""
-        run, messages = self._run, strand.running[place:end]
+        run, messages = self._run, key_queue.running[place:end]
         if not run.calls.of_message(error):
             run.fail(None, error)  # it ends the run, which raises it
         elif not run.calls.not_ours(messages, error):
-            if run.work.again(strand, place, error):
-                strand.failed = True
+            if run.work.again(key_queue, place, error):
+                key_queue.failed = True
             elif self._died(messages, error):
-                run.bury(strand, end)
+                run.bury(key_queue, end)
                 return True
         return False
 
@@ -144,21 +144,21 @@ class ThreadRun:
             raise
         return None
 
-    def _list(self, strand: Strand, seat: Seat) -> None:
-        """Call the handler with all of the strand's messages as one list."""
-        run, calls, messages = self._run, self._run.calls, strand.running
-        if run.work.era != seat.era or self._engine.handler.now() > seat.until:
+    def _list(self, key_queue: KeyQueue, slot: WorkerSlot) -> None:
+        """Call the handler with all of the key queue's messages as one list."""
+        run, calls, messages = self._run, self._run.calls, key_queue.running
+        if run.work.era != slot.era or self._engine.handler.now() > slot.until:
             return
         raw = [(message.value, message.partition_key) for message in messages] if calls.deserialize else []
         try:
             wanted = [message for message in messages if calls.deserialize is None or calls.deserialize(message)]
             if wanted:
                 run.calls.check("the handler", calls.handler(wanted), wanted[0])
-            strand.place = len(messages)
+            key_queue.place = len(messages)
         except BaseException as error:  # the user's code may raise anything
             for message, (value, key) in zip(messages, raw, strict=False):
                 message.value, message.partition_key = value, key
-            self._goes_on(strand, 0, len(messages), error)
+            self._goes_on(key_queue, 0, len(messages), error)
 
     def _died(self, messages: list[Any], error: BaseException) -> bool:
         """Give these messages to ``on_dead``; False: there is none, or it raised, and the run ends."""

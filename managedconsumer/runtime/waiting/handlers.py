@@ -20,8 +20,8 @@ from importlib import import_module
 from typing import Any, Callable, TypeVar
 
 from managedconsumer.errors import MissingPackageError
+from managedconsumer.runtime.waiting import conditions, primitives, thread_ids
 from managedconsumer.runtime.waiting import greenlets as green
-from managedconsumer.runtime.waiting import lookout, owners, primitives
 from managedconsumer.runtime.waiting.greenlets import GreenCondition, GreenWorker
 
 __all__ = ["GEventHandler", "Handler", "ThreadingHandler", "default_handler"]
@@ -120,11 +120,11 @@ class Handler(abc.ABC):
 
     def is_alive(self, ident: int) -> bool:
         """False when the thread, greenlet or task of that number has ended."""
-        return owners.is_alive(ident)
+        return thread_ids.is_alive(ident)
 
     def at_end(self, call: Callable[[], object]) -> None:
         """Call ``call()`` when the current thread or greenlet has ended."""
-        owners.at_end(self.ident(), call)
+        thread_ids.at_end(self.ident(), call)
 
     def may_wait(self) -> bool:
         """False where code must not block: in gevent's hub, where signal handlers run."""
@@ -234,10 +234,10 @@ class ThreadingHandler(Handler):
         return threading.RLock()
 
     def Condition(self, lock: Any = None) -> primitives.Condition:
-        return lookout.CheapCondition(lock)
+        return conditions.CheapCondition(lock)
 
     def WakingCondition(self, lock: Any, wake: Callable[[], object]) -> primitives.Condition:
-        return lookout.WakingCondition(lock, wake)
+        return conditions.WakingCondition(lock, wake)
 
     def Semaphore(self, n: int = 1) -> primitives.Semaphore:
         return threading.Semaphore(n)
@@ -253,12 +253,12 @@ class ThreadingHandler(Handler):
 
     def ident(self) -> int:
         if "gevent.monkey" not in sys.modules or self.native:  # nearly always the first condition holds
-            return owners.here.number
-        return owners.of_greenlet()
+            return thread_ids.here.number
+        return thread_ids.of_greenlet()
 
     @property
     def here(self) -> Any:
-        return owners.here if self.native else None
+        return thread_ids.here if self.native else None
 
     def may_wait(self) -> bool:
         return self.native or not green.in_hub()
@@ -343,7 +343,7 @@ class GEventHandler(Handler):
         return GreenWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
 
     def ident(self) -> int:
-        return owners.of_greenlet()
+        return thread_ids.of_greenlet()
 
     def may_wait(self) -> bool:
         return not green.in_hub()

@@ -24,7 +24,7 @@ from managedconsumer.spark.decoding.formats import TooLargeError, told
 
 INTERFACE = 2
 
-include "../../wire/records/_room.pxi"
+include "../../wire/records/_growing_buffer.pxi"
 include "_avro_wire.pxi"
 include "_avro_column.pxi"
 include "_avro_flat.pxi"

@@ -9,7 +9,7 @@ cdef class Column:
     cdef object pa, kind
     cdef int64_t rows, room, nulls
     cdef int branches, null_at
-    cdef _Room valid
+    cdef _GrowingBuffer valid
 
     def __init__(self, pa, kind, int branches=0, int null_at=-1):
         self.pa, self.kind = pa, kind
@@ -44,7 +44,7 @@ cdef class Column:
         if self.rows == self.room:
             self.widen()
         if self.valid is None:
-            self.valid = _Room(self.pa, (self.room + 7) // 8)
+            self.valid = _GrowingBuffer(self.pa, (self.room + 7) // 8)
             memset(self.valid.start, 0xFF, (self.room + 7) // 8)
         self.blank()
         self.valid.start[self.rows >> 3] &= <uint8_t>~(1 << (self.rows & 7))

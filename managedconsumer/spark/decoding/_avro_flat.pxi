@@ -8,12 +8,12 @@ cdef int64_t DAY_MICROSECONDS = 86400000000
 cdef class Fixed(Column):
     """Values of one width (bytes)."""
 
-    cdef _Room data
+    cdef _GrowingBuffer data
     cdef int width
 
     cdef int allocate(self) except -1:
         if self.rows == 0:
-            self.data = _Room(self.pa, self.room * self.width)
+            self.data = _GrowingBuffer(self.pa, self.room * self.width)
         else:
             self.data.hold(self.room * self.width)
         return 0
@@ -130,11 +130,11 @@ cdef class Decimal(Fixed):
 cdef class Boolean(Column):
     """Arrow has a bit for each."""
 
-    cdef _Room data
+    cdef _GrowingBuffer data
 
     cdef int allocate(self) except -1:
         if self.rows == 0:
-            self.data = _Room(self.pa, (self.room + 7) // 8)
+            self.data = _GrowingBuffer(self.pa, (self.room + 7) // 8)
         else:
             self.data.hold((self.room + 7) // 8)
         return 0
@@ -165,7 +165,7 @@ cdef class Boolean(Column):
 cdef class Bytes(Column):
     """Bytes of any length. ``text``: they are UTF-8. ``size``: of a ``fixed``; -1: each value says how many they are."""
 
-    cdef _Room offsets, data
+    cdef _GrowingBuffer offsets, data
     cdef bint text
     cdef int64_t used, size
 
@@ -178,8 +178,8 @@ cdef class Bytes(Column):
 
     cdef int allocate(self) except -1:
         if self.rows == 0:
-            self.offsets = _Room(self.pa, (self.room + 1) * 4)
-            self.data = _Room(self.pa, self.room * 16)
+            self.offsets = _GrowingBuffer(self.pa, (self.room + 1) * 4)
+            self.data = _GrowingBuffer(self.pa, self.room * 16)
             self.used = (<int32_t *>self.offsets.start)[0] = 0
         else:
             self.offsets.hold((self.room + 1) * 4)

@@ -44,7 +44,7 @@ cdef class Blocks(Column):
     ``weight``: how many bytes an item becomes, as ``avro_bounds`` says.
     """
 
-    cdef _Room offsets
+    cdef _GrowingBuffer offsets
     cdef Column items
     cdef bint sized
     cdef int64_t weight
@@ -57,7 +57,7 @@ cdef class Blocks(Column):
 
     cdef int allocate(self) except -1:
         if self.rows == 0:
-            self.offsets = _Room(self.pa, (self.room + 1) * 4)
+            self.offsets = _GrowingBuffer(self.pa, (self.room + 1) * 4)
             (<int32_t *>self.offsets.start)[0] = 0
             self.items.begin(self.room)
         else:

@@ -94,7 +94,7 @@ class MemoryBroker(Serving):
 
     def _delete(self, name: str) -> None:
         self._topics.delete(name)
-        self._desk.groups.forget_topics()
+        self._handlers.groups.forget_topics()
 
     def produce(
         self,
@@ -139,7 +139,7 @@ class MemoryBroker(Serving):
         A reader with ``isolation_level="read_committed"`` waits before it while it is open, and leaves it out when it
         was aborted. ``with broker.transaction() as transaction:`` commits at the end, or aborts after an exception.
         """
-        number: int = self._do(self._desk.new_producer)
+        number: int = self._do(self._handlers.new_producer)
         how = {"producer_id": number, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
 
         def write(
@@ -202,18 +202,18 @@ class MemoryBroker(Serving):
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The group's committed (next) offsets; empty for a group that does not exist."""
         found: dict[TopicPartition, int] = self._do(
-            lambda: {tp: found.offset for tp, found in self._desk.groups.committed(group).items()}
+            lambda: {tp: found.offset for tp, found in self._handlers.groups.committed(group).items()}
         )
         return found
 
     def members(self, group: str) -> list[str]:
         """The ids of the group's members."""
-        found: list[str] = self._do(lambda: self._desk.groups.members(group))
+        found: list[str] = self._do(lambda: self._handlers.groups.members(group))
         return found
 
     def evict(self, group: str, member_id: str | None = None) -> None:
         """Expel a member (None: all of them), as when its session has expired."""
-        self._do(lambda: self._desk.groups.expel(group, member_id))
+        self._do(lambda: self._handlers.groups.expel(group, member_id))
 
     # -- nodes ----------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class MemoryBroker(Serving):
     def move_coordinator(self, group: str, node: int | None = None) -> None:
         """Another node coordinates the group (None: the next one). Raises ConfigurationError for an unknown node."""
         self._check(node)
-        self._do(lambda: self._desk.move_group(group, node))
+        self._do(lambda: self._handlers.move_group(group, node))
 
     def kill(self, node: int) -> None:
         """A node goes away: it hangs up and listens no more; others lead and coordinate in its place.
@@ -286,8 +286,8 @@ class MemoryBroker(Serving):
 
     def heal(self) -> None:
         """Cancel every fault that fail_next(), delay_next() and drop_next() have made."""
-        self._do(self._desk.faults.clear)
+        self._do(self._handlers.faults.clear)
 
     def _fault(self, fault: Fault) -> Fault:
-        self._do(lambda: self._desk.faults.add(fault))
+        self._do(lambda: self._handlers.faults.add(fault))
         return fault

@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping
 
 from managedconsumer import codes
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
-from managedconsumer.testing.memory import demands
+from managedconsumer.testing.memory import group_rules
 from managedconsumer.testing.memory.classic_group import ClassicGroup, Timer
 from managedconsumer.testing.memory.consumer_group import ModernGroup
 from managedconsumer.testing.memory.logs import UNKNOWN_TOPIC, Topics
@@ -98,7 +98,7 @@ class Groups:
 
     def join(self, version: int, client: str | None, body: Body, answer: Reply) -> None:
         """JoinGroup."""
-        code = demands.of_join(body)
+        code = group_rules.of_join(body)
         if not code and body["member_id"] and body["group_id"] not in self.known:
             code = codes.UNKNOWN_MEMBER_ID
         if code:
@@ -164,7 +164,7 @@ class Groups:
 
     def modern_heartbeat(self, version: int, client: str | None, body: Body) -> dict[str, Any]:
         """ConsumerGroupHeartbeat."""
-        wrong = demands.of_heartbeat(version, body)
+        wrong = group_rules.of_heartbeat(version, body)
         if wrong is not None:
             return {**heartbeat_error(codes.INVALID_REQUEST, body["member_id"]), "error_message": wrong}
         joins = body["member_epoch"] == _JOIN
@@ -195,7 +195,7 @@ class Groups:
             parts, good = [], []
             for part in topic["partitions"]:
                 number = part["partition_index"]
-                refused = code or demands.of_text(part["committed_metadata"])
+                refused = code or group_rules.of_text(part["committed_metadata"])
                 if self._topics.log(topic["name"], number) is None:
                     refused = UNKNOWN_TOPIC
                 if not refused:

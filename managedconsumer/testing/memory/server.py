@@ -21,7 +21,7 @@ from typing import Any, Callable, Mapping
 
 from managedconsumer import codes
 from managedconsumer.errors import KafkaException
-from managedconsumer.testing.memory.offered import API_VERSIONS_KEY, VERSIONS, api_keys
+from managedconsumer.testing.memory.api_versions import API_VERSIONS_KEY, VERSIONS, api_keys
 from managedconsumer.wire.protocol import framing
 
 log = logging.getLogger(__name__)

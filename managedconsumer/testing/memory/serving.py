@@ -6,10 +6,10 @@ import ssl
 from typing import Any, Callable, Mapping, TypeVar
 
 from managedconsumer.errors import IllegalStateError
-from managedconsumer.testing.memory.desk import Desk
+from managedconsumer.testing.memory.api_versions import API_VERSIONS_KEY, AUTHENTICATE_KEY, HANDSHAKE_KEY
 from managedconsumer.testing.memory.logins import Login
 from managedconsumer.testing.memory.nodes import Nodes
-from managedconsumer.testing.memory.offered import API_VERSIONS_KEY, AUTHENTICATE_KEY, HANDSHAKE_KEY
+from managedconsumer.testing.memory.request_handlers import RequestHandlers
 from managedconsumer.testing.memory.server import Answer, Peer, Server
 from managedconsumer.wire.protocol import framing, schemas
 
@@ -35,10 +35,10 @@ class Serving:
         self._nodes = nodes
         self._ports = {node: port + node - 1 if port else 0 for node in nodes.numbers}
         self._users, self._tls = dict(users or {}), tls
-        self._desk = Desk(
+        self._handlers = RequestHandlers(
             nodes, self._addresses, Server.now, self._after, delay=delay, interval=interval, modern=modern
         )
-        self._topics = self._desk.topics
+        self._topics = self._handlers.topics
         self._waiting: list[Callable[[], bool]] = []
         self._server: Server | None = None
         self._at = 1  # the node that the request under way came to
@@ -51,7 +51,7 @@ class Serving:
             raise IllegalStateError("the broker is running already")
         self._server = Server(self._receive, {node: self._ports[node] for node in self._nodes.up}, self._tls)
         self._ports.update(self._server.ports)
-        self._server.call(self._desk.reload)
+        self._server.call(self._handlers.reload)
         return self
 
     def stop(self) -> None:
@@ -94,11 +94,11 @@ class Serving:
             self._server.after(seconds, call)
 
     def _lead(self, topic: str, partition: int, node: int | None) -> None:
-        self._desk.lead(topic, partition, node)
+        self._handlers.lead(topic, partition, node)
         self._wake()
 
     def _leave(self, node: int) -> None:
-        self._desk.leave(node)
+        self._handlers.leave(node)
         if self._server is not None:
             self._server.close_node(node)
         self._wake()
@@ -112,11 +112,11 @@ class Serving:
 
     def _receive(self, peer: Peer, header: framing.RequestHeader, body: dict[str, Any], answer: Answer) -> None:
         """Let a request through to :meth:`_handle`, after the login and the faults."""
-        fault = self._desk.faults.meet(header.api, body)
+        fault = self._handlers.faults.meet(header.api, body)
         if fault is None:
             self._admit(peer, header, body, answer)
         elif fault.code:
-            answer(self._desk.refusal(header, body, fault.code))
+            answer(self._handlers.refusal(header, body, fault.code))
         elif not fault.drop:
             self._after(fault.seconds, lambda: self._admit(peer, header, body, answer))
         else:
@@ -143,7 +143,7 @@ class Serving:
             self._at = peer.node
             if header.api is _S.FETCH:
                 self._topics.name_topics(body)
-            refused = self._desk.refuse(peer.node, header, body)
+            refused = self._handlers.refuse(peer.node, header, body)
             if refused is None:
                 self._handle(header, body, answer)
             else:
@@ -157,15 +157,15 @@ class Serving:
         if header.api is _S.FETCH:
             self._fetch(body, answer)
         elif header.api is _S.JOIN_GROUP:
-            self._desk.groups.join(header.version, header.client_id, body, answer)
+            self._handlers.groups.join(header.version, header.client_id, body, answer)
         elif header.api is _S.SYNC_GROUP:
-            self._desk.groups.sync(header.version, body, answer)
+            self._handlers.groups.sync(header.version, body, answer)
         elif header.api is _S.PRODUCE:
-            response = self._desk.answer(self._at, header, body)
+            response = self._handlers.answer(self._at, header, body)
             self._wake()
             answer(response if body["acks"] else None)
         else:
-            answer(self._desk.answer(self._at, header, body))
+            answer(self._handlers.answer(self._at, header, body))
 
     def _fetch(self, body: dict[str, Any], answer: Answer) -> None:
         node = self._at

@@ -1,12 +1,12 @@
 cdef class _BinaryRoom:
     """The three buffers of a column of bytes."""
 
-    cdef _Room offsets, data, valid
+    cdef _GrowingBuffer offsets, data, valid
 
     def __cinit__(self, pa):
-        self.offsets = _Room(pa, 0)
-        self.data = _Room(pa, 0)
-        self.valid = _Room(pa, 0)
+        self.offsets = _GrowingBuffer(pa, 0)
+        self.data = _GrowingBuffer(pa, 0)
+        self.valid = _GrowingBuffer(pa, 0)
 
     cdef int hold(self, Binary *column, int64_t rows, int64_t size, double ahead) except -1:
         """Room for ``rows`` more fields of ``size`` bytes in all; ``ahead``: how much more of the same is to come."""
@@ -34,7 +34,7 @@ cdef int64_t room(int64_t needed, double ahead):
     return <int64_t>(needed * ahead) if ahead > 1 else needed
 
 
-cdef int hold_valid(_Room valid, int64_t before, int64_t more, double ahead) except -1:
+cdef int hold_valid(_GrowingBuffer valid, int64_t before, int64_t more, double ahead) except -1:
     """Room for the bits of ``more`` rows, set until a null clears them."""
     cdef int64_t old = (before + 7) // 8, new = (before + more + 7) // 8
     valid.hold(room(new, ahead))
@@ -48,7 +48,7 @@ cdef class _Builder:
     cdef object pa, schema
     cdef Columns columns
     cdef _BinaryRoom key, value, names, contents
-    cdef _Room offsets, timestamps, types, lists, lists_valid
+    cdef _GrowingBuffer offsets, timestamps, types, lists, lists_valid
     cdef int type                  # of all rows so far, as long as there is no room for types
     cdef int64_t typed             # rows whose type is known
 
@@ -58,8 +58,8 @@ cdef class _Builder:
         wanted = set(schema.names)
         self.key = _BinaryRoom(pa) if "key" in wanted else None
         self.value = _BinaryRoom(pa) if "value" in wanted else None
-        self.offsets = _Room(pa, 0) if "offset" in wanted else None
-        self.timestamps = _Room(pa, 0) if "timestamp" in wanted else None
+        self.offsets = _GrowingBuffer(pa, 0) if "offset" in wanted else None
+        self.timestamps = _GrowingBuffer(pa, 0) if "timestamp" in wanted else None
         self.columns.wants_headers = "headers" in wanted
 
     cdef int hold(self, Count *count, double ahead) except -1:
@@ -133,7 +133,7 @@ cdef class _Builder:
         cdef Columns *to = &self.columns
         cdef int64_t rows = to.rows
         self.names, self.contents = _BinaryRoom(self.pa), _BinaryRoom(self.pa)
-        self.lists, self.lists_valid = _Room(self.pa, (rows + 1) * 4), _Room(self.pa, (rows + 8) // 8)
+        self.lists, self.lists_valid = _GrowingBuffer(self.pa, (rows + 1) * 4), _GrowingBuffer(self.pa, (rows + 8) // 8)
         self.names.hold(&to.names, 0, 0, 1)
         self.contents.hold(&to.contents, 0, 0, 1)
         memset(self.lists.start, 0, (rows + 1) * 4)
@@ -150,7 +150,7 @@ cdef class _Builder:
         if not self.typed:
             self.type = type
         if self.types is None and type != self.type:
-            self.types = _Room(self.pa, self.columns.rows * 4)
+            self.types = _GrowingBuffer(self.pa, self.columns.rows * 4)
             types = <int32_t *>self.types.start
             for row in range(self.typed):
                 types[row] = self.type

@@ -39,7 +39,7 @@ cdef class Source:
 
 
 @cython.final
-cdef class _Seat:
+cdef class _ThreadSlot:
     """A thread (or greenlet) that takes from the lane: its number, and the offset of the message it has in hand."""
 
     cdef object who
@@ -62,8 +62,8 @@ cdef class Lane:
     cdef uint64_t _thread          # that has taken last
     cdef object _current           # gives the greenlet, where threads do not tell consumers apart
     cdef object _owner             # the greenlet that has taken last
-    cdef _Seat _seat               # of that thread or greenlet
-    cdef dict _seats               # by the thread's id, or that of the greenlet
+    cdef _ThreadSlot _slot         # of that thread or greenlet
+    cdef dict _slots               # by the thread's id, or that of the greenlet
     cdef readonly long long count
     cdef object _clock             # in place of the system's, in a simulation
     cdef double _until             # by the clock: later nothing is taken
@@ -77,8 +77,8 @@ cdef class Lane:
         self._clock = clock
         self._until = _EVER
         self._since = self._patience = 0.0
-        self._seats = {}
-        self._seat = _Seat.__new__(_Seat)
+        self._slots = {}
+        self._slot = _ThreadSlot.__new__(_ThreadSlot)
 
     cdef inline double _now(self) except? -1.0:
         return clock_seconds() if self._clock is None else self._clock()
@@ -100,24 +100,24 @@ cdef class Lane:
     def attach(self, chunk not None, who, long long offset, others=(), bint last=False):
         """Let the calling thread, which is ``who``, take from ``chunk``; it has ``offset`` of it in hand.
 
-        Of those that had a seat, ``others`` keep theirs. ``last``: nothing else waits to be handed out, so the lane may go
+        Of those that had a slot, ``others`` keep theirs. ``last``: nothing else waits to be handed out, so the lane may go
         on with the chunks of its source.
         """
-        cdef _Seat seat = self._seat
+        cdef _ThreadSlot slot = self._slot
         self._last_one = last
-        if others or len(self._seats) != 1 or seat.who != who or not self._is_last():
-            self._seats = {key: seat for key, seat in self._seats.items() if (<_Seat>seat).who in others}
-            seat = _Seat.__new__(_Seat)
-            seat.who = who
+        if others or len(self._slots) != 1 or slot.who != who or not self._is_last():
+            self._slots = {key: slot for key, slot in self._slots.items() if (<_ThreadSlot>slot).who in others}
+            slot = _ThreadSlot.__new__(_ThreadSlot)
+            slot.who = who
             if self._current is None:
                 self._thread = this_thread()
-                self._seats[self._thread] = seat
+                self._slots[self._thread] = slot
             else:
                 self._owner = self._current()
-                seat.greenlet = ref(self._owner)
-                self._seats[<uintptr_t><void *>self._owner] = seat
-            self._seat = seat
-        seat.offset = offset
+                slot.greenlet = ref(self._owner)
+                self._slots[<uintptr_t><void *>self._owner] = slot
+            self._slot = slot
+        slot.offset = offset
         if isinstance(chunk, RecordChunk):
             self._chunk = <RecordChunk>chunk
         else:
@@ -126,34 +126,34 @@ cdef class Lane:
             self._ready = chunk.ready
 
     cdef bint _is_last(self):
-        """True if the calling thread has the seat that was used last."""
+        """True if the calling thread has the slot that was used last."""
         if self._current is None:
             return this_thread() == self._thread
         self._owner = self._current()
-        return self._seat.greenlet is not None and self._seat.greenlet() is self._owner
+        return self._slot.greenlet is not None and self._slot.greenlet() is self._owner
 
     cdef bint _sit(self) except -1:
-        """The calling thread is another than the one that has taken last: change seats. False: it has none."""
+        """The calling thread is another than the one that has taken last: change slots. False: it has none."""
         cdef uint64_t thread
         if self._current is None:
             thread = this_thread()
-            seat = self._seats.get(thread)
-            if seat is None:
+            slot = self._slots.get(thread)
+            if slot is None:
                 return False
             self._thread = thread
         else:
             owner = self._current()
-            seat = self._seats.get(<uintptr_t><void *>owner)
-            if seat is None or (<_Seat>seat).greenlet() is not owner:  # the number of one that is gone
+            slot = self._slots.get(<uintptr_t><void *>owner)
+            if slot is None or (<_ThreadSlot>slot).greenlet() is not owner:  # the number of one that is gone
                 return False
             self._owner = owner
-        self._seat = <_Seat>seat
+        self._slot = <_ThreadSlot>slot
         return True
 
-    def seated(self):
-        """Return the seated threads, each with the offset of its message in flight; the lane is detached."""
-        cdef _Seat seat
-        return [(seat.who, seat.offset) for seat in self._seats.values()]
+    def slots(self):
+        """Return the threads that have a slot, each with the offset of its message in flight; the lane is detached."""
+        cdef _ThreadSlot slot
+        return [(slot.who, slot.offset) for slot in self._slots.values()]
 
     def detach(self):
         """From here on nothing is taken."""
@@ -178,7 +178,7 @@ cdef class Lane:
         return self._chunk is not None or self._ready is not None
 
     cdef inline bint _may_take(self) except -1:
-        """True if the calling thread or greenlet has a seat."""
+        """True if the calling thread or greenlet has a slot."""
         if self._current is None:
             return this_thread() == self._thread or self._sit()
         return self._current() is self._owner or self._sit()
@@ -188,7 +188,7 @@ cdef class Lane:
         if self._ready is None or not self._ready or not self._may_take():
             return None
         message = <Message?>self._ready.pop()
-        self._seat.offset = self._last = message.offset
+        self._slot.offset = self._last = message.offset
         self.count += 1
         return message
 
@@ -208,7 +208,7 @@ cdef class Lane:
             if outcome == GOOD:
                 message = chunk._message(&view)
                 chunk.position = view.offset + 1
-                self._seat.offset = view.offset
+                self._slot.offset = view.offset
                 self.count += 1
                 return message
             if outcome != BELOW:
@@ -221,7 +221,7 @@ cdef class Lane:
         cdef RecordChunk chunk = self._chunk
         cdef Message message = None
         cdef double left
-        if not self._last_one or self._source is None or chunk is None or self._patience <= 0.0 or len(self._seats) != 1:
+        if not self._last_one or self._source is None or chunk is None or self._patience <= 0.0 or len(self._slots) != 1:
             return None
         if not self._source.is_open() or not self._may_take() or not chunk._used_up():
             return None
@@ -230,7 +230,7 @@ cdef class Lane:
         self._since = precise_seconds()
         while message is None and chunk._used_up() and self._source.is_open():
             chunk._end()
-            self._seat.offset = -1
+            self._slot.offset = -1
             left = min(_LONGEST_STAY, self._patience) - (precise_seconds() - self._since)
             found = self._source.peek(max(0.0, left))
             if found is None or self._chunk is not chunk:  # something else has come, or has taken the lane away

@@ -1,14 +1,14 @@
 """``Lane`` in Python, the twin of the accelerator's class: the way of a message past the consumer's lock.
 
-A lane is attached to the chunk that is being read, and each thread that has a seat in it takes messages from it without
-the consumer's lock; coming back for the next message is what finishes the last one. A thread gets its seat when it
+A lane is attached to the chunk that is being read, and each thread that has a slot in it takes messages from it without
+the consumer's lock; coming back for the next message is what finishes the last one. A thread gets its slot when it
 comes to the lock, and keeps it as long as what it has in hand is of the partition that the lane is attached to. A
 thread that holds the lock detaches the lane before it looks at positions or takes partitions away: ``count`` says how
-many messages went this way in all, ``seated()`` which is in whose hand, the chunk's own ``position`` where it stands.
+many messages went this way in all, ``slots()`` which is in whose hand, the chunk's own ``position`` where it stands.
 
 The accelerator's ``take`` is one step under the GIL. Here that step is ``list.pop`` on the messages that the chunk has
 ready; how many were taken, and so which was the last, follows from how many are left when somebody looks. Where several
-threads have a seat, the same step lays the message down where the thread's own last message is kept. More is made
+threads have a slot, the same step lays the message down where the thread's own last message is kept. More is made
 ready on the slow path, under the consumer's lock. The fast path has no lock: a signal handler may interrupt it anywhere
 and call the consumer, while another thread holds the consumer's lock and detaches.
 """
@@ -39,7 +39,7 @@ _EVER = float("inf")
 _NOTHING: deque[Message] = deque(maxlen=0)
 
 
-class _Seat:
+class _ThreadSlot:
     """A thread (or greenlet) that takes from the lane: its number, and the offset of the message it has in hand."""
 
     __slots__ = ("greenlet", "kept", "offset", "take", "who")
@@ -78,11 +78,11 @@ class Lane:
         self._here = here
         self._open = here is not None or current is not None
         self._chunk: Any = None
-        self._seats: dict[int, _Seat] = {}  # by the thread's number, or the greenlet's id
-        # One seat: its thread, and how that takes. Several: the seats again.
+        self._slots: dict[int, _ThreadSlot] = {}  # by the thread's number, or the greenlet's id
+        # One slot: its thread, and how that takes. Several: the slots again.
         self._owner: Any = None
         self._pop: Callable[[], Message] = _nothing
-        self._several: dict[int, _Seat] = {}
+        self._several: dict[int, _ThreadSlot] = {}
         self._rest: list[Message] = []  # gets what nobody has taken
         # The messages ready at the last look: how many, the offset of the next, and all of them if there are gaps.
         self._left = 0
@@ -110,18 +110,18 @@ class Lane:
     def attach(self, chunk: Any, who: int, offset: int, others: Container[int] = (), last: bool = False) -> None:
         """Let the calling thread, which is ``who``, take from ``chunk``; it has ``offset`` of it in hand.
 
-        Of those that had a seat, ``others`` keep theirs. ``last``: nothing else waits to be handed out.
+        Of those that had a slot, ``others`` keep theirs. ``last``: nothing else waits to be handed out.
         """
         del last  # it has no source
         if not self._open:
             return
         me = self._here.number if self._current is None else self._current()
         key = me if self._current is None else id(me)
-        mine = self._seats.get(key)
-        if others or len(self._seats) != 1 or mine is None or mine.who != who or mine.kept is not _NOTHING:
-            seats = {number: seat for number, seat in self._seats.items() if seat.who in others}
-            mine = seats[key] = _Seat(who, None if self._current is None else ref(me))
-            self._seats = seats
+        mine = self._slots.get(key)
+        if others or len(self._slots) != 1 or mine is None or mine.who != who or mine.kept is not _NOTHING:
+            slots = {number: slot for number, slot in self._slots.items() if slot.who in others}
+            mine = slots[key] = _ThreadSlot(who, None if self._current is None else ref(me))
+            self._slots = slots
         mine.offset = offset
         self._note_ready(chunk)
         self._rest = []
@@ -131,13 +131,13 @@ class Lane:
             self._shut()
 
     def _let_in(self, ready: list[Message], me: Any) -> None:
-        seats = self._seats
-        if len(seats) == 1:
+        slots = self._slots
+        if len(slots) == 1:
             self._pop, self._owner = ready.pop, me
             return
-        for seat in seats.values():
-            seat.open(ready)
-        self._several = seats
+        for slot in slots.values():
+            slot.open(ready)
+        self._several = slots
 
     def _note_ready(self, chunk: Any) -> None:
         ready: list[Message] = chunk.ready
@@ -153,11 +153,11 @@ class Lane:
         taken = self._left - left
         if taken > 0:  # below 0: a signal came in between when there were new ones
             last = self._next + taken - 1 if self._offsets is None else self._offsets[left]
-            for seat in self._seats.values():
-                if seat.kept is _NOTHING:
-                    seat.offset = last
+            for slot in self._slots.values():
+                if slot.kept is _NOTHING:
+                    slot.offset = last
                 else:
-                    seat.look()
+                    slot.look()
             chunk.position = last + 1
             self.count, self._left = self.count + taken, left
 
@@ -192,9 +192,9 @@ class Lane:
     def _shut(self) -> None:
         self._owner, self._pop, self._several = None, _nothing, {}
 
-    def seated(self) -> list[tuple[int, int]]:
-        """Return the seated threads, each with the offset of its message in flight; the lane is detached."""
-        return [(seat.who, seat.offset) for seat in self._seats.values()]
+    def slots(self) -> list[tuple[int, int]]:
+        """Return the threads that have a slot, each with the offset of its message in flight; the lane is detached."""
+        return [(slot.who, slot.offset) for slot in self._slots.values()]
 
     def leave(self) -> None:
         """Let each thread take the slow path for its next message. Needs no lock: for signal handlers."""
@@ -216,7 +216,7 @@ class Lane:
         if self._late():
             return None
         if self._several:
-            return self._take_seated()
+            return self._take_in_slot()
         owner = self._owner
         if owner is None or (self._here.number if self._current is None else self._current()) != owner:
             return None
@@ -225,14 +225,14 @@ class Lane:
         except IndexError:
             return None
 
-    def _take_seated(self) -> Message | None:
-        """:meth:`take` where several threads have a seat."""
+    def _take_in_slot(self) -> Message | None:
+        """:meth:`take` where several threads have a slot."""
         me = self._here.number if self._current is None else self._current()
-        seat = self._several.get(me if self._current is None else id(me))
-        if seat is None or (seat.greenlet is not None and seat.greenlet() is not me):  # the id of one that is gone
+        slot = self._several.get(me if self._current is None else id(me))
+        if slot is None or (slot.greenlet is not None and slot.greenlet() is not me):  # the id of one that is gone
             return None
         try:
-            return seat.take() or seat.kept[0]
+            return slot.take() or slot.kept[0]
         except IndexError:
             return None
 

@@ -35,7 +35,7 @@ from managedconsumer.wire.records import format as fmt
 from managedconsumer.wire.records.arrow import constant
 from managedconsumer.wire.records.legacy import BadMessageError, decode_entry
 
-INTERFACE = 14
+INTERFACE = 15
 IMPLEMENTATION = "cython"
 
 mc_crc_init()
@@ -53,7 +53,7 @@ include "_message.pxi"
 include "_batches.pxi"
 include "_chunk.pxi"
 include "_oddbatches.pxi"
-include "_room.pxi"
+include "_growing_buffer.pxi"
 include "_columns.pxi"
 include "_lane.pxi"
 include "_foreign.pxi"

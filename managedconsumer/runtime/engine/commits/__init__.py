@@ -1,0 +1,1 @@
+"""The commits of one consumer: one worker carries them out, in order."""

@@ -1,0 +1,412 @@
+"""Commits of a consumer: selects the offsets that may be committed, for calls and for the commit worker."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
+
+from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
+from managedconsumer.coordinator import committing
+from managedconsumer.coordinator.committing import Committing, Offsets, Result, RetryPolicy, Wanted
+from managedconsumer.processing.offset_map import map_in
+from managedconsumer.runtime.cluster.offsets import COMMIT
+from managedconsumer.runtime.engine.commits.commit_worker import CommitWorker
+from managedconsumer.runtime.engine.commits.metadata import CommitMetadata, Followed
+from managedconsumer.runtime.engine.commits.pending import Explicit, Finished, Pending, give_up, stopped
+from managedconsumer.runtime.engine.state import Lease
+from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
+from managedconsumer.subscription_state import PartitionNotAssignedError
+from managedconsumer.values import NamedTuple
+
+if TYPE_CHECKING:
+    from managedconsumer.runtime.engine.engine import Engine
+
+log = logging.getLogger(__name__)
+
+# How long (seconds) an explicit commit may exceed its limit: a silent coordinator has to be looked up.
+_GRACE = 10.0
+# A missed wake-up can cost a waiting thread at most this much (seconds).
+_LONGEST_NAP = 1.0
+# A commit in a callback of stop() is granted at least this long (seconds).
+_LEAST_IN_STOP = 0.2
+
+
+def _same(now: Any, then: Any) -> bool:
+    """True if a partition was assigned all the time. Both are its state object, None while it is not assigned."""
+    return now is not None and now is then
+
+
+class MemberIdentity(NamedTuple):
+    """The membership under which a consumer commits; the committer informs it of the results."""
+
+    generation: Callable[[], Generation]
+    #: False while a rebalance has a new generation and this member does not know its assignment in it yet.
+    settled: Callable[[], bool]
+    #: Called when the coordinator has expelled this member from the generation (perhaps a former one).
+    expelled: Callable[[BaseException, Generation], None]
+    #: Waits until a known loss is fenced, so that no message of it is delivered. Called without a lock.
+    await_fence: Callable[[], None] = lambda: None
+    #: Called after each change of the metadata.
+    metadata_changed: Callable[[], None] = lambda: None
+    instance_id: str | None = None
+    #: How long messages may be delivered; None: as long as their partitions are assigned.
+    lease: Lease | None = None
+
+
+class Committer:
+    """Commits of one consumer. Thread-safe; the engine's lock guards its state.
+
+    Automatic commits (at intervals, at a rebalance, at the stop) cover *finished* messages only; an explicit one also
+    covers the calling thread's messages in flight. No commit covers messages in flight of other threads.
+
+    One worker sends all commits, one after the other, so older offsets never overtake newer ones, and a thread that
+    waits for a commit holds no lock. Explicit commits that wait in a row become one request.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._worker = CommitWorker(engine, self._work)
+        # A group's member commits nothing without a valid generation. (While the group is empty, Kafka accepts commits
+        # without a generation from any client, also from a zombie.) None: this consumer is no member.
+        self._member: MemberIdentity | None = None
+        self._run: Followed | None = None
+        self._texts = CommitMetadata(engine.log_fields)
+        self._auto_commits = committing.AutoCommitLog(log, engine.log_fields)
+        self._on_commit: Callable[[float, bool], None] = lambda _seconds, _well: None
+
+    def join_group(self, member: MemberIdentity) -> None:
+        """Commit as ``member`` from now on."""
+        self._member = member
+
+    def follow(self, run: Followed | None, seconds: float) -> None:
+        """Take finished offsets from ``run`` from now on, and commit them every ``seconds``. None: it has ended."""
+        self._run = run
+        if run is not None:
+            self._worker.start(seconds)
+
+    @property
+    def automatic(self) -> bool:
+        """True if the consumer commits finished messages automatically."""
+        return self._engine.options.auto_commit_enable or self._run is not None
+
+    def watch(self, on_commit: Callable[[float, bool], None]) -> None:
+        """Call ``on_commit`` after every request with its duration (seconds) and True if it committed everything."""
+        self._on_commit = on_commit
+
+    # -- offsets for commits --------------------------------------------------------------------------
+
+    def _metadata(self) -> str:
+        return self._texts.text("" if self._member is None else self._member.generation().member_id)
+
+    def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the finished offsets that are not committed yet."""
+        engine, metadata = self._engine, self._metadata()
+        with engine.lock:
+            engine.leave_dead_owners()
+            if self._run is not None:
+                return self._run.finished(metadata, self._texts.limit)
+            return engine.subscription.committable_offsets(metadata)
+
+    def held(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return all positions, with the calling thread's message in flight, without those of other threads."""
+        engine, metadata = self._engine, self._metadata()
+        me = engine.caller()
+        result = {}
+        with engine.lock:
+            engine.leave_dead_owners()
+            engine.collector.in_flight.settle_kept()
+            for tp, state in engine.subscription.assignment.items():
+                if state.position is not None and state.finished is not None:
+                    elsewhere = engine.collector.lowest_in_hand(tp, but=me)
+                    offset = state.position if elsewhere is None else min(state.position, elsewhere)
+                    # Another thread may have committed its messages in flight: do not go back behind that commit.
+                    offset = max(offset, state.finished or 0)
+                    result[tp] = OffsetAndMetadata(offset, metadata, state.epoch_before(offset))
+        return result
+
+    def _states(self, offsets: Offsets) -> dict[TopicPartition, Any]:
+        with self._engine.lock:
+            return {tp: self._engine.subscription.assignment.get(tp) for tp in offsets}
+
+    def _standing(self) -> tuple[Generation, err.KafkaException | None]:
+        """Return the generation to commit under, and the reason not to send a commit now (None: it may be sent).
+
+        Call this before the look-up of the offsets: once a generation is settled, the positions belong to it.
+        """
+        member = self._member
+        if member is None:
+            return NO_GENERATION, None
+        generation = member.generation()
+        if not generation.joined:
+            member.await_fence()  # the caller learns of a loss: no message may follow
+            return generation, err.UnknownMemberId("this consumer is not a member of the group at present")
+        if not member.settled():
+            problem = err.RebalanceInProgress("a rebalance is going on and the new assignment is not known yet")
+            return generation, problem
+        return generation, None
+
+    def membership(self) -> tuple[Generation, str | None]:
+        """Return the generation to commit under, and the static member's instance id.
+
+        Raises the reason not to send a commit now: UnknownMemberId while the consumer is no member,
+        RebalanceInProgress while it does not know its assignment in a new generation.
+        """
+        generation, hindrance = self._standing()
+        if hindrance is not None:
+            raise hindrance
+        return generation, None if self._member is None else self._member.instance_id
+
+    def note(self, offsets: Offsets) -> None:
+        """Note offsets that a producer's transaction has committed for this member."""
+        self._note(offsets, self._states(offsets))
+
+    def _note(self, offsets: Offsets, states: Mapping[TopicPartition, Any], *, finish: bool = False) -> None:
+        """Note committed offsets. ``finish``: the user committed them, so messages in flight are finished, too."""
+        with self._engine.lock:
+            for tp, entry in offsets.items():
+                state = states.get(tp)
+                if state is not None:
+                    state.committed, state.finished_map = entry.offset, map_in(entry.metadata)
+                    if finish:
+                        state.finish(entry.offset)
+
+    # -- explicit commits -----------------------------------------------------------------------------
+
+    def commit(self, offsets: Offsets | None, retry_policy: RetryPolicy) -> None:
+        """Call :meth:`submit` and wait for it. Raises the error of :func:`committing.failure` when it failed."""
+        retry_policy = self.within_stop(retry_policy)
+        commit = self.submit(offsets, retry_policy)
+        self.wait_for(commit, retry_policy)
+        commit.result()
+
+    def wait_for(self, commit: Pending, retry_policy: RetryPolicy) -> None:
+        """Wait until ``commit`` is done, or give it up when its time is over.
+
+        Returns early, with the commit still in flight, when a signal handler has called ``stop()``.
+        """
+        engine = self._engine
+        longest = (
+            None if retry_policy.seconds is None else retry_policy.seconds + (0.0 if retry_policy.strict else _GRACE)
+        )
+        deadline = Deadline(engine.handler.now(), longest)
+        with engine.commits:
+            while not commit.done() and not engine.stop_wanted and not deadline.expired(engine.handler.now()):
+                left = deadline.remaining(engine.handler.now())
+                engine.commits.wait(_LONGEST_NAP if left is None else min(left, _LONGEST_NAP))
+        if not engine.stop_wanted:
+            self.end_wait(commit)
+
+    def end_wait(self, commit: Pending) -> None:
+        """Give ``commit`` up: its caller waits no longer."""
+        late = err.RequestTimedOut("there was no answer in time")
+        give_up([commit], self._engine.group_id, late, "may not have been committed", again=True)
+
+    def within_stop(self, retry_policy: RetryPolicy) -> RetryPolicy:
+        """In a callback of ``stop()``: limit a commit to the rest of the stop's time."""
+        engine = self._engine
+        if not engine.stopping:
+            return retry_policy
+        left = max(_LEAST_IN_STOP, engine.stop_by - engine.handler.now())
+        seconds = left if retry_policy.seconds is None else min(left, retry_policy.seconds)
+        return retry_policy._replace(seconds=seconds, strict=True)
+
+    def submit(self, offsets: Offsets | None, retry_policy: RetryPolicy) -> Pending:
+        """Let the worker commit ``offsets`` (None: the present :meth:`held`). Does not block.
+
+        Messages that were revoked while the calling thread had them in flight are not committed; the result names them.
+        Raises ConsumerStoppedException when a stop was faster.
+        """
+        engine = self._engine
+        with engine.lock:
+            if engine.closing:  # messages in flight are forgotten
+                raise err.ConsumerStoppedException("the consumer was stopped; nothing was committed")
+            who, in_flight = engine.caller(), engine.collector.in_flight
+            taken = engine.collector.taken_away(who)
+            chosen = dict(self._not_behind(self.held()) if offsets is None else offsets)
+            lost = {tp: taken[tp] for tp in taken if offsets is None or tp in offsets}
+            chosen.update({tp: OffsetAndMetadata(offset) for tp, offset in lost.items()})
+            errors = {tp: self._taken(tp) for tp in lost}
+            covered = in_flight.covered(who, None if offsets is None else {tp: e.offset for tp, e in offsets.items()})
+            states, of_hand, said = self._states(chosen), offsets is None, partial(in_flight.say, who, covered)
+            commit = Explicit(
+                engine.commits, engine.handler.now, chosen, states, errors, retry_policy, of_hand=of_hand, said=said
+            )
+            if chosen:
+                self._worker.append(commit)
+            else:
+                commit.finish(None)
+        return commit
+
+    def _not_behind(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return ``offsets``, none of them behind a commit in flight of another thread's messages.
+
+        Revoked messages are not committed: the partition may have been assigned again, and is read again.
+        """
+        for commit in self._worker.under_way():
+            if isinstance(commit, Explicit) and commit.of_hand:
+                for tp, entry in commit.offsets.items():
+                    same = self._engine.subscription.assignment.get(tp) is commit.states[tp]
+                    goes_on = same and tp not in commit.lost
+                    if tp in offsets and goes_on and entry.offset > offsets[tp].offset:
+                        offsets[tp] = entry
+        return offsets
+
+    @staticmethod
+    def _taken(tp: TopicPartition) -> err.KafkaException:
+        return PartitionNotAssignedError(f"a rebalance has taken {tp.topic}-{tp.partition} away")
+
+    def _work(self, batch: list[Pending]) -> None:
+        """Send one automatic commit, or all explicit ones in a row as one request. Runs in the worker."""
+        explicit = [commit for commit in batch if isinstance(commit, Explicit)]
+        if explicit:
+            self._commit_explicit(explicit)
+        for commit in batch:
+            if isinstance(commit, Finished):
+                self._commit_finished(commit)
+
+    def _look_explicit(self, batch: list[Explicit]) -> Wanted:
+        """Select the offsets of assigned partitions, the newest of each partition.
+
+        A broker accepts a commit under a new generation also for other members' partitions: it would set them back.
+        """
+        generation, hindrance = self._standing()
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        with self._engine.lock:
+            now = self._engine.subscription.assignment
+            for commit in batch:
+                for tp, entry in commit.offsets.items():
+                    if self._member and hindrance is None and not _same(now.get(tp), commit.states[tp]):
+                        commit.lost.setdefault(tp, self._taken(tp))
+                    if tp not in commit.lost:
+                        offsets[tp] = entry
+        return Wanted(generation, offsets, hindrance=hindrance)
+
+    def _commit_explicit(self, batch: list[Explicit]) -> None:
+        engine = self._engine
+        longest = max(batch, key=lambda commit: commit.retry_policy.seconds or 0.0).retry_policy
+        result = self._carry_out(batch, lambda: self._look_explicit([c for c in batch if not c.done()]), longest)
+        for commit in batch:
+            mine = Result(
+                {tp: e for tp, e in result.committed.items() if tp not in commit.lost},
+                {**result.refused, **commit.lost},
+                result.left,
+                result.problem,
+            )
+            done = {tp: result.committed[tp] for tp in commit.offsets if tp in mine.committed}
+            self._note(done, commit.states, finish=True)
+            commit.finish(committing.failure(engine.group_id or "", commit.offsets, mine))
+
+    def _carry_out(self, batch: Sequence[Pending], look: Callable[[], Wanted], retry_policy: RetryPolicy) -> Result:
+        engine = self._engine
+        instance_id = None if self._member is None else self._member.instance_id
+        decision = Committing(
+            engine.group_id or "",
+            look,
+            retry_policy,
+            engine.handler.now(),
+            engine.handler.random,
+            instance_id=instance_id,
+        )
+        return engine.offsets.carry_out(
+            decision, lambda seconds: self._worker.pause(batch, seconds), self._expelled, self._on_commit
+        )
+
+    def _expelled(self, error: BaseException, generation: Generation) -> None:
+        if self._member is not None:
+            self._member.expelled(error, generation)
+
+    # -- automatic commits ----------------------------------------------------------------------------
+
+    def commit_finished(self, seconds: float, why: str) -> bool:
+        """Commit the finished offsets within ``seconds``; False (and a line in the log) if that failed.
+
+        Never raises: a rebalance or a stop continues without it, and the next owner reads those messages again.
+        Earlier commits are sent first.
+        """
+        engine = self._engine
+        with engine.lock:
+            if not self._worker.pending() and not self.finished():
+                return True
+            commit = Finished(engine.commits, engine.handler.now, seconds, why)
+            self._worker.append(commit)
+        if not commit.wait(seconds):
+            self._end_finished(commit, err.RequestTimedOut(f"it was not through within {seconds:.1f} s"))
+        return commit.error is None
+
+    def _end_finished(self, commit: Finished, error: err.KafkaException | None) -> None:
+        with self._engine.lock:
+            news = not commit.done()
+            commit.finish(error)
+        if news:
+            self._auto_commits.ended(self._engine.group_id, commit.why, error)
+
+    def _commit_finished(self, commit: Finished) -> None:
+        engine = self._engine
+        seen: dict[TopicPartition, Any] = {}
+        asked: dict[TopicPartition, OffsetAndMetadata] = {}
+
+        def look() -> Wanted:
+            generation, hindrance = self._standing()
+            with engine.lock:
+                offsets = {} if commit.done() else self.finished()
+                seen.update(self._states(offsets))
+                asked.update(offsets)
+            return Wanted(generation, offsets, hindrance=hindrance)
+
+        while True:
+            result = self._carry_out([commit], look, RetryPolicy(max(0.0, commit.until - engine.handler.now())))
+            self._note(result.committed, seen)
+            if not self._texts.says_less(result.refused, asked, self._metadata()):
+                break
+        if result.error is None and result.committed:
+            log.debug(
+                "group %s: committed %d partitions (%s)",
+                engine.group_id,
+                len(result.committed),
+                commit.why,
+                extra=engine.log_fields(),
+            )
+        self._end_finished(commit, result.error)
+
+    # -- the life of the worker -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Commit at intervals from here on."""
+        self._worker.start(self._engine.options.auto_commit_interval_ms / 1000.0)
+
+    def drain(self, seconds: float, *, auto: bool) -> None:
+        """Before a stop: send the waiting commits and, with ``auto``, the finished offsets, within ``seconds``.
+
+        A ``Commit`` that was not in time fails, with a line in the log.
+        """
+        engine = self._engine
+        until = engine.handler.now() + seconds
+        if auto:
+            self.commit_finished(seconds, "stop")
+        waiting = self._worker.pending()
+        for commit in waiting:
+            commit.wait(max(0.0, until - engine.handler.now()))
+        late = [commit for commit in waiting if not commit.done()]
+        if late:
+            log.warning(
+                "group %s: %d commits were not through when the consumer stopped",
+                engine.group_id,
+                len(late),
+                extra=engine.log_fields(),
+            )
+        give_up(late, engine.group_id, stopped())
+
+    def join(self, timeout: float) -> None:
+        """Wait for the worker to end; the engine is closing. ``timeout`` in seconds."""
+        self._worker.join(timeout)
+
+    def fenced(self, error: BaseException | None) -> None:
+        """Fail commits that wait for the coordinator: the membership is lost. Must not block."""
+        link = self._engine.link
+        lost = [commit for commit in self._worker.pending() if isinstance(commit, Explicit)]
+        cause = error if isinstance(error, err.KafkaException) else err.UnknownMemberId()
+        give_up(lost, self._engine.group_id, cause, "were not committed, as the membership is lost")
+        if self._worker.busy_elsewhere() and link is not None:
+            link.interrupt(COMMIT)
