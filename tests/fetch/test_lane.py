@@ -17,6 +17,7 @@ import pytest
 from managedconsumer.fetch.collect import FetchCollector
 from managedconsumer.runtime.waiting.thread_ids import here
 from managedconsumer.wire.records import FastPath, Lane, Message, load
+from managedconsumer.wire.records._lane_py import FastPath as PythonFastPath
 from managedconsumer.wire.records._lane_py import Lane as PythonLane
 from managedconsumer.wire.records.encode import Record, encode_batch
 from tests.fetch.kit import Kit, batch, tp
@@ -264,3 +265,50 @@ def test_nothing_is_taken_when_the_time_is_over() -> None:
     now[0] = 1000.0
     assert lane.take().offset == 3
     assert settled(kit) == (4, 3)
+
+
+class _Twin(PythonFastPath):
+    """The twin's ``consume()`` over a kit."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.kit = kit
+        kit.collector.lane = PythonLane(None, here)
+        self._open_lane(kit.collector.lane)
+
+    def _consume_waiting(self, block: bool, unblock_event: object) -> Message | None:
+        return self.kit.collector.take(ME)
+
+
+def test_the_twins_consume_loses_no_message_between_two_of_its_lines() -> None:
+    """A signal's handler raises there: the message is not taken yet, or it is returned."""
+    for count in range(1, 20):
+        kit = Kit()
+        consumer = _Twin(kit)
+        module = load("python")
+        context = module.PartitionContext("orders", 0)
+        kit.buffer.accept(kit.queue(), kit.queue().version, module.RecordChunk(context, batch(0, 9), 0))
+        assert [consumer.consume().offset for _ in range(2)] == [0, 1]  # type: ignore[union-attr]
+        left = count
+
+        def trace(frame: object, event: str, _: object) -> object:
+            nonlocal left
+            if frame.f_code is not PythonFastPath.consume.__code__:  # type: ignore[attr-defined]
+                return None
+            left -= event == "line"
+            if not left:
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)  # type: ignore[arg-type]
+        try:
+            consumer.consume()
+        except KeyboardInterrupt:
+            pass
+        else:
+            assert count > 2, "it was interrupted at each of its lines"
+            return
+        finally:
+            sys.settrace(None)
+        message = consumer.consume()
+        assert message is not None
+        assert message.offset == 2

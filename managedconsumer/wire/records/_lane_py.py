@@ -306,9 +306,9 @@ class FastPath:
         """
         lane, apply = self._lane, self._applied
         if lane is not None and unblock_event is None:
-            message = lane.take() if apply is None else lane.take_deserialized(apply, self._not_deserialized)
-            if message is not None:
-                return message
+            take = lane.take if apply is None else partial(lane.take_deserialized, apply, self._not_deserialized)
+            # In one line: a signal between two lines would lose the message.
+            return take() or self._consume_waiting(block, unblock_event)
         return self._consume_waiting(block, unblock_event)
 
     def _consume_waiting(self, block: bool, unblock_event: Any) -> Message | None:
