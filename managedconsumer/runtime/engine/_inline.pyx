@@ -3,7 +3,7 @@
 
 This is :class:`~managedconsumer.fetch.leader.LeaderFetch` for the usual case at low rates: the same request with moved
 offsets, and a response of records. Everything else stays in the connection's inbox, and the connection goes back to its
-fetch worker, which asks ``LeaderFetch``. ``tests/runtime/test_inline_parity.py`` compares the two.
+fetch worker, which asks ``LeaderFetch``. ``tests/fetch/test_inline_parity.py`` compares the two.
 
 No Python code runs in here, and only ``poll()`` releases the GIL: receiving and sending never wait. So each response is
 atomic to all other threads. ``FetchCollector.settle_lane`` copies a :class:`Wire`'s state to the consumer's objects,
