@@ -298,10 +298,6 @@ class LeaderFetch:
         if self.state is FetchState.BROKEN_OFF:
             self._move(FetchState.ASKING)
 
-    def forget(self) -> None:
-        """Build the next request from scratch."""
-        self._repeat.forget()
-
     def accept(self, answer: Mapping[str, Any]) -> bool:
         """Note the session in ``answer``; False: it is gone, and the caller sends :meth:`whole_body`."""
         return self._session.accept(answer)

@@ -5,9 +5,10 @@ This is :class:`~managedconsumer.fetch.leader.LeaderFetch` for the usual case at
 offsets, and a response of records. Everything else stays in the connection's inbox, and the connection goes back to its
 fetch worker, which asks ``LeaderFetch``. ``tests/fetch/test_inline_parity.py`` compares the two.
 
-No Python code runs in here, and only ``poll()`` releases the GIL: receiving and sending never wait. So each response is
-atomic to all other threads. ``FetchCollector.settle_lane`` copies a :class:`Wire`'s state to the consumer's objects,
-under the consumer's lock, before any code reads them.
+No Python code runs in here. ``poll()`` releases the GIL, and so does the check of a chunk's batches, before anything of
+the response is noted; receiving and sending never wait. So each response is atomic to all other threads.
+``FetchCollector.settle_lane`` copies a :class:`Wire`'s state to the consumer's objects, under the consumer's lock, before
+any code reads them.
 """
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -55,13 +56,8 @@ cdef extern from "<unistd.h>" nogil:
     ssize_t read(int fd, void *data, size_t size)
     ssize_t write(int fd, const void *data, size_t size)
 
-cdef extern from "<time.h>" nogil:
-    cdef struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec *now)
-    enum:
-        CLOCK_MONOTONIC
+cdef extern from "../../wire/records/_clock.h" nogil:
+    double precise_seconds()
 
 
 cdef enum:
@@ -71,12 +67,6 @@ cdef enum:
     HEAD_BYTES = 64           # of a request, beside its client id and its topics
     LEAST_ANSWER = 17         # bytes of a response without partitions
     PART_HEAD = 36            # of a partition in a response, up to the length of its records
-
-
-cdef inline double monotonic() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return <double>now.tv_sec + 1e-9 * <double>now.tv_nsec
 
 
 cdef inline uint32_t be32(const uint8_t *at) noexcept nogil:
@@ -555,14 +545,11 @@ cdef class InlineFetch(Source):
 
     def begin(self):
         """Note that the calling thread has checked everything; it releases the lock and calls :meth:`wait`."""
-        self._hear()
+        self.heard()
         self._armed = True
 
-    def heard(self):
+    cpdef heard(self):
         """Note that the calling thread checks everything now."""
-        self._hear()
-
-    cdef void _hear(self) noexcept:
         cdef char data[64]
         self._rung = False
         if self._written and not self.inside:
@@ -582,7 +569,7 @@ cdef class InlineFetch(Source):
         self.inside = True
         try:
             if not self.ready and not self._rung:
-                self._receive_once(monotonic() + seconds)
+                self._receive_once(precise_seconds() + seconds)
         finally:
             self.inside = False
             for wire in self.wires:
@@ -592,7 +579,7 @@ cdef class InlineFetch(Source):
     cdef int _receive_once(self, double until) except -1:
         # Only once: a signal may come while this thread waits for the GIL, and its handler runs after the return.
         cdef pollfd fds[MOST_WIRES + 1]
-        cdef double now = monotonic()
+        cdef double now = precise_seconds()
         cdef char data[64]
         cdef int count = 0, found, place
         cdef Wire wire
@@ -610,7 +597,7 @@ cdef class InlineFetch(Source):
         found = <int>min(1000.0 * max(0.0, until - now) + 0.999, 60000.0)
         with nogil:
             found = poll(fds, count + 1, found)
-        now = monotonic()
+        now = precise_seconds()
         for place in range(count):
             wire = used[place]
             if not wire.recalled and found > 0 and fds[place + 1].revents:
