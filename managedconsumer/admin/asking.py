@@ -32,11 +32,38 @@ class Asking:
         self._cluster, self._pool, self._patience = cluster, pool, patience
 
     def brokers(self, ask: Callable[[int], object]) -> None:
-        """``ask(node)`` for every broker, side by side; raises the first error."""
-        parallel = Parallel(self._cluster.handler, "admin")
-        for node in sorted(self._cluster.refresh(()).brokers):
-            parallel.start(ask, node)
+        """``ask(node)`` for every broker, side by side; when all are done, raises the first error.
+
+        A broker that still loads its groups is asked again until the patience is over, as Java's Admin does.
+        """
+        handler = self._cluster.handler
+        deadline = Deadline(handler.now(), self._patience)
+        done: set[int] = set()
+        errors: list[err.KafkaException] = []
+
+        def persist(node: int) -> None:
+            backoff = Backoff(0.05, 1.0, handler.random)
+            while True:
+                try:
+                    ask(node)
+                    done.add(node)
+                    return
+                except err.KafkaException as error:
+                    left = deadline.remaining(handler.now()) or 0.0
+                    if not (isinstance(error, err.ProtocolClientError) and error.retriable) or left <= 0:
+                        errors.append(error)
+                        return
+                    handler.sleep(min(backoff.fail(handler.now()), left))
+
+        parallel = Parallel(handler, "admin")
+        nodes = sorted(self._cluster.refresh(()).brokers)
+        for node in nodes:
+            parallel.start(persist, node)
         parallel.wait(self._patience, lambda: False)
+        if errors:
+            raise errors[0]
+        if silent := [node for node in nodes if node not in done]:
+            raise err.RequestTimedOut(f"brokers {silent} have not answered within {self._patience:.0f} s")
 
     def groups(
         self, names: Iterable[str], api: schemas.Api, body: Body, read: Read, *, batched_from: int = 0, up_to: int = 99

@@ -80,6 +80,18 @@ def test_the_commands(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) 
     assert len(topics) == 4 or "orders" in json.dumps(topics)
 
 
+def test_groups_are_listed_when_the_coordinator_has_loaded_them(broker: MemoryBroker, client: KafkaClient) -> None:
+    with consumer_of(broker) as consumer:
+        values(consumer, 1)
+        loading = broker.fail_next("ListGroups", err.GroupLoadInProgress, 3)
+        assert [each.name for each in client.groups()] == [GROUP]
+        assert loading.happened == 3
+        refused = broker.fail_next("ListGroups", err.GroupAuthorizationFailed, None)
+        with pytest.raises(err.GroupAuthorizationFailed):
+            client.groups()
+        assert refused.happened == 2  # each of the two brokers once: it will not pass
+
+
 def test_confluents_administration(broker: MemoryBroker) -> None:
     from confluent_kafka.admin import AdminClient
 
