@@ -32,7 +32,9 @@ log = logging.getLogger(__name__)
 _DESCRIBE_MS = 2000
 # How long (seconds) the membership worker goes without looking at the watchdog, at its session's end while nobody
 # answers, and whether its consumer was forgotten.
-_TICK = 0.5
+_TICK = 1.0
+# How long (seconds) it pauses while a consumer that polls too rarely is out of the group.
+_PAUSE = 0.1
 # The part of a stop's time in which a rebalance may come to its end. Others may keep a join waiting for long, and while
 # it waits commits are taken; a share comes soon.
 _FOR_A_ROUND = {MemberState.PREPARING_REBALANCE: 0.02, MemberState.COMPLETING_REBALANCE: 0.2}
@@ -103,7 +105,7 @@ class GroupLife:
         if self._watchdog.check(member):
             # The lost partitions are dropped and the user is told; the next join waits for the user.
             member.poll(_TICK, lambda: member.state is MemberState.UNJOINED)
-            engine.handler.sleep(_TICK / 5)
+            engine.handler.sleep(_PAUSE)
         else:
             member.poll(_TICK)
             member.wait(_TICK)

@@ -297,6 +297,46 @@ def test_a_signals_handler_interrupts_the_wait(broker: MemoryBroker, make: Calla
     assert consumer.consume().value == b"1"
 
 
+@pytest.mark.parametrize("what", ["consume", "seek", "positions"])
+def test_a_signals_handler_uses_the_consumer_that_waits(
+    broker: MemoryBroker, make: Callable[..., Any], what: str
+) -> None:
+    """The handler runs between two empty responses, while its own thread receives."""
+    consumer = make(ManagedBalancedConsumer, "group", fetch_wait_max_ms=5)
+    first = TopicPartition(TOPIC, 0)
+    found: list[bytes] = []
+    inner: list[bytes] = []
+
+    def handle(*_: Any) -> None:
+        if what == "consume":
+            broker.produce(TOPIC, [b"1"], partition=0)
+            inner.append(consumer.consume().value)
+        elif what == "seek":
+            consumer.seek(first, 0)
+        else:
+            consumer.position(first)
+        broker.produce(TOPIC, [b"2"], partition=0)
+
+    def send() -> None:
+        until(lambda: state(consumer).sitting)
+        broker.produce(TOPIC, [b"0"], partition=0)
+        until(lambda: receives(consumer))
+        rounds = wires(consumer)[0].rounds
+        until(lambda: wires(consumer) and wires(consumer)[0].rounds > rounds + 3)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        found += [consumer.consume().value for _ in range({"consume": 2, "seek": 3, "positions": 2}[what])]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        sender.join()
+    assert found == {"consume": [b"0", b"2"], "seek": [b"0", b"0", b"2"], "positions": [b"0", b"2"]}[what]
+    assert inner == ([b"1"] if what == "consume" else [])
+
+
 def test_a_message_comes_while_another_thread_looks_at_the_positions(broker: MemoryBroker, reader: Reader) -> None:
     """Whatever takes the lock sees what was handed out, and the thread goes on."""
     for number in range(40):

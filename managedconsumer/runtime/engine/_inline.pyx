@@ -5,14 +5,15 @@ This is :class:`~managedconsumer.fetch.leader.LeaderFetch` for the usual case at
 offsets, and a response of records. Everything else stays in the connection's inbox, and the connection goes back to its
 fetch worker, which asks ``LeaderFetch``. ``tests/fetch/test_inline_parity.py`` compares the two.
 
-No Python code runs in here. ``poll()`` releases the GIL, and so does the check of a chunk's batches, before anything of
-the response is noted; receiving and sending never wait. So each response is atomic to all other threads.
-``FetchCollector.settle_lane`` copies a :class:`Wire`'s state to the consumer's objects, under the consumer's lock, before
-any code reads them.
+No Python code runs in here, but signal handlers do between two responses. ``poll()`` releases the GIL, and so does the
+check of a chunk's batches, before anything of the response is noted; receiving and sending never wait. So each response
+is atomic to all other threads. ``FetchCollector.settle_lane`` copies a :class:`Wire`'s state to the consumer's objects,
+under the consumer's lock, before any code reads them.
 """
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -559,29 +560,37 @@ cdef class InlineFetch(Source):
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     def wait(self, double seconds):
-        """Receive until a chunk comes, :meth:`wake`, or for ``seconds``. After :meth:`begin`, without the lock."""
+        """Receive until a chunk comes, :meth:`wake`, or for ``seconds``; signal handlers run meanwhile.
+
+        After :meth:`begin`, without the lock.
+        """
         self._armed = False
         if not self.inside:
             self._wait(seconds)
 
     cdef int _wait(self, double seconds) except -1:
+        # Signal handlers run between two rounds, when this thread has left: they may use the consumer.
+        cdef double until = precise_seconds() + seconds
+        cdef bint again = True
         cdef Wire wire
-        self.inside = True
-        try:
-            if not self.ready and not self._rung:
-                self._receive_once(precise_seconds() + seconds)
-        finally:
-            self.inside = False
-            for wire in self.wires:
-                wire.inside = False
+        while again and not self.ready and not self._rung and not self.inside:
+            self.inside = True
+            try:
+                again = self._receive_once(until)
+            finally:
+                self.inside = False
+                for wire in self.wires:
+                    wire.inside = False
+            PyErr_CheckSignals()
         return 0
 
-    cdef int _receive_once(self, double until) except -1:
-        # Only once: a signal may come while this thread waits for the GIL, and its handler runs after the return.
+    cdef bint _receive_once(self, double until) except -1:
+        """Wait for one change and handle it; False: the slow path has to look."""
         cdef pollfd fds[MOST_WIRES + 1]
         cdef double now = precise_seconds()
         cdef char data[64]
         cdef int count = 0, found, place
+        cdef bint again = True
         cdef Wire wire
         used = []
         for wire in self.wires:
@@ -592,7 +601,7 @@ cdef class InlineFetch(Source):
                 fds[count].fd, fds[count].events, fds[count].revents = wire._fd, POLLIN, 0
                 until = min(until, wire.overdue_at)
         if not count:
-            return 0
+            return False
         fds[0].fd, fds[0].events, fds[0].revents = self._read_fd, POLLIN, 0
         found = <int>min(1000.0 * max(0.0, until - now) + 0.999, 60000.0)
         with nogil:
@@ -604,10 +613,12 @@ cdef class InlineFetch(Source):
                 wire._receive(now, self)
             elif now >= wire.overdue_at:
                 wire.recalled = True
+            again = again and not wire.recalled
         if found > 0 and fds[0].revents:
             self._written = False
             read(self._read_fd, data, sizeof(data))
-        return 0
+            return False
+        return again and found != 0
 
     cdef bint is_open(self):
         """True if a thread may wait for a chunk: a worker has lent its connection, and no wake-up is due."""
