@@ -110,5 +110,5 @@ class SecurityOptions(TypedDict, total=False):
     sasl_mechanism: str | None
     sasl_username: str | None
     sasl_password: str | None
-    sasl_oauth_token: Callable[[], str | tuple[str, float]] | None
+    sasl_oauth_token: Callable[[], str | tuple[str, float | None]] | None
     sasl_oauth_extensions: Mapping[str, str] | None

@@ -21,6 +21,7 @@ _OF_OURS = "managedconsumer"
 #: Module and the names that users import from it; ALL: its ``__all__``, or every public name that it defines.
 PROMISED: dict[str, list[str] | str] = {
     "managedconsumer": ALL,
+    "managedconsumer.tokens": ALL,
     "managedconsumer.coordinator.assignors": [
         "CooperativeStickyPartitionAssignor",
         "RangePartitionAssignor",

@@ -42,6 +42,7 @@ ROWS = [
     {"processing"},
     {"listeners"},
     {"runtime"},
+    {"tokens"},
     {"admin"},
     {"compat"},
     {"observe"},

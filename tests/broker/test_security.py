@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,15 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from managedconsumer import errors
+from managedconsumer import KafkaClient, ManagedBalancedConsumer, errors
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler
 from managedconsumer.testing import DevBroker, MemoryBroker
+from managedconsumer.testing.kafka.producer import Producer, Record
+from managedconsumer.tokens import ClientCredentials
 from managedconsumer.wire.protocol import schemas
+from tests.endpoints import Endpoint
 
 ALICE = "alices-secret"
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -175,6 +180,58 @@ def test_sessions_are_renewed_on_the_same_connection(
             assert connection.request(schemas.METADATA, METADATA)["brokers"]
     logins = [record.getMessage() for record in caplog.records if "logged in to" in record.getMessage()]
     assert len(logins) == 2 * len(busy + idle)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+def test_a_hundred_tokens_expire_while_a_consumer_reads(secure: DevBroker, group_protocol: str) -> None:
+    """Tokens of 1.5 seconds from a token endpoint: every message comes, none waits for a login."""
+    endpoint = Endpoint()
+    topic, tokens_wanted, pause = f"tokens-{group_protocol}", 100, 0.02
+    secure.create_topic(topic, 1)
+    numbers: list[int] = []
+    late: list[float] = []
+
+    def give(handler: BaseHTTPRequestHandler) -> None:
+        body = json.dumps({"access_token": token(1.5), "expires_in": 1.5}).encode()
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    endpoint.always = give
+
+    def produce() -> None:
+        with Producer(secure.bootstrap) as producer:
+            number = 0
+            while len(endpoint.asked) < tokens_wanted:
+                producer.produce(topic, [Record(b"%d %d" % (number, time.monotonic_ns()))], partition=0)
+                number += 1
+                time.sleep(pause)
+            producer.produce(topic, [Record(b"-1 0")], partition=0)
+
+    login: dict[str, Any] = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
+    supply = ClientCredentials(endpoint.url, "alice", "secret")
+    address = f"127.0.0.1:{secure.port_of(1, 'LOGIN')}"
+    options: Any = {"auto_offset_reset": "earliest", "group_protocol": group_protocol, "consumer_timeout_ms": 20_000}
+    with (
+        KafkaClient(address, sasl_oauth_token=supply, **login) as client,
+        ManagedBalancedConsumer(topic, client, topic, **options) as consumer,
+    ):
+        thread = threading.Thread(target=produce)
+        thread.start()
+        for message in consumer:
+            number, sent = map(int, message.value.split())
+            if number < 0:
+                break
+            numbers.append(number)
+            late.append((time.monotonic_ns() - sent) / 1e9)
+        thread.join()
+    endpoint.close()
+    print(f"{len(endpoint.asked)} tokens, {len(numbers)} messages, the latest {max(late):.3f} s late")
+    assert numbers == list(range(len(numbers)))
+    assert len(endpoint.asked) >= tokens_wanted
+    assert max(late) < 1.0
 
 
 def refused(connection: Connection, kind: type[errors.KafkaException]) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-Token = str | tuple[str, float]
+Token = str | tuple[str, float | None]
 """The result of a token callable: the token, or the token and the Unix time in seconds at which it expires."""
 
 _TLS_FIELDS: Final = ("ssl_context", "ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password")
