@@ -49,6 +49,9 @@ Topic = tuple[str, int]
 #: Messages that a slow peer reads at least.
 _FEWEST = 5_000
 
+#: In place of the dev broker's, which are short for tests: how often a member by KIP-848 sends heartbeats.
+KAFKAS_DEFAULTS = {"group.consumer.session.timeout.ms": "45000", "group.consumer.heartbeat.interval.ms": "5000"}
+
 
 def measure(
     peer: Peer, cell: Cell, topic: str, broker: DevBroker, count: int, cafile: str, patience: float
@@ -160,6 +163,7 @@ def run(options: argparse.Namespace) -> None:
         bench.progress = children.Progress(expected + throughput.seconds() * ("throughput" in only))
         children.freeze(home)
         properties, cafile = tls_properties(home)
+        properties |= KAFKAS_DEFAULTS
         # pykafka's broker only where somebody reads from it.
         old = any(peer.kafka == OLD_KAFKA for _, peers in throughput.plan for peer in peers)
         for version in (NEW_KAFKA, OLD_KAFKA) if old else (NEW_KAFKA,):
