@@ -300,7 +300,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
     def _reasons(self, stuck_after_s: float, dead_after_s: float) -> tuple[list[str], list[str]]:
         ill, unready = super()._reasons(stuck_after_s, dead_after_s)
         member = self._member
-        if member is None or (ill and self._session.engine.closing):
+        if member is None or (ill and self._session.engine.life.closed):
             return ill, unready
         age, longest = member.heartbeat_age(), member.machine.heartbeat.timeout
         if member.generation.joined and age > longest:

@@ -112,22 +112,22 @@ class SimpleConsumer(ConsumerAPI):
                 for name in session.topic_names()
                 for number in sorted(session.cluster.snapshot.partitions_for_topic(name) or ())
             ]
-        new = engine.take_over(tps, retain=False, manual=True)
+        new = engine.assignment.take_over(tps, retain=False, manual=True)
         late = session.positioning.find(
             new,
             reset=session.options.reset_offset_on_start,
-            interrupted=lambda: engine.stop_wanted or engine.ending,
+            interrupted=lambda: engine.life.stop_wanted or engine.life.no_more,
             waiting=patience.outlasted,
         )
-        if engine.stop_wanted or engine.ending:
+        if engine.life.stop_wanted or engine.life.no_more:
             raise stopped_while_starting()
-        if late and session.options.auto_offset_reset == "latest" and not engine.closing:
+        if late and session.options.auto_offset_reset == "latest" and not engine.life.closed:
             tp, answer = next(iter(late.items()))
             # Found later, the end would be a later one, and what came in between would be passed over.
             raise err.OffsetRequestFailedError(
                 f"{tp.topic}-{tp.partition}: where the log ends could not be asked for: {answer.error}"
             )
-        engine.release(new)
+        engine.assignment.release(new)
 
     def _check_chosen(self, tps: list[TopicPartition]) -> None:
         for name, number in tps:
@@ -143,8 +143,8 @@ class SimpleConsumer(ConsumerAPI):
     def _wind_down(self, timeout: float) -> None:
         session, engine = self._session, self._session.engine
         tps = session.assigned()
-        engine.begin_stop(timeout)
-        engine.hold(tps)
+        engine.life.begin_stop(timeout)
+        engine.assignment.hold(tps)
         if session.group is not None:
             session.committer.drain(timeout, auto=session.committer.automatic)
         session.close(timeout)

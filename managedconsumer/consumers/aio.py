@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, Callable, Coroutine, TypeVar
 
 from managedconsumer import errors as err
+from managedconsumer.runtime.engine.delivery import Task
 from managedconsumer.runtime.engine.engine import Engine
-from managedconsumer.runtime.engine.state import Task
 from managedconsumer.runtime.waiting import thread_ids
 from managedconsumer.wire.records import Message
 
@@ -96,10 +96,10 @@ class AsyncReader:
         import asyncio
 
         engine, loop = self._engine, asyncio.get_running_loop()
-        engine.consume_on(loop)
+        engine.delivery.loop = loop
         end = None if timeout is None else loop.time() + timeout
         while True:
-            while engine.stopping and not engine.closing:  # the listener's last callback needs this loop
+            while engine.life.stopping:  # the listener's last callback needs this loop
                 await asyncio.sleep(_SLICE)
             try:
                 taken, task = self._attempt(take, who)
@@ -110,12 +110,12 @@ class AsyncReader:
                 await self._run_task(task)
             elif taken:
                 return taken
-            elif engine.stop_wanted:
+            elif engine.life.stop_wanted:
                 await asyncio.to_thread(self._stop, None)
                 raise err.ConsumerStoppedException("the consumer was stopped")
             else:
                 left = _NAP if end is None else min(_NAP, end - loop.time())
-                if left <= 0 or engine.ending:
+                if left <= 0 or engine.life.no_more:
                     return None
                 await engine.async_waiters.wait(left)
 
@@ -123,17 +123,17 @@ class AsyncReader:
         """Look without waiting. A ``stop()`` in a signal handler that interrupts it follows when this has come back."""
         engine = self._engine
         me = engine.handler.ident()
-        engine.inside.add(me)
+        engine.delivery.inside.add(me)
         try:
-            return engine.attempt(take, who)
+            return engine.delivery.attempt(take, who)
         finally:
-            engine.inside.discard(me)
+            engine.delivery.inside.discard(me)
 
     async def _run_task(self, task: Task) -> None:
         """A ``stop()`` on this thread while a callback is on its way follows when it has come back."""
         me = self._engine.handler.ident()
-        self._engine.inside.add(me)
+        self._engine.delivery.inside.add(me)
         try:
             await task.run_async()
         finally:
-            self._engine.inside.discard(me)
+            self._engine.delivery.inside.discard(me)

@@ -63,7 +63,7 @@ class GroupOffsets:
         """
         self._session.require_running()
         engine = self._session.engine
-        found = engine.offsets.committed(tps, seconds, lambda: engine.closing or engine.stopping)
+        found = engine.offsets.committed(tps, seconds, lambda: not engine.life.running)
         return {tp: OffsetAndMetadata(e.offset, e.metadata) for tp, e in found.items() if e.offset >= 0}
 
     def note(self, offsets: Mapping[TopicPartition, int]) -> None:

@@ -100,7 +100,7 @@ class GroupLife:
     def tick(self) -> bool:
         """One round of the membership worker; False when it should end."""
         engine, member = self.engine, self.member
-        if engine.closing or (engine.stopping and not self.owner.finishing) or member.leaving:
+        if engine.life.closed or (engine.life.stopping and not self.owner.finishing) or member.leaving:
             return False
         if self._watchdog.check(member):
             # The lost partitions are dropped and the user is told; the next join waits for the user.
@@ -155,7 +155,7 @@ class GroupLife:
         self.member.leave(reason, self._left(timeout), self._session.leaving)
 
     def _left(self, timeout: float) -> float:
-        return max(timeout / 4, self.engine.stop_by - self.engine.handler.now())
+        return max(timeout / 4, self.engine.life.stop_by - self.engine.handler.now())
 
 
 class GroupLives:
@@ -272,7 +272,7 @@ class GroupLives:
         if self._refused.failures > 1:
             engine.handler.sleep(pause)
         with engine.lock:
-            if engine.stopping:  # the stop that has begun ends this life, and no other
+            if not engine.life.running:  # the stop that has begun ends this life, and no other
                 return
             self.protocol = other
             self._begin()
@@ -284,7 +284,7 @@ class GroupLives:
             life = self.current
             if life is not None:
                 life.owner.finishing = True
-            engine.begin_stop(timeout)  # from here on no other life takes the place of this one
+            engine.life.begin_stop(timeout)  # from here on no other life takes the place of this one
         if life is not None:
             life.give_up(timeout)
             life.leave(reason, timeout)
@@ -302,12 +302,12 @@ def wait_for_first_assignment(current: Callable[[], GroupLife | None], engine: E
     consumer, ConsumerStoppedException, or the trouble that has outlasted ``patience``.
     """
     with engine.lock:
-        while (life := current()) is not None and not (life.owner.assignments or engine.tasks_waiting):
-            if engine.error is not None:
-                raise engine.error
-            if engine.ending:  # a signal: consuming threads get nothing, and stop
+        while (life := current()) is not None and not (life.owner.assignments or engine.delivery.tasks_waiting):
+            if engine.life.error is not None:
+                raise engine.life.error
+            if engine.life.no_more:  # a signal: consuming threads get nothing
                 return
-            if engine.closing or engine.stopping or engine.stop_wanted:
+            if not engine.life.running or engine.life.stop_wanted:
                 raise err.ConsumerStoppedException("the consumer was stopped while it was starting")
             problem = life.machine.last_error if life.machine.failures else None
             if patience.outlasted(problem, told=True) and problem is not None:
@@ -352,7 +352,7 @@ def _work(there: weakref.ref[GroupLives], life: GroupLife) -> None:
     while True:
         lives = there()
         if lives is None:
-            if not life.engine.closing:
+            if not life.engine.life.closed:
                 _end_forgotten(life)
             return
         # A worker that was stuck while its consumer was stopped and started again has a successor.
@@ -371,9 +371,9 @@ def _work(there: weakref.ref[GroupLives], life: GroupLife) -> None:
 def _end_of(lives: GroupLives, life: GroupLife, error: BaseException) -> None:
     """``error`` ends ``life``: the other protocol follows, or the consumer has failed."""
     if not life.refused(error) or lives.hopeless(life):
-        life.engine.fail(_with_what_the_group_has(error, life))
+        life.engine.life.fail(_with_what_the_group_has(error, life))
         return
     try:
         lives.change_protocol(life, error)
     except BaseException as problem:  # noqa: BLE001 - a worker's death must reach the user
-        life.engine.fail(problem)
+        life.engine.life.fail(problem)

@@ -61,10 +61,10 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
 
     def _shown_state(self) -> str:
         engine = self._session.engine
-        if engine.error is not None:
+        if engine.life.error is not None:
             return "failed"
-        if engine.closing:
-            return "stopped" if engine.opened else "not started"
+        if engine.life.closed:
+            return engine.life.state.value
         return "running"
 
     @property
@@ -158,8 +158,8 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         """A ``stop()`` in a signal handler that interrupts this is carried out when no lock is held any more."""
         engine, committer = self._session.engine, self._session.committer
         who = engine.handler.ident()
-        outermost = who not in engine.inside
-        engine.inside.add(who)
+        outermost = who not in engine.delivery.inside
+        engine.delivery.inside.add(who)
         try:
             retry_policy = committer.within_stop(retry_policy)
             commit = committer.submit(offsets, retry_policy)
@@ -168,9 +168,9 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
             return commit
         finally:
             if outermost:
-                engine.inside.discard(who)
-                if engine.stop_wanted:
-                    self._stop_now(engine.stop_timeout)
+                engine.delivery.inside.discard(who)
+                if engine.life.stop_wanted:
+                    self._stop_now(engine.life.stop_timeout)
 
     def _pairs(self, what: str, partition_offsets: Any) -> list[tuple[TopicPartition, Any]]:
         items = partition_offsets.items() if isinstance(partition_offsets, Mapping) else partition_offsets
@@ -192,7 +192,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         session, engine = self._session, self._session.engine
         session.require_running()
         tps = session.assigned()
-        found = engine.offsets.committed(tps, _PATIENCE, lambda: engine.closing)
+        found = engine.offsets.committed(tps, _PATIENCE, lambda: engine.life.closed)
         if session.options.reset_offset_on_fetch and session.running is None:
             positions = {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
             if session.options.auto_offset_reset != "none":
@@ -200,7 +200,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
                 positions |= session.positioning.look_up(
                     {tp: policy for tp, entry in found.items() if entry.offset < 0}
                 )
-            engine.seek(positions)
+            engine.assignment.seek(positions)
         return [
             (session.key(tp), OffsetFetchPartitionResponse(e.offset, e.metadata.encode(), e.error_code))
             for tp, e in sorted(found.items())
@@ -233,7 +233,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         session.require_running()
         tp = session.accept(partition)
         session.require_held([tp])
-        session.engine.seek({tp: next_offset})
+        session.engine.assignment.seek({tp: next_offset})
 
     def position(self, partition: Any) -> int:
         """The *next* offset that will be handed out; looks it up if it is not known yet (blocks)."""
@@ -241,15 +241,15 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         session.require_running()
         tp = session.accept(partition)
         session.require_held([tp])
-        position = engine.position(tp)
+        position = engine.assignment.position(tp)
         if position is None:
             engine.positions.resolve(_PATIENCE)
-            position = engine.position(tp)
+            position = engine.assignment.position(tp)
         if position is None:
             queue = engine.buffer.queues.get(tp)
             if queue is not None and queue.undecided is not None:
                 raise queue.undecided
-            raise err.OffsetRequestFailedError(f"{tp.topic}-{tp.partition}: no position yet: {engine.trouble}")
+            raise err.OffsetRequestFailedError(f"{tp.topic}-{tp.partition}: no position yet: {engine.troubles.text}")
         return position
 
     def committed(self, partition: Any) -> int | None:
@@ -262,7 +262,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
             raise err.KafkaException(
                 f"unknown partition {tp.partition}: topic {tp.topic!r} has {len(there)} partitions"
             )
-        found = engine.offsets.committed([tp], _PATIENCE, lambda: engine.closing)
+        found = engine.offsets.committed([tp], _PATIENCE, lambda: engine.life.closed)
         offset = found[tp].offset if tp in found else -1
         return None if offset < 0 else offset
 
@@ -296,7 +296,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
             if end.error is not None:
                 raise end.error
             with engine.lock:
-                position = engine.position(tp) if engine.subscription.is_assigned(tp) else None
+                position = engine.assignment.position(tp) if engine.subscription.is_assigned(tp) else None
             if position is not None:
                 lags[session.key(tp)] = max(0, end.offset - position)
         return lags
@@ -326,7 +326,7 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         session = self._session
         session.require_running()
         asked = {session.accept(key): check_int("timestamps", ms, 0, "ms") for key, ms in timestamps.items()}
-        answers = session.engine.offsets.list_offsets(asked, _PATIENCE, lambda: session.engine.closing)
+        answers = session.engine.offsets.list_offsets(asked, _PATIENCE, lambda: session.engine.life.closed)
         found: dict[Any, OffsetAndTimestamp | None] = {}
         for tp, answer in answers.items():
             if answer.error is not None:
@@ -378,10 +378,10 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
         ill, unready = self._reasons(stuck_after_s, dead_after_s)
         with engine.lock:
             known = {
-                "running": not engine.closing and engine.error is None,
-                "error": str(engine.error or engine.undecided() or "") or None,
-                "trouble": engine.trouble,
-                "partitions": {session.shown(tp): engine.position(tp) for tp in session.assigned()},
+                "running": not engine.life.closed and engine.life.error is None,
+                "error": str(engine.life.error or engine.assignment.open_question() or "") or None,
+                "trouble": engine.troubles.text,
+                "partitions": {session.shown(tp): engine.assignment.position(tp) for tp in session.assigned()},
                 "queued_messages": engine.buffer.records,
                 "queued_bytes": engine.buffer.nbytes,
                 "fetchers": engine.fetchers.alive(),
@@ -394,9 +394,9 @@ class ConsumerAPI(RunningAPI, PykafkaNames):
     def _reasons(self, stuck_after_s: float, dead_after_s: float) -> tuple[list[str], list[str]]:
         """Why the consumer is not live, and why it is not ready."""
         engine = self._session.engine
-        if engine.error is not None:
-            return [f"the consumer has failed: {engine.error}"], []
-        if engine.closing:
+        if engine.life.error is not None:
+            return [f"the consumer has failed: {engine.life.error}"], []
+        if engine.life.closed:
             return ["the consumer does not run"], []
         progress = self.progress()
         dead = stuck(progress, dead_after_s)

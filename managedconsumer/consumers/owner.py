@@ -76,7 +76,7 @@ class GroupOwner:
         #: True while a stop lets a rebalance end.
         self.finishing = False
         self.member = GroupMember(
-            machine, link, self._engine.handler, self, on_death=self._engine.fail, before_exit=self._before_exit
+            machine, link, self._engine.handler, self, on_death=self._engine.life.fail, before_exit=self._before_exit
         )
 
     def _before_exit(self) -> None:
@@ -118,7 +118,7 @@ class GroupOwner:
         """At once: nothing of the lost partitions is handed out from here on."""
         self._engine.collector.lane.leave()  # without the lock, which another thread may have
         held = self._session.assigned()
-        self._engine.fence(held)
+        self._engine.assignment.fence(held)
         self._session.committer.fenced(event.error)
         self._log.note("held", event.generation, held, event.reason)
 
@@ -136,8 +136,8 @@ class GroupOwner:
 
     def current(self, generation: Generation) -> bool:
         """False when ``generation`` is over, or the consumer stops."""
-        stopping = self._engine.stopping and not self.finishing
-        return not self._engine.closing and not stopping and self.member.current(generation)
+        life = self._engine.life
+        return (life.running or (life.stopping and self.finishing)) and self.member.current(generation)
 
     def joined(self) -> bool:
         """True while the group counts us as a member."""
@@ -160,14 +160,14 @@ class GroupOwner:
         match step:
             case ho.Hold():
                 self._hold(step)
-                self._engine.drain(set(step.partitions), self._drain)
+                self._engine.delivery.drain(set(step.partitions), self._drain)
             case ho.Commit():
                 if self._session.committer.automatic:
                     self._session.committer.commit_finished(self._commit_seconds, "rebalance")
             case ho.Tell():
                 return self._tell(step)
             case ho.Drop():
-                self._engine.drop(step.partitions)
+                self._engine.assignment.drop(step.partitions)
             case ho.TakeOver():
                 self._take_over(step)
             case ho.HandOut():
@@ -187,7 +187,7 @@ class GroupOwner:
         match step:
             case ho.Hold():
                 self._hold(step)
-                self._engine.drain(set(step.partitions), min(self._drain, seconds))
+                self._engine.delivery.drain(set(step.partitions), min(self._drain, seconds))
             case ho.Commit():
                 patience = min(_LAST_COMMIT_PATIENCE, max(0.0, until - self._engine.handler.now()))
                 self._session.committer.drain(patience, auto=self._session.committer.automatic)
@@ -204,7 +204,7 @@ class GroupOwner:
                 self._do(step)
 
     def _hold(self, step: ho.Hold) -> None:
-        self._engine.hold(step.partitions)
+        self._engine.assignment.hold(step.partitions)
         self._log.note("held", step.generation, step.partitions)
 
     def _tell(self, step: ho.Tell) -> bool:
@@ -237,8 +237,8 @@ class GroupOwner:
         with engine.lock:
             if over():  # lost in the meantime: everything stays on hold
                 return
-            engine.take_over(step.share, retain=True)
-            engine.hold(step.fresh)
+            engine.assignment.take_over(step.share, retain=True)
+            engine.assignment.hold(step.fresh)
             unplaced = sorted(engine.subscription.partitions_in(FetchState.INITIALIZING))
         self._session.positioning.find(
             unplaced,
@@ -255,7 +255,7 @@ class GroupOwner:
         with self._engine.lock:
             if not self.current(step.generation):
                 return False
-            self._engine.release(step.share)
+            self._engine.assignment.release(step.share)
         self._log.note("handed out", step.generation, step.share)
         self.assignments += 1
         self._log.taken_over()
@@ -266,7 +266,7 @@ class GroupOwner:
     def _look(self, topics: Collection[str] | None) -> ClusterSnapshot | None:
         engine = self._engine
         if topics is None:
-            engine.refresh_metadata()
+            engine.assignment.refresh_metadata()
             return engine.cluster.snapshot
         with engine.lock:
             engine.subscription.group_subscribe(topics)

@@ -59,7 +59,7 @@ class Positioning:
         maps: dict[TopicPartition, str] = {}
         positions, epochs = committed, dict[TopicPartition, int]()
         if group is not None and not reset and tps:
-            found = engine.offsets.committed(tps, _PATIENCE, lambda: engine.closing or interrupted(), waiting)
+            found = engine.offsets.committed(tps, _PATIENCE, lambda: engine.life.closed or interrupted(), waiting)
             committed = {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
             maps = {tp: map_in(found[tp].metadata) for tp in committed}
             positions, epochs = self._compared(committed, {tp: entry.leader_epoch for tp, entry in found.items()})
@@ -69,11 +69,11 @@ class Positioning:
             looked_up, late = self._look_up_starts(missing, patience, delay, interrupted, over)
             positions = {**positions, **looked_up}
         with engine.lock:
-            if engine.closing:
+            if engine.life.closed:
                 return {}
             # A seek of the user's in the meantime wins.
             unplaced = engine.subscription.partitions_in(FetchState.INITIALIZING)
-            engine.seek({tp: at for tp, at in positions.items() if tp in unplaced}, epochs)
+            engine.assignment.seek({tp: at for tp, at in positions.items() if tp in unplaced}, epochs)
             for tp, offset in committed.items():
                 if engine.subscription.is_assigned(tp):
                     state = engine.subscription.partition_state(tp)
@@ -82,9 +82,9 @@ class Positioning:
                         state.finished_map = maps[tp]
                         state.found_map = (offset, maps[tp]) if maps[tp] else None
             policy = self.default_reset
-            engine.reset({tp: policy for tp in late if tp in unplaced})
+            engine.assignment.reset({tp: policy for tp in late if tp in unplaced})
             if engine.options.auto_offset_reset == "none":
-                engine.nothing_committed([tp for tp in missing if tp in unplaced], group)
+                engine.assignment.nothing_committed([tp for tp in missing if tp in unplaced], group)
         return late
 
     def _look_up_starts(
@@ -104,7 +104,7 @@ class Positioning:
 
         def broken_off() -> bool:
             # Leaders that answer at once are heard even if the group goes on: "latest" must not be found later.
-            ends = engine.closing or engine.stopping or engine.stop_wanted
+            ends = not engine.life.running or engine.life.stop_wanted
             return ends or (interrupted() and engine.handler.now() > began + delay)
 
         def enough() -> bool:
@@ -117,7 +117,7 @@ class Positioning:
             if answer.error is None:
                 found[tp] = max(0, answer.offset)
                 log.info("%s-%d: starting at offset %d", *tp, found[tp], extra=engine.log_fields(tp))
-            elif answer.may_change or engine.closing:
+            elif answer.may_change or engine.life.closed:
                 late[tp] = answer
                 if not interrupted():
                     log.warning(
@@ -142,7 +142,7 @@ class Positioning:
                 gone = err.LogTruncationError(*tp, committed[tp], end.end_offset)
                 if engine.options.auto_offset_reset == "none":
                     del positions[tp]
-                    engine.ask_user(tp, gone)
+                    engine.assignment.ask_user(tp, gone)
                     continue
                 log.warning("%s Reading continues at offset %d", gone, end.end_offset, extra=engine.log_fields(tp))
                 positions[tp], known[tp] = end.end_offset, end.leader_epoch
@@ -156,11 +156,11 @@ class Positioning:
         if not wanted:
             return {}
         engine = self._engine
-        answers = engine.offsets.list_offsets(wanted, _PATIENCE, lambda: engine.closing)
+        answers = engine.offsets.list_offsets(wanted, _PATIENCE, lambda: engine.life.closed)
         beyond = [tp for tp, a in answers.items() if a.error is None and a.offset < 0]
         if beyond:
             latest = {tp: int(OffsetType.LATEST) for tp in beyond}
-            answers.update(engine.offsets.list_offsets(latest, _PATIENCE, lambda: engine.closing))
+            answers.update(engine.offsets.list_offsets(latest, _PATIENCE, lambda: engine.life.closed))
         for tp, answer in answers.items():
             if answer.error is not None:
                 raise answer.error

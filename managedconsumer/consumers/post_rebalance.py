@@ -38,7 +38,7 @@ class PostRebalance:
                 self._session.move(self._targets(answer, new))
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             blame(error, f"raised by post_rebalance_callback, old={old}, new={new}", self._session.engine.log_fields())
-            self._session.engine.raise_later(error)
+            self._session.engine.life.raise_later(error)
 
     def _targets(self, answer: Any, new: Mapping[Any, int]) -> dict[Any, tuple[str, int]]:
         """The answer as positions by our own keys; what is not ours is ignored with a warning."""

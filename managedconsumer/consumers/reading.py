@@ -32,7 +32,7 @@ class ReadingAPI(LifeAPI, FastPath):
     def __init__(self, session: Session) -> None:
         """``session``: all that this consumer owns."""
         super().__init__(session)
-        self._deserializer = session.engine.patient(session.options.deserializer)
+        self._deserializer = session.engine.delivery.patient(session.options.deserializer)
         # consume() takes messages past the lock.
         self._open_lane(session.engine.collector.lane, self._deserializer)
 
@@ -56,7 +56,7 @@ class ReadingAPI(LifeAPI, FastPath):
         engine = self._session.engine
         now = engine.handler.now
         if event.is_set():
-            engine.come_back(engine.handler.ident())
+            engine.delivery.come_back(engine.handler.ident())
             return None
         end = None if timeout is None else now() + timeout
         while not event.is_set():
@@ -86,13 +86,13 @@ class ReadingAPI(LifeAPI, FastPath):
             if message is not None:
                 if raw is not None:
                     message.value, message.partition_key = raw
-                session.engine.push_back([message])
+                session.engine.delivery.push_back([message])
             raise
 
     def _next_message(self, timeout: float | None) -> Message | None:
         while True:
             try:
-                return self._session.engine.next_message(timeout)
+                return self._session.engine.delivery.next_message(timeout)
             except err.CorruptRecordError as error:
                 self._decide_corrupt(error)
             except _EXITS:
@@ -109,7 +109,7 @@ class ReadingAPI(LifeAPI, FastPath):
         timeout = None if timeout_ms < 0 else timeout_ms / 1000.0
         while True:
             try:
-                messages = self._session.engine.next_batch(max_messages, timeout)
+                messages = self._session.engine.delivery.next_batch(max_messages, timeout)
             except err.CorruptRecordError as error:
                 self._decide_corrupt(error)
                 continue
@@ -132,10 +132,11 @@ class ReadingAPI(LifeAPI, FastPath):
         deserializer is not applied. Needs the package pyarrow (extra ``arrow``).
         """
         timeout_ms = check_int("timeout_ms", timeout_ms, 0, "ms", also=(-1,))
+        timeout = None if timeout_ms < 0 else timeout_ms / 1000.0
         names = arrow.check_columns(arrow.COLUMNS if columns is None else columns)
         while True:
             try:
-                batch = self._session.engine.next_columns(names, None if timeout_ms < 0 else timeout_ms / 1000.0)
+                batch = self._session.engine.delivery.next_columns(names, timeout)
             except err.CorruptRecordError as error:
                 self._decide_corrupt(error)
                 continue
@@ -199,7 +200,7 @@ class ReadingAPI(LifeAPI, FastPath):
             raise error
         except BaseException:
             waiting = list(dropwhile(lambda other: other is not message, batch))
-            self._session.engine.push_back(waiting or [message], who)
+            self._session.engine.delivery.push_back(waiting or [message], who)
             raise
 
     def _deserialize_all(self, messages: list[Message], who: int | None = None) -> list[Message]:
@@ -215,13 +216,13 @@ class ReadingAPI(LifeAPI, FastPath):
                     good.append(message)
             except BaseException as error:
                 message.value, message.partition_key = raw
-                self._session.engine.push_back(
+                self._session.engine.delivery.push_back(
                     messages[index:], who
                 )  # a signal came here; otherwise they are back already
                 if not good:
                     raise
                 if not isinstance(error, Exception):  # Ctrl-C: what is good is delivered first
-                    self._session.engine.raise_later(error)
+                    self._session.engine.life.raise_later(error)
                 break
         return good
 
@@ -230,7 +231,7 @@ class ReadingAPI(LifeAPI, FastPath):
             raise error
         place = (error.topic, error.partition)
         log.warning("skipped: %s", error, extra=self._session.engine.log_fields(place))
-        self._session.engine.skip_corrupt(TopicPartition(error.topic, error.partition), error.offset)
+        self._session.engine.delivery.skip_corrupt(TopicPartition(error.topic, error.partition), error.offset)
 
     def _decide(self, error: Exception, message: Message | None) -> str:
         """Decide about a message that cannot be read: "raise" or "skip"."""

@@ -263,8 +263,8 @@ class _Running:
         """
         if self._engine.handler.ident() == self._owner:
             return False
-        self._engine.end_soon()
-        self._engine.tell_users()
+        self._engine.life.end_soon()
+        self._engine.life.tell_users()
         return bool(self._ended.wait(self._grace + _PATIENCE if timeout is None else timeout))
 
     def health(self) -> dict[str, Any]:
@@ -289,7 +289,7 @@ class _Running:
             problem = error
         try:
             self._run.abandon()
-            self._consumer.stop_now(self._engine.stop_timeout)
+            self._consumer.stop_now(self._engine.life.stop_timeout)
         finally:
             driver.join()
             self._over()
@@ -315,7 +315,7 @@ class _Running:
                     await driver.drain(grace)
         except BaseException as error:  # noqa: BLE001 - it is raised when all is committed
             problem = error
-        self._engine.check_process()  # a handler has forked, and this is the child: the loop is the parent's, too
+        self._engine.life.check_process()  # a handler has forked, and this is the child: the loop is the parent's, too
         try:
             self._run.abandon()
             problem = await self._stopped() or problem
@@ -334,7 +334,7 @@ class _Running:
         import asyncio
 
         cancelled = None
-        stop = asyncio.ensure_future(asyncio.to_thread(self._consumer.stop_now, self._engine.stop_timeout))
+        stop = asyncio.ensure_future(asyncio.to_thread(self._consumer.stop_now, self._engine.life.stop_timeout))
         while not stop.done():
             try:
                 await asyncio.shield(stop)

@@ -35,7 +35,7 @@ _CREATION_PATIENCE = 3.0
 def _abandon(there: weakref.ref[Engine]) -> None:
     engine = there()
     if engine is not None:
-        engine.abandon()
+        engine.life.abandon()
 
 
 class Session:
@@ -78,19 +78,19 @@ class Session:
 
         Raises ConsumerStoppedException when another thread stops the consumer meanwhile.
         """
-        self.engine.check_process()
+        self.engine.life.check_process()
         with self._life_lock:
-            if not self.engine.closing:
+            if not self.engine.life.closed:
                 return
             self.starting, self.leaving = True, None
             try:
                 begin()
             except BaseException as error:
-                if self.engine.ending and isinstance(error, (err.ConsumerStoppedException, *PASSING)):
+                if self.engine.life.no_more and isinstance(error, (err.ConsumerStoppedException, *PASSING)):
                     return  # a signal: consuming threads get nothing, and stop
-                wanted = self.engine.stop_timeout if self.engine.stop_wanted else None
+                wanted = self.engine.life.stop_timeout if self.engine.life.stop_wanted else None
                 undo(_STOP_TIMEOUT if wanted is None else wanted)
-                if self.engine.stop_wanted and isinstance(error, PASSING):
+                if self.engine.life.stop_wanted and isinstance(error, PASSING):
                     raise stopped_while_starting() from error
                 if isinstance(error, PLAIN):
                     raise error.with_traceback(None) from error.__cause__
@@ -108,11 +108,11 @@ class Session:
         ``hurry()`` is called for the latter: it may break off what that thread waits for.
         """
         if self.starting:  # perhaps it waits for long: it raises
-            self.engine.want_stop(timeout)
+            self.engine.life.want_stop(timeout)
             hurry()
-            self.engine.tell_users()
+            self.engine.life.tell_users()
         with self._life_lock:
-            if not self.engine.closing:
+            if not self.engine.life.closed:
                 wind_down(_STOP_TIMEOUT if timeout is None else timeout)
 
     def open(self, patience: StartPatience) -> None:
@@ -137,16 +137,16 @@ class Session:
     def become(self, identity: MemberIdentity) -> None:
         """From here on this is a member of its group, and ``identity`` says which one."""
         self.committer.join_group(identity)
-        self.engine.lease = identity.lease
+        self.engine.delivery.lease = identity.lease
         self.engine.positions.watch_metadata(identity.metadata_changed)
 
     def require_running(self) -> None:
         """Raise what has ended the consumer, or ConsumerStoppedException if it does not run."""
-        self.engine.check_process()
-        if self.engine.error is not None:
-            raise self.engine.error
-        if self.engine.closing:
-            raise self.engine.not_running()
+        self.engine.life.check_process()
+        if self.engine.life.error is not None:
+            raise self.engine.life.error
+        if self.engine.life.closed:
+            raise self.engine.life.not_running()
 
     # -- topics ---------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class Session:
             )
 
     def _end_is_wanted(self) -> bool:
-        return self.engine.stop_wanted or self.engine.ending
+        return self.engine.life.stop_wanted or self.engine.life.no_more
 
     def subscribe(self) -> None:
         """Subscribe to what was chosen, for a group that shares it out."""
@@ -235,12 +235,12 @@ class Session:
 
     def held(self, tps: Iterable[TopicPartition]) -> dict[Any, int]:
         """The offset *last consumed* of each of ``tps``, -2 where nothing was."""
-        return {self.key(tp): held_from_position(self.engine.position(tp)) for tp in tps}
+        return {self.key(tp): held_from_position(self.engine.assignment.position(tp)) for tp in tps}
 
     def held_offsets(self) -> dict[Any, int]:
         """:meth:`held` of all that is assigned, or that was when the consumer stopped."""
         with self.engine.lock:
-            if self.engine.closing and self.last_held is not None:
+            if self.engine.life.closed and self.last_held is not None:
                 return dict(self.last_held)
             return self.held(self.assigned())
 
@@ -254,4 +254,4 @@ class Session:
         seeks = {tp: number for tp, (kind, number) in targets.items() if kind == "seek"}
         lookups = {tp: number for tp, (kind, number) in targets.items() if kind == "lookup"}
         seeks.update(self.positioning.look_up(lookups))
-        self.engine.seek(seeks)
+        self.engine.assignment.seek(seeks)

@@ -49,12 +49,12 @@ class LifeAPI:
         stops. In a child of the process that made the consumer it does nothing.
         """
         engine = self._session.engine
-        if not engine.in_own_process():
+        if not engine.life.in_own_process():
             return  # the locks and sockets are the parent's
         if leave is not None:
             self._session.leaving = check_bool("leave", leave)
         # Whatever is interrupted may hold a lock, and goes on only when this has returned.
-        if engine.handler.ident() in engine.inside or not engine.handler.may_wait() or in_our_work():
+        if engine.handler.ident() in engine.delivery.inside or not engine.handler.may_wait() or in_our_work():
             self._stop_soon(timeout)
         elif self._session.running is None or not self._session.running.end(timeout):
             self._stop_now(timeout)
@@ -69,25 +69,25 @@ class LifeAPI:
         If none comes in time, a worker does it.
         """
         engine = self._session.engine
-        if not engine.closing:
-            engine.want_stop(timeout)
+        if not engine.life.closed:
+            engine.life.want_stop(timeout)
             engine.handler.spawn("stopper", self._stop_if_nobody_does, timeout)
 
     def _stop_if_nobody_does(self, timeout: float | None) -> None:
         engine = self._session.engine
         now = engine.handler.now
-        engine.tell_users()
+        engine.life.tell_users()
         deadline = Deadline(now(), _PATIENCE)
-        while not engine.closing and not deadline.expired(now()):
+        while not engine.life.closed and not deadline.expired(now()):
             engine.handler.sleep(0.01)
-            if engine.inside:  # it is still in the call that will stop, perhaps in a callback
+            if engine.delivery.inside:  # it is still in the call that will stop, perhaps in a callback
                 deadline = Deadline(now(), _PATIENCE)
         self._stop_now(timeout)
 
     def _finish_stop(self) -> None:
         """A signal handler or a callback asked for a stop while this thread was consuming: do it now."""
-        if self._session.engine.stop_wanted:
-            self._stop_now(self._session.engine.stop_timeout)
+        if self._session.engine.life.stop_wanted:
+            self._stop_now(self._session.engine.life.stop_timeout)
             raise err.ConsumerStoppedException("the consumer was stopped")
 
     def end_soon(self) -> None:
@@ -98,15 +98,15 @@ class LifeAPI:
         :meth:`start` that goes on returns soon, with what it has by then.
         """
         engine = self._session.engine
-        if engine.in_own_process() and not engine.ending:
-            engine.end_soon()
+        if engine.life.in_own_process() and not engine.life.no_more:
+            engine.life.end_soon()
             # Waking the threads takes a lock, which the interrupted thread may hold.
-            engine.handler.spawn("waker", engine.tell_users)
+            engine.handler.spawn("waker", engine.life.tell_users)
 
     def _stop_at_exit(self) -> None:
         """A signal handler called ``stop()`` and ``sys.exit()``: nobody comes back to stop."""
-        if self._session.engine.stop_wanted:
-            self._stop_now(self._session.engine.stop_timeout)
+        if self._session.engine.life.stop_wanted:
+            self._stop_now(self._session.engine.life.stop_timeout)
 
     # -- with -----------------------------------------------------------------------------------------
 
@@ -136,5 +136,5 @@ class LifeAPI:
         await asyncio.to_thread(self.stop)
 
     def _leave_block(self, kind: type[BaseException] | None) -> None:
-        if kind is None and self._session.engine.in_own_process():
-            self._session.engine.come_back(self._session.engine.caller())
+        if kind is None and self._session.engine.life.in_own_process():
+            self._session.engine.delivery.come_back(self._session.engine.delivery.caller())

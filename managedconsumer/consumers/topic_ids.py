@@ -16,12 +16,12 @@ class TopicIds:
 
     def of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, bytes | None]:
         """Of which topics the positions of ``tps`` are. Partitions that the consumer does not have are left out."""
-        return self._engine.topic_ids(tps)
+        return self._engine.assignment.topic_ids(tps)
 
     def look_again(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, bytes | None]:
         """The same, after the brokers were asked (blocks)."""
-        self._engine.refresh_metadata()
-        return self._engine.topic_ids(tps)
+        self._engine.assignment.refresh_metadata()
+        return self._engine.assignment.topic_ids(tps)
 
     def handed_out(self, tp: TopicPartition) -> bytes | None:
         """Of which topic the messages are that were handed out last."""
@@ -34,4 +34,4 @@ class TopicIds:
 
         With "none" the user is asked where to go on, by an error that begins with ``why``.
         """
-        self._engine.begin_anew(tp, why)
+        self._engine.assignment.begin_anew(tp, why)

@@ -166,7 +166,7 @@ class TestLeaderOutOfReach:
         until(lambda: "no offset yet" in (consumer.health()["trouble"] or ""))
         members = broker.members(GROUP)
         del broker.spoil["ListOffsets"]
-        until(lambda: consumer._session.engine.position(P0) is not None)
+        until(lambda: consumer._session.engine.assignment.position(P0) is not None)
         broker.produce(TOPIC, [b"new"], partition=0)
         assert consumer.consume().value == (b"old" if reset == EARLIEST else b"new")
         assert broker.members(GROUP) == members, "the member has kept its place"

@@ -60,22 +60,23 @@ class Member:
         subscription.assignment = self.assignment
         self.engine: Any = SimpleNamespace(
             handler=handler,
-            caller=handler.ident,
+            delivery=SimpleNamespace(caller=handler.ident, leave_dead_owners=lambda: None),
             lock=handler.Condition(shared),
             commits=handler.Condition(shared),
             offsets=OffsetClient(SimpleNamespace(handler=handler), link, "g", 0),  # type: ignore[arg-type]
             subscription=subscription,
-            leave_dead_owners=lambda: None,
             collector=SimpleNamespace(
                 in_flight=InFlight(), lowest_in_hand=lambda *_a, **_k: None, taken_away=lambda _who: {}
             ),
             group_id="g",
             log_fields=LogFields("g"),
             link=None,
-            closing=False,
-            stopping=False,
-            stop_wanted=False,
-            fail=lambda error: pytest.fail(f"the worker ended: {error!r}"),
+            life=SimpleNamespace(
+                closed=False,
+                running=True,
+                stop_wanted=False,
+                fail=lambda error: pytest.fail(f"the worker ended: {error!r}"),
+            ),
         )
         self.committer = Committer(self.engine)
         self.committer.join_group(
@@ -107,7 +108,7 @@ class Member:
 def member() -> Iterator[Member]:
     made = Member()
     yield made
-    made.engine.closing = True
+    made.engine.life.closed = True
     made.committer.join(5)
 
 
@@ -200,7 +201,7 @@ def test_of_several_that_wait_the_newest_offset_is_sent(member: Member) -> None:
 
 
 def test_a_stopped_consumer_commits_nothing(member: Member) -> None:
-    member.engine.closing = True
+    member.engine.life.closed = True
     with pytest.raises(err.ConsumerStoppedException, match="nothing was committed"):
         member.committer.submit(None, EXPLICIT)
     assert member.sent == []

@@ -347,7 +347,7 @@ class Watched:
             with engine.lock:
                 mine = [tp for tp, state in self.paused.items() if engine.subscription.assignment.get(tp) is state]
                 self.paused.clear()
-                if mine and not engine.closing:
+                if mine and not engine.life.closed:
                     consumer.resume(*mine)
                     self.note(f"resumed {names(mine)}")
         except err.KafkaException as error:

@@ -16,8 +16,8 @@ def keep(run: Run) -> None:
             raise err.ConcurrentUseError("run() is under way already: a consumer has one at a time")
         in_flight.run_state = run
         forks.watch(run)
-        run.engine.inside.add(RUN_OWNER)
-        run.engine.wake_consumers()  # threads that wait for a message must notice the run
+        run.engine.delivery.inside.add(RUN_OWNER)
+        run.engine.life.wake_consumers()  # threads that wait for a message must notice the run
 
 
 def let_go(run: Run) -> None:
@@ -27,4 +27,4 @@ def let_go(run: Run) -> None:
         in_flight.run_state = None
         if RUN_OWNER in in_flight:
             in_flight.leave_behind(RUN_OWNER)
-        run.engine.inside.discard(RUN_OWNER)
+        run.engine.delivery.inside.discard(RUN_OWNER)

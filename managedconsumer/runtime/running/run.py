@@ -143,7 +143,7 @@ class Run:
         if work.turned:
             parts = {tp: work.parts.get(tp) for tp in work.turned}
             work.turned.clear()
-            self.engine.set_full({tp: part is not None and part.full for tp, part in parts.items()})
+            self.engine.assignment.set_full({tp: part is not None and part.full for tp, part in parts.items()})
             self._dry = False
 
     # -- to the workers -----------------------------------------------------------------------------------
@@ -169,13 +169,13 @@ class Run:
     def claim(self, slot: WorkerSlot, who: int) -> bool:
         """Give ``slot`` its next block; False: there is none at present. The lock is held."""
         work, now = self.work, self.engine.handler.now()
-        slot.until = self.engine.hand_out_until()
+        slot.until = self.engine.delivery.hand_out_until()
         if work.ending or now > slot.until:
             return False
         ready = work.ready
         if 2 * ready < self._low and (not ready or now >= self._look_at or self._has_capacity()):
             try:
-                self.engine.take_in_passing(self._take_lot, who)
+                self.engine.delivery.take_in_passing(self._take_lot, who)
             except err.KafkaException:
                 self.engine.lock.notify_all()  # the thread that called run() raises it again
         block = self._block
@@ -248,7 +248,7 @@ class Run:
         slot.current = None
         if work.turned:
             self._turn()
-        if engine.draining or work.ending:
+        if engine.delivery.draining or work.ending:
             engine.lock.notify_all()
 
     def collect(self, slots: Sequence[WorkerSlot] | None = None) -> None:

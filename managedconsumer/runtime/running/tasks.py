@@ -51,8 +51,8 @@ class TaskRun:
         run, engine = self._run, self._engine
         task = self._asyncio.current_task()
         who = engine.handler.ident() if task is None else thread_ids.of_task(task)
-        engine.consume_on(self._loop)
-        while not (run.work.ending or engine.ending or engine.stop_wanted):
+        engine.delivery.loop = self._loop
+        while not (run.work.ending or engine.life.no_more or engine.life.stop_wanted):
             try:
                 came, callback = self._attempt(who)
             except err.CorruptRecordError as error:
@@ -71,11 +71,11 @@ class TaskRun:
     def _attempt(self, who: int) -> tuple[Any, Any]:
         """Check for messages without waiting. A signal handler's ``stop()`` during this call follows after it."""
         engine, me = self._engine, self._engine.handler.ident()
-        engine.inside.add(me)
+        engine.delivery.inside.add(me)
         try:
-            return engine.attempt(self._run.take_in, who)
+            return engine.delivery.attempt(self._run.take_in, who)
         finally:
-            engine.inside.discard(me)
+            engine.delivery.inside.discard(me)
 
     async def _wait_for_capacity(self) -> None:
         self._room.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from managedconsumer.runtime.engine.consuming_part import ConsumingPart
+from managedconsumer.runtime.engine.delivery import Delivery
 
 if TYPE_CHECKING:
     import asyncio
@@ -17,7 +17,7 @@ _LONGEST_NAP = 0.5
 class AsyncWaiters:
     """The tasks of one consumer that wait for a message; ``engine.lock`` guards everything here."""
 
-    def __init__(self, engine: ConsumingPart) -> None:
+    def __init__(self, engine: Delivery) -> None:
         self._engine = engine
         self._waiting: dict[asyncio.Future[None], Any] = {}
         self._worker: Any = None
@@ -51,7 +51,7 @@ class AsyncWaiters:
             with engine.lock:
                 if self._waiting and engine.has_news():
                     woken, self._waiting = self._waiting, {}
-                elif engine.closing or (idle and not self._waiting):
+                elif engine.life.closed or (idle and not self._waiting):
                     self._worker = None
                     return
                 else:

@@ -42,7 +42,7 @@ class CommitWorker:
         """Queue a commit behind the earlier ones. An impossible one fails at once. Does not block."""
         engine = self._engine
         with engine.lock:
-            if engine.closing:
+            if engine.life.closed:
                 give_up([commit], engine.group_id, err.ConsumerStoppedException("the consumer is not running"))
                 return
             self._waiting.append(commit)
@@ -62,7 +62,7 @@ class CommitWorker:
         with engine.lock:
             self._interval = interval
             self._due = engine.handler.now() + interval
-            if not engine.closing:
+            if not engine.life.closed:
                 self._ensure()
             engine.commits.notify_all()
 
@@ -82,7 +82,7 @@ class CommitWorker:
         with engine.lock:
             if not all(commit.done() for commit in batch):
                 engine.commits.wait(seconds)
-            return not engine.closing and not all(commit.done() for commit in batch)
+            return not engine.life.closed and not all(commit.done() for commit in batch)
 
     def join(self, timeout: float) -> None:
         """Fail the pending commits and wait up to ``timeout`` seconds for the worker; the engine is closing."""
@@ -121,7 +121,7 @@ class CommitWorker:
                             self._current = []
                     give_up(batch, engine.group_id, err.IllegalStateError("the commit worker failed"))
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
-            engine.fail(error)
+            engine.life.fail(error)
 
     def _next(self, life: int) -> list[Pending]:
         """Wait for the next batch: one automatic commit, or all explicit ones that wait in a row.
@@ -130,7 +130,7 @@ class CommitWorker:
         """
         engine = self._engine
         with engine.lock:
-            while life == self._life and not engine.closing:
+            while life == self._life and not engine.life.closed:
                 now = engine.handler.now()
                 batch = self._take()
                 if not batch and self._due is not None and now >= self._due:

@@ -15,7 +15,7 @@ from managedconsumer.runtime.cluster.offsets import COMMIT
 from managedconsumer.runtime.engine.commits.commit_worker import CommitWorker
 from managedconsumer.runtime.engine.commits.metadata import CommitMetadata, Followed
 from managedconsumer.runtime.engine.commits.pending import Explicit, Finished, Pending, give_up, stopped
-from managedconsumer.runtime.engine.state import Lease
+from managedconsumer.runtime.lease import Lease
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import PartitionNotAssignedError
 from managedconsumer.values import NamedTuple
@@ -104,7 +104,7 @@ class Committer:
         """Return the finished offsets that are not committed yet."""
         engine, metadata = self._engine, self._metadata()
         with engine.lock:
-            engine.leave_dead_owners()
+            engine.delivery.leave_dead_owners()
             if self._run is not None:
                 return self._run.finished(metadata, self._texts.limit)
             return engine.subscription.committable_offsets(metadata)
@@ -112,10 +112,10 @@ class Committer:
     def held(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return all positions, with the calling thread's message in flight, without those of other threads."""
         engine, metadata = self._engine, self._metadata()
-        me = engine.caller()
+        me = engine.delivery.caller()
         result = {}
         with engine.lock:
-            engine.leave_dead_owners()
+            engine.delivery.leave_dead_owners()
             engine.collector.in_flight.settle_kept()
             for tp, state in engine.subscription.assignment.items():
                 if state.position is not None and state.finished is not None:
@@ -192,10 +192,10 @@ class Committer:
         )
         deadline = Deadline(engine.handler.now(), longest)
         with engine.commits:
-            while not commit.done() and not engine.stop_wanted and not deadline.expired(engine.handler.now()):
+            while not commit.done() and not engine.life.stop_wanted and not deadline.expired(engine.handler.now()):
                 left = deadline.remaining(engine.handler.now())
                 engine.commits.wait(_LONGEST_NAP if left is None else min(left, _LONGEST_NAP))
-        if not engine.stop_wanted:
+        if not engine.life.stop_wanted:
             self.end_wait(commit)
 
     def end_wait(self, commit: Pending) -> None:
@@ -206,9 +206,9 @@ class Committer:
     def within_stop(self, retry_policy: RetryPolicy) -> RetryPolicy:
         """In a callback of ``stop()``: limit a commit to the rest of the stop's time."""
         engine = self._engine
-        if not engine.stopping:
+        if engine.life.running:
             return retry_policy
-        left = max(_LEAST_IN_STOP, engine.stop_by - engine.handler.now())
+        left = max(_LEAST_IN_STOP, engine.life.stop_by - engine.handler.now())
         seconds = left if retry_policy.seconds is None else min(left, retry_policy.seconds)
         return retry_policy._replace(seconds=seconds, strict=True)
 
@@ -220,9 +220,9 @@ class Committer:
         """
         engine = self._engine
         with engine.lock:
-            if engine.closing:  # messages in flight are forgotten
+            if engine.life.closed:  # messages in flight are forgotten
                 raise err.ConsumerStoppedException("the consumer was stopped; nothing was committed")
-            who, in_flight = engine.caller(), engine.collector.in_flight
+            who, in_flight = engine.delivery.caller(), engine.collector.in_flight
             taken = engine.collector.taken_away(who)
             chosen = dict(self._not_behind(self.held()) if offsets is None else offsets)
             lost = {tp: taken[tp] for tp in taken if offsets is None or tp in offsets}
