@@ -59,6 +59,10 @@ class Owned(Protocol):
     engine: Engine
     group: str | None
 
+    @property
+    def topic(self) -> Any:
+        """The topic, or the topics, or their pattern."""
+
 
 class PykafkaNames:
     """The part of a consumer that exists for the sake of programs written for pykafka. Thread-safe."""
@@ -88,13 +92,8 @@ class PykafkaNames:
         return None if self._session.group is None else self._session.group.encode()
 
     @property
-    def topic(self) -> Any:
-        """The topic: the consumer's own property."""
-        raise NotImplementedError
-
-    @property
     def _topic(self) -> Any:
-        return self.topic
+        return self._session.topic
 
     @property
     def _running(self) -> bool:
@@ -106,12 +105,3 @@ class PykafkaNames:
         with self._session.engine.lock:
             there = [(queue.context.partition, tp) for tp, queue in sorted(self._session.engine.buffer.queues.items())]
         return {partition: OwnedPartition(partition, tp, self._session.engine) for partition, tp in there}
-
-
-class PykafkaMemberNames(PykafkaNames):
-    """The same for the balanced consumers, where pykafka has other values. Thread-safe."""
-
-    @property
-    def _partitions(self) -> Any:
-        """pykafka's BalancedConsumer: a set of the Partition objects."""
-        return set(super()._partitions)

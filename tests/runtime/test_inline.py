@@ -236,7 +236,7 @@ def test_nothing_is_lost_when_the_thread_is_interrupted(
 
     monkeypatch.setattr(FetchCollector, "_note_received", interrupted)
     broker.produce(TOPIC, [b"0"])
-    state(reader.consumer).run_in_user_thread(Callback())  # it comes to the lock
+    state(reader.consumer).delivery.run_in_user_thread(Callback())  # it comes to the lock
     reader.thread.join(10)
     assert isinstance(reader.error, Interrupted)
     again = Reader(reader.consumer)

@@ -115,6 +115,15 @@ class Delivery:
                 self.collector.lane.allow(left)
             return self._take(take, who), None
 
+    def attempt_inside(self, take: Callable[[int], T | None], who: int) -> tuple[T | None, Task | None]:
+        """:meth:`attempt` on an event loop. The ``stop()`` of a signal handler that interrupts it follows after it."""
+        me = self.handler.ident()
+        self.inside.add(me)
+        try:
+            return self.attempt(take, who)
+        finally:
+            self.inside.discard(me)
+
     def hand_out_until(self) -> float:
         """Until when (handler's clock) fetched messages may be delivered; after that call :meth:`attempt`."""
         return _NEVER if self.lease is None else self.lease.until()

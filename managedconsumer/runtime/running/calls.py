@@ -13,7 +13,7 @@ from managedconsumer.values import NamedTuple
 
 log = logging.getLogger(__name__)
 
-#: See :meth:`managedconsumer.consumers.running.RunningAPI.keep_order`.
+#: See :meth:`managedconsumer.consumers.api.ConsumerAPI.keep_order`.
 MovedOn = Callable[[BaseException, Sequence[Any]], bool]
 
 

@@ -52,9 +52,9 @@ class TaskRun:
         task = self._asyncio.current_task()
         who = engine.handler.ident() if task is None else thread_ids.of_task(task)
         engine.delivery.loop = self._loop
-        while not (run.work.ending or engine.life.no_more or engine.life.stop_wanted):
+        while not (run.work.ending or engine.life.end_wanted):
             try:
-                came, callback = self._attempt(who)
+                came, callback = engine.delivery.attempt_inside(run.take_in, who)
             except err.CorruptRecordError as error:
                 self._decide_corrupt(error)
                 continue
@@ -67,15 +67,6 @@ class TaskRun:
                 await engine.async_waiters.wait(_NAP)
             else:
                 await self._wait_for_capacity()
-
-    def _attempt(self, who: int) -> tuple[Any, Any]:
-        """Check for messages without waiting. A signal handler's ``stop()`` during this call follows after it."""
-        engine, me = self._engine, self._engine.handler.ident()
-        engine.delivery.inside.add(me)
-        try:
-            return engine.delivery.attempt(self._run.take_in, who)
-        finally:
-            engine.delivery.inside.discard(me)
 
     async def _wait_for_capacity(self) -> None:
         self._room.clear()

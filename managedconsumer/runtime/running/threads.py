@@ -38,7 +38,7 @@ class ThreadRun:
     def consume(self, look: Callable[[], None] = lambda: None) -> None:
         """Take messages until a stop is wanted; call ``look`` now and then. Raises the error that ends the consumer."""
         run, engine = self._run, self._engine
-        while not (run.work.ending or engine.life.no_more or engine.life.stop_wanted):
+        while not (run.work.ending or engine.life.end_wanted):
             try:
                 engine.delivery.wait_for(run.take_in, _NAP)
             except err.CorruptRecordError as error:
