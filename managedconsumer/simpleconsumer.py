@@ -116,7 +116,7 @@ class AssignedByUser:
             tp, answer = next(iter(late.items()))
             # Found later, the end would be a later one, and the messages in between would be skipped.
             raise err.OffsetRequestFailedError(
-                f"{tp.topic}-{tp.partition}: no broker said where the log ends: {answer.error}"
+                f"{tp.topic}-{tp.partition}: the end of the log could not be looked up: {answer.error}"
             )
         engine.assignment.release(new)
 

@@ -1,4 +1,4 @@
-"""The two workers of a ConsumerCoordinator: commits at intervals, and commits nobody waits for."""
+"""The two workers of a ConsumerCoordinator: commits at intervals, and asynchronous commits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from managedconsumer.coordinator.committing import INTERVAL
 
 
 def commit_forever(commit: weakref.WeakMethod[Callable[[Any, Any], None]], queue: Any) -> None:
-    """The worker of ``commit_offsets_async``: holds its coordinator only while it commits."""
+    """Run the worker of ``commit_offsets_async``; it references its coordinator only while it commits."""
     while (item := queue.get()) is not None:
         offsets, generation, future = item
         call = commit()
         if call is None:
-            future.failure(err.CommitFailedError("the coordinator is gone"))
+            future.failure(err.CommitFailedError("the coordinator was deleted"))
             return
         try:
             call(offsets, generation)
@@ -26,7 +26,7 @@ def commit_forever(commit: weakref.WeakMethod[Callable[[Any, Any], None]], queue
 
 
 class AutoCommitTask:
-    """Commits what is finished at intervals: a worker thread, or greenlet, from the first :meth:`reschedule` on."""
+    """Commits finished offsets at intervals, in a worker thread or greenlet, from the first :meth:`reschedule` on."""
 
     def __init__(self, coordinator: Any, interval: float) -> None:
         """``interval`` in seconds."""
@@ -39,7 +39,7 @@ class AutoCommitTask:
         self._worker: Any = None
 
     def reschedule(self, at: float | None = None) -> None:
-        """The next commit is due at ``at`` (seconds of the handler's monotonic clock; None: after one interval)."""
+        """Commit next at ``at`` (seconds of the handler's monotonic clock; None: after one interval)."""
         with self._changed:
             self._at = self._handler.now() + self.interval if at is None else at
             self._stopped = False

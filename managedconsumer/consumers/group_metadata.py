@@ -1,4 +1,4 @@
-"""For transactions of other libraries' producers: the membership (KIP-447), and what the group has committed."""
+"""For transactions of other libraries' producers: the membership (KIP-447), and the group's committed offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GENERATION = struct.Struct("=i")
 
 
 class GroupMetadata(NamedTuple):
-    """A member of a group as it is now. Kafka refuses offsets that are sent under an older one (KIP-447).
+    """The present membership of a consumer. Kafka refuses offsets that are sent under an older one (KIP-447).
 
     ``generation`` is the member's epoch in a group of KIP-848. ``group_instance_id``: None for a dynamic member.
     """
@@ -25,7 +25,7 @@ class GroupMetadata(NamedTuple):
     group_instance_id: str | None = None
 
     def for_confluent(self) -> bytes:
-        """Return what confluent-kafka's ``Producer.send_offsets_to_transaction`` takes.
+        """Return the argument of confluent-kafka's ``Producer.send_offsets_to_transaction``.
 
         The format is that of librdkafka 1.6 and newer (``rd_kafka_consumer_group_metadata_write``).
         """
@@ -34,10 +34,10 @@ class GroupMetadata(NamedTuple):
         return b"CGMDv2:%b%b\x00%b\x00%b" % (_GENERATION.pack(self.generation), name, member, instance)
 
     def for_kafka_python(self) -> Any:
-        """Return what kafka-python's ``KafkaProducer.send_offsets_to_transaction`` takes.
+        """Return the argument of kafka-python's ``KafkaProducer.send_offsets_to_transaction``.
 
         Raises MissingPackageError without kafka-python 3: older ones send the group's name alone, so that Kafka cannot
-        refuse a member that was evicted.
+        refuse an evicted member.
         """
         try:
             from kafka.structs import ConsumerGroupMetadata
@@ -50,16 +50,16 @@ class GroupMetadata(NamedTuple):
 
 
 class GroupOffsets:
-    """The offsets that a group has committed, for stores that commit them in a producer's transaction. Thread-safe."""
+    """The committed offsets of a group, for stores that commit them in a producer's transaction. Thread-safe."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def committed(self, tps: Iterable[TopicPartition], seconds: float) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return next offset and metadata of each of ``tps`` of which the group has committed something.
+        """Return next offset and metadata of each of ``tps`` with a committed offset; asks the coordinator.
 
-        The coordinator is asked. A transaction that has sent offsets and has not ended is waited for, for at most
-        ``seconds`` (KIP-447); then UnstableOffsetCommit is raised, or what else the question has failed with.
+        Waits for open transactions that have sent offsets, for at most ``seconds`` (KIP-447); then raises
+        UnstableOffsetCommit, or the error of the request.
         """
         self._session.require_running()
         engine = self._session.engine
@@ -67,5 +67,5 @@ class GroupOffsets:
         return {tp: OffsetAndMetadata(e.offset, e.metadata) for tp, e in found.items() if e.offset >= 0}
 
     def note(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """These next offsets were committed just now: ``progress()`` says so."""
+        """Note the next offsets of a commit, for ``progress()``."""
         self._session.committer.note({tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()})

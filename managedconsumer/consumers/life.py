@@ -1,4 +1,4 @@
-"""One life of a group member: what belongs together from the first join to the leave, and is replaced together."""
+"""The lives of a group member: the parts of each, from the first join to the leave, are replaced together."""
 
 from __future__ import annotations
 
@@ -28,26 +28,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long (ms) the coordinator may take to say what the group uses.
+# How long (ms) the coordinator may take to describe the group.
 _DESCRIBE_MS = 2000
-# How long (seconds) the membership worker goes without looking at the watchdog, at its session's end while nobody
-# answers, and whether its consumer was forgotten.
+# How often (seconds) the membership worker checks the watchdog, its session, and whether its consumer was deleted.
 _TICK = 1.0
 # How long (seconds) it pauses while a consumer that polls too rarely is out of the group.
 _PAUSE = 0.1
-# The part of a stop's time in which a rebalance may come to its end. Others may keep a join waiting for long, and while
-# it waits commits are taken; a share comes soon.
+# The share of a stop's time that a rebalance may take to end. Other members may delay a JoinGroup for long, and the
+# broker accepts commits meanwhile; a SyncGroup ends soon.
 _FOR_A_ROUND = {MemberState.PREPARING_REBALANCE: 0.02, MemberState.COMPLETING_REBALANCE: 0.2}
-# After this long (seconds) without a partition a KIP-848 member says what it may wait for.
+# After this long (seconds) without a partition a KIP-848 member logs what it may wait for.
 _TELL_AFTER = 5.0
-# So many lives are refused, one after the other, before a refused classic one ends a consumer that starts.
+# A starting consumer fails when this many lives in a row were refused and the next, a classic one, is refused, too.
 _MOST_REFUSALS = 2
-# The longest pause (seconds) between two of them.
+# The longest pause (seconds) between two refused lives.
 _REFUSAL_PAUSE = 1.0
 
 
 class GroupLife:
-    """The machine, the owner, the driver and the worker of one membership; complete when it is made."""
+    """The machine, the owner, the driver and the worker of one membership; complete once it is constructed."""
 
     def __init__(
         self,
@@ -89,21 +88,21 @@ class GroupLife:
         )
         self._watchdog = ProcessingWatchdog(engine, options.max_processing_ms)
         self._worker: Worker | None = None
-        # Since when (handler's clock) this member is in its group without a partition; None: it has had one.
+        # Since when (handler's clock) this member has had no partition; None: it has had one.
         self._idle_since: float | None = engine.handler.now() if protocol == CONSUMER else None
 
     def begin(self, lives: weakref.ref[GroupLives]) -> None:
-        """Start the heartbeats and the membership worker, which holds ``lives`` only while it works."""
+        """Start the heartbeats and the membership worker, which references ``lives`` only while it works."""
         self.member.start()
         self._worker = self.engine.handler.spawn("membership", _work, lives, self)
 
     def tick(self) -> bool:
-        """One round of the membership worker; False when it should end."""
+        """Do one round of the membership worker; False when it has to end."""
         engine, member = self.engine, self.member
         if engine.life.closed or (engine.life.stopping and not self.owner.finishing) or member.leaving:
             return False
         if self._watchdog.check(member):
-            # The lost partitions are dropped and the user is told; the next join waits for the user.
+            # This drops the lost partitions and calls the listener; the next join waits for the user.
             member.poll(_TICK, lambda: member.state is MemberState.UNJOINED)
             engine.handler.sleep(_PAUSE)
         else:
@@ -114,7 +113,7 @@ class GroupLife:
         return True
 
     def _tell_why_idle(self, since: float) -> None:
-        """Once, if this member has had no partition since it came."""
+        """Log once why this member may have had no partition yet."""
         engine = self.engine
         if not engine.subscription.assignment:
             if engine.handler.now() - since < _TELL_AFTER:
@@ -123,8 +122,8 @@ class GroupLife:
         self._idle_since = None
 
     def refused(self, error: BaseException) -> bool:
-        """True if ``error`` says that broker or group do not speak this protocol, but perhaps the other one."""
-        if self.machine.error is not error:  # it may be the answer to another request than the membership's
+        """True if broker or group refuse this protocol with ``error``, and may accept the other one."""
+        if self.machine.error is not error:  # another request than the membership's has failed
             return False
         if self.protocol == CLASSIC:
             return self._auto and isinstance(error, err.InconsistentGroupProtocol)
@@ -132,9 +131,9 @@ class GroupLife:
         return groups or isinstance(error, (err.UnsupportedVersion, err.UnsupportedBrokerError))
 
     def _finish_round(self, timeout: float) -> None:
-        """Let a rebalance end that is about to, in a part of the stop's ``timeout`` seconds.
+        """Let a rebalance end that is nearly over, in a part of the stop's ``timeout`` seconds.
 
-        Between join and sync the coordinator refuses every commit (REBALANCE_IN_PROGRESS), and a stop has only one.
+        Between join and sync the coordinator refuses every commit (REBALANCE_IN_PROGRESS), and a stop commits once.
         """
         handler, member = self.engine.handler, self.member
         began = handler.now()
@@ -143,7 +142,7 @@ class GroupLife:
         self.owner.finishing = False
 
     def give_up(self, timeout: float) -> None:
-        """End the worker and what this member has: commit, tell the listener. ``timeout`` in seconds."""
+        """End the worker, commit, and call the listener for the partitions. ``timeout`` in seconds."""
         self._finish_round(timeout)
         self.member.interrupt()
         if self._worker is not None:
@@ -151,7 +150,7 @@ class GroupLife:
         self.owner.say_goodbye(0.6 * self._left(timeout))
 
     def leave(self, reason: str, timeout: float) -> None:
-        """Leave the group, in what is left of the stop's ``timeout`` seconds."""
+        """Leave the group in the rest of the stop's ``timeout`` seconds."""
         self.member.leave(reason, self._left(timeout), self._session.leaving)
 
     def _left(self, timeout: float) -> float:
@@ -159,10 +158,10 @@ class GroupLife:
 
 
 class GroupLives:
-    """The lives that a consumer has in its group, one after the other: one for each start and change of protocol.
+    """A consumer's lives in its group, one after the other: one for each start and change of protocol.
 
-    ``current`` is replaced as a whole, so nobody sees the parts of two lives. Read it anew in each turn of a loop. Only
-    the consumer holds this object for long: when both are collected, the membership worker leaves the group.
+    ``current`` is replaced as a whole, so no thread sees the parts of two lives. Read it anew in each turn of a loop.
+    Only the consumer owns this object: when both are collected, the membership worker leaves the group.
     """
 
     def __init__(
@@ -199,14 +198,14 @@ class GroupLives:
         return self._listener
 
     def listen(self, listener: Any) -> None:
-        """From the next callback on, in this life and in those to come, ``listener`` is called."""
+        """Call ``listener`` from the next callback on, in this life and in later ones."""
         with self._session.engine.lock:
             self._listener = listener
             if self.current is not None:
                 self.current.listener_calls.replace(listener)
 
     def start(self) -> None:
-        """Join the group and wait for the first share. Raises what keeps it from that."""
+        """Join the group and wait for the first assignment. Raises what prevents it."""
         session, options = self._session, self._options
         if self._flight is not None:
             self._flight.open()
@@ -220,12 +219,12 @@ class GroupLives:
         wait_for_first_assignment(lambda: self.current, session.engine, patience)
 
     def hurry(self) -> None:
-        """End a start that goes on: before there is a member it waits for metadata, perhaps of a silent broker."""
+        """End a start in progress: before there is a member it waits for metadata, perhaps of a silent broker."""
         if self.current is None:
             self._session.cluster.close()
 
     def _begin(self) -> None:
-        """A new member, in the place of the one before, and its workers."""
+        """Replace the present member by a new one, and start its workers."""
         life = self.make()
         self._metrics.joined_as(life.machine)
         self._session.become(life.identity)
@@ -235,23 +234,23 @@ class GroupLives:
         life.begin(weakref.ref(self))
 
     def make(self) -> GroupLife:
-        """The parts of a new life; nothing of them works yet."""
+        """Return a new life; none of its workers runs yet."""
         return GroupLife(
             self.protocol, self._session, self._options, self.assignors, self._listener, self._post_rebalance
         )
 
     def hopeless(self, life: GroupLife) -> bool:
-        """True if broker and group have refused both protocols to a consumer that starts.
+        """True if broker and group have refused both protocols to a starting consumer.
 
-        For one that runs this passes: the group may still hold its place under the other protocol.
+        To a running one this is transient: the group may still have it as a member of the other protocol.
         """
         return life.protocol == CLASSIC and self._refused.failures >= _MOST_REFUSALS and self._session.starting
 
     def change_protocol(self, life: GroupLife, error: BaseException) -> None:
-        """Broker or group do not speak the protocol of ``life`` (Kafka 3.9 even advertises KIP-848 and then refuses).
+        """Use the other protocol until the next start, as broker or group refuse that of ``life`` with ``error``.
 
-        Until the next start it is the other one. Runs on the membership worker of ``life``, which ends; the new life
-        has a new worker.
+        Kafka 3.9 even advertises KIP-848 and then refuses it. This runs on the membership worker of ``life``, which
+        ends; the new life has a new worker.
         """
         group, engine = self._session.group, self._session.engine
         other = CLASSIC if life.protocol == CONSUMER else CONSUMER
@@ -272,19 +271,20 @@ class GroupLives:
         if self._refused.failures > 1:
             engine.handler.sleep(pause)
         with engine.lock:
-            if not engine.life.running:  # the stop that has begun ends this life, and no other
+            if not engine.life.running:  # the stop in progress ends this life only
                 return
             self.protocol = other
             self._begin()
 
     def end(self, timeout: float, reason: str) -> None:
-        """Give everything up, leave the group for ``reason`` and close. ``timeout``: seconds for each step."""
+        """Give the partitions up, leave the group for ``reason`` and close. ``timeout``: seconds for each step."""
         session, engine = self._session, self._session.engine
         with engine.lock:
             life = self.current
             if life is not None:
                 life.owner.finishing = True
-            engine.life.begin_stop(timeout)  # from here on no other life takes the place of this one
+            # From here on no other life replaces this one.
+            engine.life.begin_stop(engine.handler.now() + timeout)
         if life is not None:
             life.give_up(timeout)
             life.leave(reason, timeout)
@@ -296,9 +296,9 @@ class GroupLives:
 
 
 def wait_for_first_assignment(current: Callable[[], GroupLife | None], engine: Engine, patience: StartPatience) -> None:
-    """Block until the member has its share, or a callback waits for the thread that consumes.
+    """Block until the member has its assignment, or a callback waits for the consuming thread.
 
-    ``current`` is asked in each turn: a fall-back to the classic protocol replaces the life. Raises what has ended the
+    Calls ``current`` in each turn, as a fall-back to the classic protocol replaces the life. Raises what has ended the
     consumer, ConsumerStoppedException, or the trouble that has outlasted ``patience``.
     """
     with engine.lock:
@@ -315,20 +315,16 @@ def wait_for_first_assignment(current: Callable[[], GroupLife | None], engine: E
             engine.lock.wait(0.2)
 
 
-def _with_what_the_group_has(error: BaseException, life: GroupLife) -> BaseException:
-    """Where members do not agree on an assignor: what the others use, if the coordinator tells."""
+def _with_the_groups_assignor(error: BaseException, life: GroupLife) -> BaseException:
+    """Return ``error``; if the members do not agree on an assignor, with the group's, if the coordinator sends it."""
     if not isinstance(error, err.InconsistentGroupProtocol):
         return error
     try:
         (group,) = life.member.describe_group(_DESCRIBE_MS)["groups"]
         kind, assignor, said = group["protocol_type"], group["protocol_data"], str(error.args[0])
-    except (err.KafkaException, LookupError, ValueError) as problem:  # the answer would only explain more
-        log.debug(
-            "group %s: what the group uses could not be asked for: %s",
-            life.engine.group_id,
-            problem,
-            extra=life.engine.log_fields(),
-        )
+    except (err.KafkaException, LookupError, ValueError) as problem:  # the response would only explain more
+        text = "group %s: DescribeGroups failed: %s"
+        log.debug(text, life.engine.group_id, problem, extra=life.engine.log_fields())
         return error
     if not kind:
         return error
@@ -337,25 +333,22 @@ def _with_what_the_group_has(error: BaseException, life: GroupLife) -> BaseExcep
 
 
 def _end_forgotten(life: GroupLife) -> None:
-    """Without this the heartbeats would keep partitions that nobody reads."""
-    log.warning(
-        "group %s: a consumer was deleted without stop(): its member leaves",
-        life.engine.group_id,
-        extra=life.engine.log_fields(),
-    )
+    """Leave: else the heartbeats would keep partitions that no thread reads."""
+    text = "group %s: a consumer was deleted without stop(): its member leaves"
+    log.warning(text, life.engine.group_id, extra=life.engine.log_fields())
     life.member.leave("consumer deleted without stop()", 2.0)
     life.engine.close(2.0)
 
 
 def _work(there: weakref.ref[GroupLives], life: GroupLife) -> None:
-    """The membership worker of one life; it ends with that life, and cleans up after a consumer that was deleted."""
+    """Run the membership worker of one life, which cleans up after a consumer that was deleted."""
     while True:
         lives = there()
         if lives is None:
             if not life.engine.life.closed:
                 _end_forgotten(life)
             return
-        # A worker that was stuck while its consumer was stopped and started again has a successor.
+        # A worker that was stuck during a stop and a start has a successor.
         if lives.current is not life:
             return
         try:
@@ -369,9 +362,9 @@ def _work(there: weakref.ref[GroupLives], life: GroupLife) -> None:
 
 
 def _end_of(lives: GroupLives, life: GroupLife, error: BaseException) -> None:
-    """``error`` ends ``life``: the other protocol follows, or the consumer has failed."""
+    """Continue with the other protocol after ``error`` has ended ``life``, or let the consumer fail."""
     if not life.refused(error) or lives.hopeless(life):
-        life.engine.life.fail(_with_what_the_group_has(error, life))
+        life.engine.life.fail(_with_the_groups_assignor(error, life))
         return
     try:
         lives.change_protocol(life, error)

@@ -1,7 +1,7 @@
-"""The holder of a managed consumer's partitions: carries out the steps of a hand-over with the engine.
+"""The owner of a managed consumer's partitions: carries out the steps of a hand-over with the engine.
 
-:class:`managedconsumer.coordinator.handover.HandOver` decides which partitions are given up, in which
-order, and which listeners are called. Retained partitions keep their buffer and position.
+:class:`managedconsumer.coordinator.handover.HandOver` decides which partitions to revoke, in which order, and which
+callbacks to call. Retained partitions keep their buffer and position.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ from managedconsumer.subscription_state import FetchState
 
 log = logging.getLogger(__name__)
 
-# The commit at a rebalance may take this share of the time that the group grants for the rebalance, and at most (s).
+# The commit at a rebalance may take this share of the rebalance time-out, and this long (seconds) at most.
 _COMMIT_SHARE, _COMMIT_LONGEST = 0.3, 5.0
-# The next rebalance may wait for this share of that time until it is known where the partitions of this one start.
+# The next rebalance may wait for this share of the rebalance time-out for the positions of this one's partitions.
 _POSITION_SHARE = 0.3
-# How long (seconds) one attempt to get metadata lasts before the leader looks whether it still leads.
+# How long (seconds) one attempt to get metadata lasts before the leader checks whether it still leads.
 _METADATA_PATIENCE = 5.0
 # How long (seconds) the commit of a stop may take, and that of an interpreter that ends without stop().
 _LAST_COMMIT_PATIENCE, _EXIT_PATIENCE = 2.0, 1.0
-
-# How long (seconds) a rebalance waits for leaders to say where new partitions start, and the first one, for which
-# start() waits. What is not known then is announced all the same, and handed out once it is known.
+# How long (seconds) a rebalance waits for the positions of new partitions, and the first one, for which start() waits.
+# After that the listener gets the partitions without; their messages follow once the positions are known.
 _POSITION_PATIENCE, _FIRST_POSITION_PATIENCE = 5.0, 30.0
 
 PostRebalance = Callable[[dict[Any, int], dict[Any, int]], None]
@@ -58,7 +57,7 @@ class GroupOwner:
         drain_ms: int,
         rebalance_timeout_ms: int,
     ) -> None:
-        """``machine``: the membership; ``link``: its way to the coordinator."""
+        """``machine``: the membership; ``link``: its connections to the coordinator."""
         self._session = session
         self._engine = session.engine
         self._listener = listener
@@ -70,7 +69,7 @@ class GroupOwner:
         rules = Rules(keeps=True, commits_after_callback=listener.listens)
         self._hand_over = HandOver(self._engine.group_id or "", negotiation, self, rules)
         self._log = GroupLog(self._engine.history, self._engine.troubles)
-        #: The partitions before a hand-over, for the post_rebalance_callback: offsets last consumed.
+        #: The offsets last consumed before a hand-over, for the post_rebalance_callback.
         self._old: dict[Any, int] = {}
         self.assignments = 0
         #: True while a stop lets a rebalance end.
@@ -84,13 +83,13 @@ class GroupOwner:
             self._session.committer.commit_finished(_EXIT_PATIENCE, "exit")
 
     def settled(self) -> bool:
-        """False while there is a new generation and what is held is still the share of the old one."""
+        """False while the assignment in a new generation is not known or not taken over yet."""
         return self._hand_over.settled(self.member.generation)
 
-    # -- what the membership asks ----------------------------------------------------------------------
+    # -- calls of the membership -----------------------------------------------------------------------
 
     def prepare_join(self, event: ev.PrepareJoin) -> bool:
-        """Before a join: under an eager assignor everything is given up, though its buffer is kept for now."""
+        """Prepare a join: an eager assignor revokes all partitions, though their buffers stay for now."""
         return carry_out(self._hand_over.prepare_join(event), self._do)
 
     def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
@@ -98,24 +97,24 @@ class GroupOwner:
         return carry_out(self._hand_over.elect(event), self._do)
 
     def take_over(self, event: ev.Assigned) -> str | None:
-        """Our share is here."""
+        """Take the assignment over."""
         self._old = self._session.held(self._session.assigned())
         return carry_out(self._hand_over.take_over(event), self._do)
 
     def drop(self, event: ev.MembershipLost) -> None:
-        """The membership is lost: the user hears of it, nothing is committed."""
+        """Drop the partitions of a lost membership: call the listener, commit nothing."""
         carry_out(self._hand_over.lost(event), self._do)
 
     def say_goodbye(self, seconds: float) -> None:
-        """Drain, commit, tell the listener: in the thread that calls ``stop()``, when the worker has ended.
+        """Drain, commit, call the listener: in the thread that calls ``stop()``, after the end of the worker.
 
-        A silent broker keeps it for about ``seconds`` at most.
+        A silent broker delays it for about ``seconds`` at most.
         """
         until = self._engine.handler.now() + seconds
         carry_out(self._hand_over.leave(self.member.generation), lambda step: self._do_at_stop(step, seconds, until))
 
     def fence(self, event: ev.MembershipLost) -> None:
-        """At once: nothing of the lost partitions is handed out from here on."""
+        """Deliver no more messages of the lost partitions, at once."""
         self._engine.collector.lane.leave()  # without the lock, which another thread may have
         held = self._session.assigned()
         self._engine.assignment.fence(held)
@@ -123,12 +122,12 @@ class GroupOwner:
         self._log.note("held", event.generation, held, event.reason)
 
     def observe(self, event: ev.Event) -> None:
-        """Log what happens; wake the threads that wait for it."""
+        """Log the event; wake the threads that wait for it."""
         self._log.observe(event, self.member.generation)
         with self._engine.lock:
             self._engine.lock.notify_all()
 
-    # -- what the hand-over asks ------------------------------------------------------------------------
+    # -- calls of the hand-over -------------------------------------------------------------------------
 
     def held(self) -> list[TopicPartition]:
         """Return the present assignment."""
@@ -140,7 +139,7 @@ class GroupOwner:
         return (life.running or (life.stopping and self.finishing)) and self.member.current(generation)
 
     def joined(self) -> bool:
-        """True while the group counts us as a member."""
+        """True while this is a member of the group."""
         return self.member.joined
 
     def subscribed(self, topic: str) -> bool:
@@ -150,7 +149,7 @@ class GroupOwner:
             return topic in (subscription.subscription or ()) or subscription.matches(topic)
 
     def snapshot(self) -> ClusterSnapshot:
-        """The metadata as last seen."""
+        """Return the newest metadata."""
         return self._engine.cluster.snapshot
 
     # -- the steps of a hand-over -----------------------------------------------------------------------
@@ -195,11 +194,8 @@ class GroupOwner:
                 try:
                     self._listener.call_here(step.method, step.partitions)
                 except Exception:
-                    log.exception(
-                        "group %s: the listener raised during stop()",
-                        self._engine.group_id,
-                        extra=self._engine.log_fields(),
-                    )
+                    text = "group %s: the listener raised during stop()"
+                    log.exception(text, self._engine.group_id, extra=self._engine.log_fields())
             case _:
                 self._do(step)
 
@@ -210,32 +206,31 @@ class GroupOwner:
     def _tell(self, step: ho.Tell) -> bool:
         """Call the listener, and pykafka's callback after its assigned-callback.
 
-        Without anybody to run it in time the member gives its place up.
+        The member leaves the group if no thread runs the callback in time.
         """
         generation = step.generation
-        if generation is None:  # the listener hears of lost partitions as long as the consumer lives
+        if generation is None:  # the lost-callback waits as long as the consumer lives
             return self._listener.call(step.method, step.partitions, lambda: True, step.begin, for_ever=True)
         told = False
         try:
             told = self._listener.call(step.method, step.partitions, lambda: self.current(generation), step.begin)
         except CallbackNotDelivered as error:
-            log.warning(
-                "group %s: leaving the group: %s", self._engine.group_id, error, extra=self._engine.log_fields()
-            )
+            text = "group %s: leaving the group: %s"
+            log.warning(text, self._engine.group_id, error, extra=self._engine.log_fields())
             self.member.leave_as_fenced(error, generation)
         if step.method == ho.ASSIGNED and self.current(generation):
             self._post_rebalance(self._old, self._session.held(self._session.assigned()))
         return told
 
     def _take_over(self, step: ho.TakeOver) -> None:
-        """Positions are looked up in place, for a bounded time."""
+        """Take over the assignment and look up its positions, for a bounded time."""
         engine = self._engine
 
         def over() -> bool:
             return not self.current(step.generation)
 
         with engine.lock:
-            if over():  # lost in the meantime: everything stays on hold
+            if over():  # lost in the meantime: all partitions stay suspended
                 return
             engine.assignment.take_over(step.share, retain=True)
             engine.assignment.hold(step.fresh)
@@ -251,7 +246,7 @@ class GroupOwner:
         self._reset_on_start = False
 
     def _hand_out(self, step: ho.HandOut) -> bool:
-        """Start to hand out. Not after a loss: the thread that learns of it holds everything."""
+        """Start to deliver. Not after a loss: the thread that notices it suspends all partitions."""
         with self._engine.lock:
             if not self.current(step.generation):
                 return False
@@ -277,12 +272,12 @@ class GroupOwner:
             except err.FATAL_LOCAL_ERRORS:
                 raise
             except err.KafkaException as error:
-                # Until brokers are back, or the session is over: then the next join elects again.
+                # Try until brokers are back, or the session is over: then the next join elects again.
                 engine.troubles.note(GROUP, f"no metadata to assign partitions by: {error}")
         return None
 
     def metadata_changed(self) -> None:
-        """Called after each metadata refresh: new topics for a pattern, new partitions for a leader."""
+        """Rejoin if a refresh found new topics for the pattern, or new partitions while this member leads."""
         engine = self._engine
         with engine.lock:
             changed_topics = engine.subscription.update_pattern_subscription(engine.cluster.snapshot)

@@ -27,7 +27,7 @@ _PATIENCE = 15.0
 
 
 class StoreRules(NamedTuple):
-    """What an attached store demands of a run, see ``ConsumerAPI.keep_order``."""
+    """The rules of an attached store for a run, see ``ConsumerAPI.keep_order``."""
 
     #: Why the order must be "partition"; empty: any order will do.
     ordered: str = ""

@@ -36,7 +36,7 @@ _CREATION_PATIENCE = 3.0
 
 
 class Reading(Protocol):
-    """What a consumer of one kind does between its start and its stop: ``GroupLives``, or ``AssignedByUser``."""
+    """Starts and ends the reading of one kind of consumer: ``GroupLives``, or ``AssignedByUser``."""
 
     def start(self) -> None:
         """Open the session and get partitions. Raises what prevents it."""

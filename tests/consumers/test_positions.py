@@ -152,7 +152,7 @@ class TestLeaderOutOfReach:
 
     @pytest.mark.usefixtures("hurried")
     def test_a_start_at_the_end_raises_rather_than_find_a_later_end(self, opened: Open) -> None:
-        with pytest.raises(err.OffsetRequestFailedError, match=r"orders-\d: where the log ends could not be asked for"):
+        with pytest.raises(err.OffsetRequestFailedError, match=r"orders-\d: the end of the log could not be looked up"):
             opened("simple", auto_offset_reset=LATEST)
 
     @pytest.mark.usefixtures("hurried")
