@@ -84,7 +84,6 @@ TYPES_ONLY = {
     ("runtime.engine.commits.commit_worker", "runtime.engine.engine"): "a worker is given its engine",
     ("runtime.engine.commits.committer", "runtime.engine.engine"): "the committer is given its engine",
     ("runtime.rdkafka.pool", "wire.records"): "a cast only",
-    ("runtime.running.maps", "runtime.engine.engine"): "a run is given its engine",
     ("runtime.running.run", "runtime.engine.engine"): "a run is given its engine",
     ("spark.options", "spark.decoding.formats"): "most queries have no typed values",
 }

@@ -12,11 +12,11 @@ from managedconsumer import errors as err
 from managedconsumer.compat.private import PykafkaNames
 from managedconsumer.config import check_choice, check_int, wrong_kind
 from managedconsumer.consumers.aio import AsyncReader
+from managedconsumer.consumers.group_metadata import TopicIds
 from managedconsumer.consumers.insight import Health, ProgressTable, page_of, stuck, unplaced
 from managedconsumer.consumers.reading import Reader
 from managedconsumer.consumers.running import Running, StoreRules, is_coroutine_function
 from managedconsumer.consumers.session import Session
-from managedconsumer.consumers.topic_ids import TopicIds
 from managedconsumer.coordinator.committing import RetryPolicy, explicit_retry_policy
 from managedconsumer.fetch.stuck import DEAD_AFTER_S, STUCK_AFTER_S
 from managedconsumer.offset_convention import next_offset_of, target_of

@@ -13,13 +13,11 @@ from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
 from managedconsumer import errors as err
 from managedconsumer.consumers.coordinator_futures import Future
 from managedconsumer.consumers.coordinator_metrics import ConsumerCoordinatorMetrics as ConsumerCoordinatorMetrics
-from managedconsumer.consumers.coordinator_workers import AutoCommitTask as AutoCommitTask
-from managedconsumer.consumers.coordinator_workers import commit_forever
 from managedconsumer.consumers.group_coordinator import BaseCoordinator
 from managedconsumer.coordinator import handover
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from managedconsumer.coordinator.committing import AutoCommitLog, Committing, RetryPolicy, Wanted, failure
+from managedconsumer.coordinator.committing import INTERVAL, AutoCommitLog, Committing, RetryPolicy, Wanted, failure
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.coordinator.protocol import ConsumerProtocol
@@ -268,7 +266,7 @@ class ConsumerCoordinator(BaseCoordinator):
         with self.lock:
             if self._committing is None:
                 self._committing = self.handler.spawn(
-                    "async-commits", commit_forever, weakref.WeakMethod(self._commit_in_turn), self._queue
+                    "async-commits", _commit_forever, weakref.WeakMethod(self._commit_in_turn), self._queue
                 )
         # The present generation: under a later one the partitions might be another member's.
         self._queue.put((dict(offsets), self._identity(), future))
@@ -397,3 +395,67 @@ class _Holder:
     def snapshot(self) -> ClusterSnapshot:
         snapshot: ClusterSnapshot = self._client.snapshot
         return snapshot
+
+
+def _commit_forever(commit: weakref.WeakMethod[Callable[[Any, Any], None]], queue: Any) -> None:
+    """Run the worker of ``commit_offsets_async``; it references its coordinator only while it commits."""
+    while (item := queue.get()) is not None:
+        offsets, generation, future = item
+        call = commit()
+        if call is None:
+            future.failure(err.CommitFailedError("the coordinator was deleted"))
+            return
+        try:
+            call(offsets, generation)
+            future.success(True)
+        except Exception as error:  # noqa: BLE001 - the future raises it
+            future.failure(error)
+        del call
+
+
+class AutoCommitTask:
+    """Commits finished offsets at intervals, in a worker thread or greenlet, from the first :meth:`reschedule` on."""
+
+    def __init__(self, coordinator: Any, interval: float) -> None:
+        """``interval`` in seconds."""
+        self._coordinator = weakref.ref(coordinator)
+        self._handler = coordinator.handler
+        self.interval = interval
+        self._changed = self._handler.Condition()
+        self._at = 0.0
+        self._stopped = True
+        self._worker: Any = None
+
+    def reschedule(self, at: float | None = None) -> None:
+        """Commit next at ``at`` (seconds of the handler's monotonic clock; None: after one interval)."""
+        with self._changed:
+            self._at = self._handler.now() + self.interval if at is None else at
+            self._stopped = False
+            if self._worker is None:
+                self._worker = self._handler.spawn("auto-commit", self._run)
+            self._changed.notify_all()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End the worker."""
+        with self._changed:
+            self._stopped = True
+            worker, self._worker = self._worker, None
+            self._changed.notify_all()
+        if worker is not None:
+            worker.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                left = self._at - self._handler.now()
+                if self._stopped:
+                    return
+                if left > 0:
+                    self._changed.wait(left)
+                    continue
+                self._at = self._handler.now() + self.interval
+            coordinator = self._coordinator()
+            if coordinator is None:
+                return
+            coordinator.commit_finished(INTERVAL)
+            del coordinator

@@ -153,8 +153,8 @@ RUN = [
     ),
     Mutant(
         "run(): what another thread has in hand is finished by the map",
-        "managedconsumer/runtime/running/maps.py",
-        "if queue is None or engine.collector.in_flight.lowest(queue, but=RUN_OWNER) is not None:",
+        "managedconsumer/runtime/running/run.py",
+        "if queue is None or self.engine.collector.in_flight.lowest(queue, but=RUN_OWNER) is not None:",
         "if queue is None:",
         ("tests/processing/test_running_truth.py",),
     ),
