@@ -42,33 +42,18 @@ class Handler(abc.ABC):
     Empty = queue.Empty
     Full = queue.Full
 
-    @abc.abstractmethod
-    def Event(self) -> primitives.Event:
-        """A new, unset event."""
-
-    @abc.abstractmethod
-    def Lock(self) -> primitives.Lock:
-        """A new mutex; not reentrant."""
-
-    @abc.abstractmethod
-    def RLock(self) -> primitives.Lock:
-        """A new mutex that its holder may acquire again."""
-
-    @abc.abstractmethod
-    def Condition(self, lock: Any = None) -> primitives.Condition:
-        """A new condition, around ``lock`` (made by this handler) or around a new RLock."""
+    #: The constructors of this handler's primitives. A Lock is not reentrant; a Condition is around the lock that it is
+    #: given, or around a new RLock; a Queue without a size has no bound.
+    Event: Callable[[], primitives.Event]
+    Lock: Callable[[], primitives.Lock]
+    RLock: Callable[[], primitives.Lock]
+    Condition: Callable[..., primitives.Condition]
+    Semaphore: Callable[..., primitives.Semaphore]
+    Queue: Callable[..., primitives.Queue]
 
     def WakingCondition(self, lock: Any, wake: Callable[[], object]) -> primitives.Condition:
         """A new condition around ``lock`` whose notifications also call ``wake``: for a thread that waits elsewhere."""
         raise NotImplementedError
-
-    @abc.abstractmethod
-    def Semaphore(self, n: int = 1) -> primitives.Semaphore:
-        """A new semaphore with ``n`` units."""
-
-    @abc.abstractmethod
-    def Queue(self, maxsize: int = 0) -> primitives.Queue:
-        """A new queue; 0 means without bound."""
 
     @abc.abstractmethod
     def sleep(self, seconds: float = 0) -> None:
@@ -300,32 +285,13 @@ class GEventHandler(Handler):
                 "(the extra 'managedconsumer[gevent]' brings it)"
             ) from error
 
-    def Event(self) -> primitives.Event:
-        from gevent.event import Event
-
-        event: primitives.Event = Event()
-        return event
-
-    def Lock(self) -> primitives.Lock:
-        from gevent.thread import allocate_lock
-
-        lock: primitives.Lock = allocate_lock()
-        return lock
-
-    def RLock(self) -> primitives.Lock:
-        from gevent.lock import RLock
-
-        lock: primitives.Lock = RLock()
-        return lock
+        self.Event = import_module("gevent.event").Event
+        self.Lock = import_module("gevent.thread").allocate_lock
+        locks = import_module("gevent.lock")
+        self.RLock, self.Semaphore = locks.RLock, locks.Semaphore
 
     def Condition(self, lock: Any = None) -> primitives.Condition:
         return GreenCondition(self.RLock() if lock is None else lock)
-
-    def Semaphore(self, n: int = 1) -> primitives.Semaphore:
-        from gevent.lock import Semaphore
-
-        semaphore: primitives.Semaphore = Semaphore(n)
-        return semaphore
 
     def Queue(self, maxsize: int = 0) -> primitives.Queue:
         from gevent.queue import Queue
