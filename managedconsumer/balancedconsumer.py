@@ -23,10 +23,9 @@ from managedconsumer.config import (
 from managedconsumer.consumers.api import ConsumerAPI
 from managedconsumer.consumers.group_metadata import GroupMetadata, GroupOffsets
 from managedconsumer.consumers.insight import Health
-from managedconsumer.consumers.life import GroupLives
+from managedconsumer.consumers.lives import GroupLives
 from managedconsumer.consumers.machines import AssignorChoice, error_handlers
 from managedconsumer.consumers.metrics import ConsumerMetrics, check_metrics
-from managedconsumer.consumers.owner import GroupOwner
 from managedconsumer.consumers.post_rebalance import PostRebalance
 from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator.history import GroupEvent
@@ -226,11 +225,6 @@ class BalancedConsumer(ConsumerAPI):
     def _member(self) -> GroupMember | None:
         life = self._lives.current
         return None if life is None else life.member
-
-    @property
-    def _owner(self) -> GroupOwner | None:
-        life = self._lives.current
-        return None if life is None else life.owner
 
     @property
     def _generation(self) -> Generation:

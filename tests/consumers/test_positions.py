@@ -10,8 +10,7 @@ import pytest
 
 from managedconsumer import ConsumerRebalanceListener, ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer import errors as err
-from managedconsumer.consumers import owner as group_owner
-from managedconsumer.consumers import positioning
+from managedconsumer.consumers import life, positioning
 from managedconsumer.fetch import leader
 from managedconsumer.runtime.engine import positions
 from tests.spoiled import SpoiledBroker, partitions_of
@@ -147,7 +146,7 @@ class TestLeaderOutOfReach:
         defaults = positioning.Positioning.find.__kwdefaults__
         monkeypatch.setitem(defaults, "patience", 0.05)
         monkeypatch.setattr(positions, "_ROUND", 0.05)
-        monkeypatch.setattr(group_owner, "_FIRST_POSITION_PATIENCE", 0.05)
+        monkeypatch.setattr(life, "_FIRST_POSITION_PATIENCE", 0.05)
         broker.refuse("ListOffsets", self.NOT_LEADER)
 
     @pytest.mark.usefixtures("hurried")

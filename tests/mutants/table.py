@@ -371,9 +371,9 @@ GROUP = [
     ),
     Mutant(
         "after the fence messages are handed out",
-        "managedconsumer/consumers/owner.py",
+        "managedconsumer/consumers/life.py",
         "        held = self._session.assigned()\n"
-        "        self._engine.assignment.fence(held)\n"
+        "        self.engine.assignment.fence(held)\n"
         "        self._session.committer.fenced(event.error)",
         "        held = self._session.assigned()\n        self._session.committer.fenced(event.error)",
         (),
@@ -689,7 +689,7 @@ FETCH = [
     ),
     Mutant(
         "a start does not end by a signal",
-        "managedconsumer/consumers/life.py",
+        "managedconsumer/consumers/lives.py",
         "            if engine.life.no_more:  # a signal: consuming threads get nothing\n                return\n",
         "",
         ("tests/consumers/test_stop_on_signals.py",),

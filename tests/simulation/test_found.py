@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterator
 
 import pytest
 
-from managedconsumer.consumers.life import GroupLives, _work
+from managedconsumer.consumers.lives import GroupLives, _work
 from managedconsumer.coordinator.committing import RetryPolicy
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import FetchCollector
