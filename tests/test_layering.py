@@ -82,7 +82,6 @@ TYPES_ONLY = {
     ("compat.parts", "compat.registry"): "the consumers that it makes",
     ("simpleconsumer", "typed_options"): "as above",
     ("compat.client", "admin.values"): "most clients never ask for a group",
-    ("runtime.engine.commits.commit_worker", "runtime.engine.engine"): "a worker is given its engine",
     ("runtime.engine.commits.committer", "runtime.engine.engine"): "the committer is given its engine",
     ("runtime.rdkafka.pool", "wire.records"): "a cast only",
     ("runtime.running.run", "runtime.engine.engine"): "a run is given its engine",
