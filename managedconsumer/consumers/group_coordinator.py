@@ -111,30 +111,19 @@ class BaseCoordinator(ABC):
     def _on_membership_lost(self, error: BaseException | None) -> None:
         """Drop the assignment, as the group has expelled this member: others may have it already."""
 
-    def _answer(self, event: ev.Event) -> Any:
-        """Call the method for ``event`` and return its result; its exception is raised when the rebalance is over."""
+    def _carry_out(self, event: ev.Event, method: str, *args: Any) -> Any:
+        """Call ``method`` for ``event``. ``ensure_active_group`` raises its exception when the rebalance is over."""
         self._event = event
         try:
-            return self._call(event)
+            return getattr(self, method)(*args)
         except Exception as error:
-            name = type(event).__name__
-            log.exception("group %s: raised while handling %s", self.group_id, name, extra=self._log.fields())
+            log.exception("group %s: %s raised", self.group_id, method, extra=self._log.fields())
             self._problem = error
             return None
 
-    def _call(self, event: ev.Event) -> Any:
-        if isinstance(event, ev.PrepareJoin):
-            return self._on_join_prepare(event.generation.id, event.generation.member_id)
-        if isinstance(event, ev.Elected):
-            members = [(member.member_id, member.metadata) for member in event.members]
-            shares = self._perform_assignment(self.member_id, event.protocol, members)
-            return {member: _encoded(share) for member, share in shares.items()}
-        if isinstance(event, ev.Assigned):
-            at = event.generation
-            return self._on_join_complete(at.id, at.member_id, at.protocol, event.assignment)
-        if isinstance(event, ev.MembershipLost):
-            return self._on_membership_lost(event.error)
-        raise TypeError(f"no method handles {type(event).__name__}")
+    def _assign(self, protocol: str, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
+        assignments = self._perform_assignment(self.member_id, protocol, members)
+        return {member: _encoded(assignment) for member, assignment in assignments.items()}
 
     # -- state ----------------------------------------------------------------------------------------
 
@@ -221,7 +210,8 @@ class BaseCoordinator(ABC):
                 me = weakref.ref(self)
                 machine = _Machine(settings, lambda: _offers(me), self.handler.random, self.handler.now)
                 machine.heartbeat = self.heartbeat
-                owner = _Owner(weakref.WeakMethod(self._answer), machine, self._log, self.sensors, self.handler.now)
+                carry_out = weakref.WeakMethod(self._carry_out)
+                owner = _Owner(carry_out, machine, self._log, self.sensors, self.handler.now)
                 self._made = GroupMember(machine, self._link, self.handler, owner)
             return self._made
 
@@ -320,37 +310,36 @@ def _offers(me: weakref.ref[BaseCoordinator]) -> list[tuple[str, bytes]]:
 
 
 class _Owner:
-    """The owner of a membership; it calls the coordinator's methods in a rebalance, through ``answer``."""
+    """The owner of a membership; it calls the coordinator's methods in a rebalance, and does not keep it alive."""
 
     def __init__(
         self,
-        answer: weakref.WeakMethod[Callable[[ev.Event], Any]],
+        carry_out: weakref.WeakMethod[Callable[..., Any]],
         machine: _Machine,
         group_log: GroupLog,
         sensors: GroupCoordinatorMetrics,
         now: Callable[[], float],
     ) -> None:
-        self._answer = answer
-        self._machine = machine
-        self._log = group_log
-        self._sensors = sensors
-        self._now = now
+        self._carry_out, self._machine = carry_out, machine
+        self._log, self._sensors, self._now = group_log, sensors, now
         self._undecided = False
 
-    def _ask(self, event: ev.Event) -> Any:
-        answer = self._answer()
-        return None if answer is None else answer(event)
+    def _call(self, event: ev.Event, method: str, *args: Any) -> Any:
+        carry_out = self._carry_out()
+        return None if carry_out is None else carry_out(event, method, *args)
 
     def prepare_join(self, event: ev.PrepareJoin) -> bool:
-        return bool(self._ask(event))
+        return bool(self._call(event, "_on_join_prepare", event.generation.id, event.generation.member_id))
 
     def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
-        result: dict[str, bytes] | None = self._ask(event)
-        self._undecided = result is None
-        return {} if event.skip_assignment or result is None else result
+        members = [(member.member_id, member.metadata) for member in event.members]
+        assignments = self._call(event, "_assign", event.protocol, members)
+        self._undecided = assignments is None
+        return {} if event.skip_assignment or assignments is None else assignments
 
     def take_over(self, event: ev.Assigned) -> str | None:
-        reason: str | None = self._ask(event)
+        at = event.generation
+        reason: str | None = self._call(event, "_on_join_complete", at.id, at.member_id, at.protocol, event.assignment)
         self._log.taken_over()
         if self._undecided:  # no member has partitions, and only another rebalance can change that
             self._undecided = False
@@ -358,7 +347,7 @@ class _Owner:
         return reason
 
     def drop(self, event: ev.MembershipLost) -> None:
-        self._ask(event)
+        self._call(event, "_on_membership_lost", event.error)
 
     def fence(self, event: ev.MembershipLost) -> None:
         self._sensors.lost()
