@@ -273,10 +273,7 @@ class ConsumerCoordinator(BaseCoordinator):
         return future
 
     def _identity(self) -> Generation:
-        """Return the generation of the assigned partitions.
-
-        The membership may be in a newer one already, in which another member has these partitions.
-        """
+        """Return the generation of the assigned partitions: in a newer one they may be another member's."""
         grouped = self._subscription.partitions_auto_assigned() and self._generation.joined
         return self._hand_over.settled_in if grouped else NO_GENERATION
 

@@ -154,10 +154,7 @@ class GroupLife:
         return groups or isinstance(error, (err.UnsupportedVersion, err.UnsupportedBrokerError))
 
     def _finish_round(self, timeout: float) -> None:
-        """Let a rebalance end that is nearly over, in a part of the stop's ``timeout`` seconds.
-
-        Between join and sync the coordinator refuses every commit (REBALANCE_IN_PROGRESS), and a stop commits once.
-        """
+        """Let a rebalance end in a part of the stop's ``timeout``: until then brokers refuse each commit."""
         handler, member = self.engine.handler, self.member
         began = handler.now()
         while handler.now() - began < timeout * _FOR_A_ROUND.get(member.state, 0.0):
@@ -207,10 +204,7 @@ class GroupLife:
         carry_out(self._hand_over.lost(event), self._do)
 
     def _say_goodbye(self, seconds: float) -> None:
-        """Drain, commit, call the listener: in the thread that calls ``stop()``, after the end of the worker.
-
-        A silent broker delays it for about ``seconds`` at most.
-        """
+        """Drain, commit and call the listener, in the thread that calls ``stop()``, for about ``seconds`` at most."""
         until = self.engine.handler.now() + seconds
         carry_out(self._hand_over.leave(self.member.generation), lambda step: self._do_at_stop(step, seconds, until))
 
@@ -305,10 +299,7 @@ class GroupLife:
         self._log.note("held", step.generation, step.partitions)
 
     def _tell(self, step: ho.Tell) -> bool:
-        """Call the listener, and pykafka's callback after its assigned-callback.
-
-        The member leaves the group if no thread runs the callback in time.
-        """
+        """Call the listener, then pykafka's callback; leave the group if no thread runs the callback in time."""
         generation = step.generation
         if generation is None:  # the lost-callback waits as long as the consumer lives
             return self.listener_calls.call(step.method, step.partitions, lambda: True, step.begin, for_ever=True)

@@ -113,10 +113,7 @@ class GroupLives:
         )
 
     def hopeless(self, life: GroupLife) -> bool:
-        """True if broker and group have refused both protocols to a starting consumer.
-
-        To a running one this is transient: the group may still have it as a member of the other protocol.
-        """
+        """True if broker and group refuse both protocols to a starting consumer; later that is transient."""
         return life.protocol == CLASSIC and self._refused.failures >= _MOST_REFUSALS and self._session.starting
 
     def change_protocol(self, life: GroupLife, error: BaseException) -> None:

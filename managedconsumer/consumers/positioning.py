@@ -95,10 +95,7 @@ class Positioning:
         interrupted: Callable[[], bool],
         over: Callable[[], bool],
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, OffsetAnswer]]:
-        """Return the offsets of ``auto_offset_reset``, and the errors of leaders that did not respond yet.
-
-        Raises errors that are not transient.
-        """
+        """Return the offsets of ``auto_offset_reset``, and transient errors of leaders; raises other errors."""
         engine, began = self._engine, self._engine.handler.now()
         wanted = dict.fromkeys(tps, self.default_reset)
 

@@ -142,10 +142,7 @@ class Reader:
             raise
 
     def deserialize_all(self, messages: list[Message], who: int | None = None) -> list[Message]:
-        """Deserialize the messages before the first unusable one; raise its error if that is the first of all.
-
-        ``who`` has them in flight (None: the calling thread).
-        """
+        """Deserialize the messages before the first unusable one; raise its error if there is none."""
         if self._deserializer is None:
             return messages
         good: list[Message] = []

@@ -100,10 +100,7 @@ class Running:
         self._session.end_soon()
 
     def end(self, timeout: float | None) -> bool:
-        """End the run, as another thread called ``stop()``, and wait until it has stopped the consumer.
-
-        False if it takes too long.
-        """
+        """End the run for a ``stop()`` in another thread, and wait for it; False if that takes too long."""
         if self._engine.handler.ident() == self._owner:
             return False
         self._engine.life.end_soon()

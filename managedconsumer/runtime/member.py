@@ -148,10 +148,7 @@ class GroupMember:
         self.await_fence()
 
     def await_fence(self) -> None:
-        """Wait until known losses are fenced, so that no message of them is delivered: another worker may be doing it.
-
-        Waits a second at most. Call it without a lock.
-        """
+        """Wait a second at most until known losses are fenced, perhaps by another worker. Call it without a lock."""
         deadline = Deadline(self._handler.now(), _LONGEST_FENCE)
         with self._lock:
             while self.unfenced and not deadline.expired(self._handler.now()):

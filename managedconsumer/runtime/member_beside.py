@@ -60,10 +60,7 @@ class BesideMember(GroupMember):
         return self.stable
 
     def wait_here(self, timeout: float, *, settled: bool = False) -> None:
-        """Sleep for ``timeout`` seconds, or until :meth:`hand_over` has work.
-
-        ``settled``: or until no rebalance is in progress any more.
-        """
+        """Sleep until :meth:`hand_over` has work, ``timeout`` is over, or (``settled``) no rebalance is left."""
         deadline = Deadline(self._handler.now(), timeout)
         with self._lock:
             while not (self._closing or self._trouble or self._due_here() or self._begins_here()):

@@ -338,10 +338,7 @@ class Delivery:
         return True
 
     def push_back(self, messages: Sequence[Message], who: int | None = None) -> None:
-        """Put back ``messages`` that ``who`` (None: the calling thread) could not use.
-
-        The consumer delivers them again, and the position stays before them.
-        """
+        """Put back unused ``messages`` of ``who`` (None: the calling thread): they are delivered again."""
         with self.lock:
             self.collector.push_back(self.handler.ident() if who is None else who, messages)
             self.lock.notify_all()

@@ -92,10 +92,7 @@ class PositionWorker:
             self._worker.join(timeout)
 
     def resolve(self, timeout: float, interrupted: Callable[[], bool] = lambda: False) -> None:
-        """Look up positions for every partition that waits for a reset. Leave unreachable leaders for later.
-
-        ``interrupted`` ends the wait: later responses count as well.
-        """
+        """Look up positions for pending resets, until ``interrupted()``; late responses count as well."""
         engine = self._engine
         with engine.lock:
             waiting = {

@@ -214,10 +214,7 @@ class RdkafkaPool(FetchPool):
         self._engine.troubles.note(_TROUBLE, text)
 
     def _hear_errors(self, reader: Reader, alive: bool) -> bool:
-        """Handle other errors: librdkafka reconnects by itself; a refused login ends the consumer.
-
-        Returns True when a response was too large to receive.
-        """
+        """Handle other errors (a refused login ends the consumer); True when a response was too large to receive."""
         engine, codes, too_large = self._engine, self._package.KafkaError, False
         if engine.troubles.met(_TROUBLE) and (alive or engine.handler.now() - self._troubled_at > _TROUBLE_AGE):
             engine.troubles.over(_TROUBLE)

@@ -18,10 +18,7 @@ MovedOn = Callable[[BaseException, Sequence[Any]], bool]
 
 
 class Calls(NamedTuple):
-    """The user's code: handler, ``on_dead`` or None, ``deserialize(message)`` (False: skip the message).
-
-    ``fields``: the fields of a log line about a partition.
-    """
+    """The user's code, and the ``fields`` of a log line. ``deserialize`` returns False to skip the message."""
 
     handler: Callable[[Any], Any]
     on_dead: Callable[[Any, BaseException], Any] | None

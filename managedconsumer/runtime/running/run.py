@@ -52,10 +52,7 @@ _WEIGHT = 0.2
 
 
 class Run:
-    """One ``run()``.
-
-    Implements :class:`managedconsumer.fetch.in_flight.RunState`; the engine's lock guards everything.
-    """
+    """One ``run()``; a :class:`managedconsumer.fetch.in_flight.RunState`. The engine's lock guards everything."""
 
     def __init__(self, engine: Engine, plan: Plan, calls: Calls, workers: int) -> None:
         self.engine = engine
@@ -142,10 +139,7 @@ class Run:
         return True
 
     def _finished_before(self, tp: TopicPartition, state: Any) -> OffsetMap | None:
-        """Return the map of finished messages from the commit at which the assignment began, if the log is the same.
-
-        ``state``: the partition's ``TopicPartitionState``.
-        """
+        """Return the map of finished messages in the commit at which the assignment began, if the log is the same."""
         if state.found_map is None:
             return None
         base, text = state.found_map
@@ -169,10 +163,7 @@ class Run:
         return b"" if queue is None else offset_map.log_id(queue.topic_id, tp.partition)
 
     def _map_of(self, part: PartitionWork, state: Any, room: int) -> str:
-        """Return the map of the finished messages for a commit, in at most ``room`` characters.
-
-        Empty while another thread has a message of the partition in flight: the run does not know these messages.
-        """
+        """Return a map for a commit; empty while another thread has a message of the partition in flight."""
         queue = self.engine.buffer.queues.get(part.tp)
         if queue is None or self.engine.collector.in_flight.lowest(queue, but=RUN_OWNER) is not None:
             return ""
@@ -400,10 +391,7 @@ class Run:
         self.wake_workers()
 
     def finished(self, metadata: str, limit: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the finished offsets that are not committed yet, with their maps; the lock is held.
-
-        A map and ``metadata`` have ``limit`` characters together.
-        """
+        """Return finished offsets to commit, with ``metadata`` and maps in ``limit`` characters; the lock is held."""
         self.settle()
         room = self.work.map_room = offset_map.room_for_map(metadata, limit)
         found = {}

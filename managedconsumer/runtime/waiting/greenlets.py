@@ -1,7 +1,4 @@
-"""A worker and a condition made of greenlets, and a pool of native threads for long calls.
-
-It is what gevent does not offer in the form that the handlers promise.
-"""
+"""A worker and a condition made of greenlets, and a pool of native threads for long calls, as the handlers promise."""
 
 from __future__ import annotations
 
@@ -156,10 +153,7 @@ class Turn:
 
 
 def in_pool(pool: Any, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
-    """``fn(*args)`` in one of gevent's native threads.
-
-    An exception travels as a result: gevent prints the ones that leave a pool's function, with its arguments.
-    """
+    """Run ``fn(*args)`` in one of gevent's native threads, which would print exceptions: they travel as results."""
 
     def quiet() -> tuple[T | None, Exception | None]:
         try:

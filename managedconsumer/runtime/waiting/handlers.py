@@ -81,17 +81,10 @@ class Handler(abc.ABC):
 
     @abc.abstractmethod
     def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
-        """Run ``fn(*args)`` beside the caller, as ``managedconsumer.<name>``.
-
-        A worker never keeps the process alive.  An exception that leaves ``fn`` is logged and kept in
-        ``worker.exception``.
-        """
+        """Run ``fn(*args)`` as ``managedconsumer.<name>``; logs and keeps its exception, never the process."""
 
     def run_beside(self, name: str, seconds: float, fn: Callable[..., Any], *args: Any) -> None:
-        """Run ``fn(*args)`` in a worker, and wait for at most ``seconds``.
-
-        Python 3.12 starts no thread while the interpreter ends (in ``atexit`` functions): then ``fn`` runs here.
-        """
+        """Run ``fn(*args)`` in a worker for at most ``seconds``; here if Python starts no thread, as it ends (3.12)."""
         try:
             worker = self.spawn(name, fn, *args)
         except RuntimeError:

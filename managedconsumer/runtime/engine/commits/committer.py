@@ -195,10 +195,7 @@ class Committer:
         commit.result()
 
     def wait_for(self, commit: Pending, retry_policy: RetryPolicy) -> None:
-        """Wait until ``commit`` is done, or give it up when its time is over.
-
-        Returns early, with the commit still in flight, when a signal handler has called ``stop()``.
-        """
+        """Wait until ``commit`` is done or its time is over, or until a signal handler has called ``stop()``."""
         engine = self._engine
         longest = (
             None if retry_policy.seconds is None else retry_policy.seconds + (0.0 if retry_policy.strict else _GRACE)
@@ -253,10 +250,7 @@ class Committer:
         return commit
 
     def _not_behind(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return ``offsets``, none of them behind a commit in flight of another thread's messages.
-
-        Revoked messages are not committed: the partition may have been assigned again, and is read again.
-        """
+        """Return ``offsets``, none behind a commit in flight of another thread; revoked messages do not count."""
         for commit in (*self._current, *self._waiting):
             if isinstance(commit, Explicit) and commit.of_hand:
                 for tp, entry in commit.offsets.items():
@@ -400,10 +394,7 @@ class Committer:
             engine.commits.notify_all()
 
     def drain(self, seconds: float, *, auto: bool) -> None:
-        """Before a stop: send the waiting commits and, with ``auto``, the finished offsets, within ``seconds``.
-
-        A ``Commit`` that was not in time fails, with a line in the log.
-        """
+        """Send waiting commits and, with ``auto``, finished offsets, within ``seconds``; fail late ones, and log it."""
         engine = self._engine
         until = engine.handler.now() + seconds
         if auto:
@@ -499,10 +490,7 @@ class Committer:
             engine.life.fail(error)
 
     def _next(self, life: int) -> list[Pending]:
-        """Wait for the next batch: one automatic commit, or all explicit ones that wait in a row.
-
-        Empty: the worker has to end.
-        """
+        """Wait for the next batch: an automatic commit, or the explicit ones in a row; empty: the worker ends."""
         engine = self._engine
         with engine.lock:
             while life == self._life and not engine.life.closed:
