@@ -133,18 +133,6 @@ class BalancedConsumer(ConsumerAPI):
         if check_bool("auto_start", auto_start):
             self.start()
 
-    # -- lifecycle ------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Join the group; return with the first assignment (before it when a listener waits for ``consume()``).
-
-        Raises when that is not possible: no broker listens at the address, unknown topic, login refused, a group that
-        refuses this member. Waits through transient trouble (brokers that restart, a coordinator that loads) as long as
-        pykafka does with the same ``rebalance_max_retries`` and ``rebalance_backoff_ms`` (20 s by default), then raises
-        it. The consumer is stopped then and may be started again.
-        """
-        super().start()
-
     # -- the membership, step by step (pykafka's names) -------------------------------------------------
 
     def _update_member_assignment(self) -> None:

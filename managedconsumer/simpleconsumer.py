@@ -81,10 +81,6 @@ class SimpleConsumer(ConsumerAPI):
         if check_bool("auto_start", auto_start):
             self.start()
 
-    def start(self) -> None:
-        """Start reading. Raises when that is not possible: no broker, unknown topic, login refused, no offsets."""
-        super().start()
-
 
 def _choose(session: Session, partitions: Iterable[Any]) -> list[TopicPartition]:
     if not isinstance(partitions, Iterable) or isinstance(partitions, str | bytes):

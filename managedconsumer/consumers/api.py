@@ -93,7 +93,14 @@ class ConsumerAPI(FastPath, PykafkaNames):
     # -- start and stop -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start reading. Raises when that is not possible; then the consumer is stopped and may be started again."""
+        """Start reading. A group's member returns with its first assignment, or before it when a listener waits.
+
+        Raises when that is not possible: no broker listens at the address, unknown topic, login refused, a group that
+        refuses this member. Waits through transient trouble (brokers that restart, a coordinator that loads): a
+        SimpleConsumer for 30 s, a member as long as pykafka does with the same ``rebalance_max_retries`` and
+        ``rebalance_backoff_ms`` (20 s by default); then it raises it. The consumer is stopped then and may be started
+        again.
+        """
         self._session.start()
 
     def stop(self, timeout: float | None = None, *, leave: bool | None = None) -> None:

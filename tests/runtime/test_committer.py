@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import errors as err
-from managedconsumer.coordinator.committing import RetryPolicy
+from managedconsumer.coordinator.committing import Offsets, RetryPolicy
 from managedconsumer.fetch.in_flight import InFlight
 from managedconsumer.logs import LogFields
 from managedconsumer.partition_state import TopicPartitionState
@@ -88,6 +88,11 @@ class Member:
         )
         self.generation, self.settled = MEMBER, True
 
+    def commit(self, offsets: Offsets | None, retry_policy: RetryPolicy) -> None:
+        commit = self.committer.submit(offsets, self.committer.within_stop(retry_policy))
+        self.committer.wait_for(commit, retry_policy)
+        commit.result()
+
     def expelled(self, _error: BaseException, generation: Generation) -> None:
         if generation == self.generation:
             self.generation = NO_GENERATION
@@ -114,7 +119,7 @@ def member() -> Iterator[Member]:
 
 def test_an_explicit_commit_covers_what_is_in_hand_and_an_automatic_one_what_is_finished(member: Member) -> None:
     assert member.committer.commit_finished(1.0, "test")
-    member.committer.commit(None, EXPLICIT)
+    member.commit(None, EXPLICIT)
     assert member.sent == [(7, {0: 3, 1: 3}), (7, {0: 4, 1: 4})]
     assert {state.finished for state in member.assignment.values()} == {4}, "the user has said that they are done"
     assert member.committer.commit_finished(1.0, "test")
@@ -125,7 +130,7 @@ def test_one_that_is_no_member_sends_nothing(member: Member) -> None:
     member.generation = NO_GENERATION
     assert not member.committer.commit_finished(1.0, "test")
     with pytest.raises(err.CommitFailedError, match="not a member of the group at present"):
-        member.committer.commit(None, EXPLICIT)
+        member.commit(None, EXPLICIT)
     assert member.sent == []
 
 
@@ -177,7 +182,7 @@ def test_a_commit_that_was_refused_is_not_made_under_the_next_generation_for_wha
 
     member.coordinator.codes, member.coordinator.before = [22], rebalanced
     with pytest.raises(err.CommitFailedError) as caught:
-        member.committer.commit(None, EXPLICIT)
+        member.commit(None, EXPLICIT)
     assert member.sent == [(7, {0: 4, 1: 4}), (8, {0: 4})]
     assert (caught.value.committed, caught.value.not_committed) == ({A: 4}, {B: 4})
 
@@ -185,7 +190,7 @@ def test_a_commit_that_was_refused_is_not_made_under_the_next_generation_for_wha
 def test_an_expelled_member_is_told_and_tries_no_more(member: Member) -> None:
     member.coordinator.codes = [25]
     with pytest.raises(err.CommitFailedError) as caught:
-        member.committer.commit(None, EXPLICIT)
+        member.commit(None, EXPLICIT)
     assert len(member.sent) == 1 and not member.generation.joined
     assert not caught.value.retriable
 
@@ -219,7 +224,7 @@ def test_what_was_taken_away_from_one_thread_is_not_committed_by_another(member:
     others: list[Any] = []
     member.coordinator.before = of_another_thread
     with pytest.raises(err.CommitFailedError, match="a rebalance has taken t-0 away"):
-        member.committer.commit(None, EXPLICIT)
+        member.commit(None, EXPLICIT)
     others[0].result(5000)
     assert member.sent == [(7, {1: 4}), (7, {0: 4, 1: 4})]
     assert member.assignment[A].committed == 4

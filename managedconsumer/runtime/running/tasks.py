@@ -9,6 +9,7 @@ from managedconsumer.processing.key_queues import KeyQueue
 from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.runtime.running.run import Run
 from managedconsumer.runtime.waiting import thread_ids
+from managedconsumer.runtime.waiting.async_waiters import wake
 
 if TYPE_CHECKING:
     import asyncio
@@ -150,7 +151,7 @@ class TaskRun:
         return woken
 
     async def _wait(self, woken: asyncio.Future[None], seconds: float) -> None:
-        timer = self._loop.call_later(seconds, _wake, woken)
+        timer = self._loop.call_later(seconds, wake, woken)
         try:
             await woken
         finally:
@@ -167,10 +168,10 @@ class TaskRun:
         here = self._engine.handler.ident() == self._thread
         for future in woken:
             if here:
-                _wake(future)
+                wake(future)
             else:
                 try:
-                    self._loop.call_soon_threadsafe(_wake, future)
+                    self._loop.call_soon_threadsafe(wake, future)
                 except RuntimeError:
                     pass  # that loop has ended, and its tasks with it
 
@@ -244,8 +245,3 @@ class TaskRun:
                 run.fail_dead(message, problem)
                 return False
         return True
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

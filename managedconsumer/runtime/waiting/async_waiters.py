@@ -36,7 +36,7 @@ class AsyncWaiters:
                 self._worker = engine.handler.spawn("async-wait", self._work)
             else:
                 engine.lock.notify_all()
-        timer = loop.call_later(seconds, _wake, woken)
+        timer = loop.call_later(seconds, wake, woken)
         try:
             await woken
         finally:
@@ -59,11 +59,12 @@ class AsyncWaiters:
                     continue
             for future, loop in woken.items():
                 try:
-                    loop.call_soon_threadsafe(_wake, future)
+                    loop.call_soon_threadsafe(wake, future)
                 except RuntimeError:
                     pass  # that loop has ended, and its tasks with it
 
 
-def _wake(future: asyncio.Future[None]) -> None:
+def wake(future: asyncio.Future[None]) -> None:
+    """End the wait for ``future``; call it on its loop."""
     if not future.done():
         future.set_result(None)

@@ -187,13 +187,6 @@ class Committer:
 
     # -- explicit commits -----------------------------------------------------------------------------
 
-    def commit(self, offsets: Offsets | None, retry_policy: RetryPolicy) -> None:
-        """Call :meth:`submit` and wait for it. Raises the error of :func:`committing.failure` when it failed."""
-        retry_policy = self.within_stop(retry_policy)
-        commit = self.submit(offsets, retry_policy)
-        self.wait_for(commit, retry_policy)
-        commit.result()
-
     def wait_for(self, commit: Pending, retry_policy: RetryPolicy) -> None:
         """Wait until ``commit`` is done or its time is over, or until a signal handler has called ``stop()``."""
         engine = self._engine
