@@ -320,7 +320,7 @@ def test_a_signals_handler_uses_the_consumer_that_waits(
         broker.produce(TOPIC, [b"2"], partition=0)
 
     def send() -> None:
-        until(lambda: state(consumer).sitting)
+        until(lambda: state(consumer).assignment.sitting)
         broker.produce(TOPIC, [b"0"], partition=0)
         until(lambda: receives(consumer))
         rounds = wires(consumer)[0].rounds
