@@ -30,7 +30,7 @@ class Reader:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._engine, self._delivery = session.engine, session.engine.delivery
-        self._lane = session.engine.collector.lane
+        self._lane, self._endings = session.engine.collector.lane, session.engine.life.endings
         self._deserializer, self._on_error = session.options.deserializer, session.options.on_error
         timeout_ms = session.options.consumer_timeout_ms
         #: How long (seconds) one ``consume()`` waits for a message; None: for ever.
@@ -63,7 +63,8 @@ class Reader:
                 message = raw = None
                 message = take() or self._take(self._delivery.next_message, timeout)
                 if message is None:
-                    self._finish_stop()
+                    if self._endings:
+                        self._finish_stop()
                     return None
                 if deserializer is None:
                     return message

@@ -26,6 +26,9 @@ class State(Enum):
     CLOSED = "stopped"
 
 
+_RUNNING = State.RUNNING  # at each message a global name: to find the member of an enum takes long
+
+
 class Ending(Enum):
     """Why a life has to end. Requests of signal handlers are among them, so they are noted without the lock."""
 
@@ -99,7 +102,7 @@ class Life:
     @property
     def running(self) -> bool:
         """True while the engine is open and no stop has begun."""
-        return self.state is State.RUNNING
+        return self.state is _RUNNING
 
     @property
     def stopping(self) -> bool:
@@ -116,22 +119,22 @@ class Life:
     @property
     def stop_wanted(self) -> bool:
         """True when the next consuming call has to stop the consumer."""
-        return Ending.STOP in self.endings
+        return bool(self.endings) and Ending.STOP in self.endings
 
     @property
     def no_more(self) -> bool:
         """True when consuming calls have to return nothing."""
-        return Ending.NO_MORE in self.endings
+        return bool(self.endings) and Ending.NO_MORE in self.endings
 
     @property
     def end_wanted(self) -> bool:
         """True when a stop or no more messages are wanted."""
-        return self.stop_wanted or self.no_more
+        return bool(self.endings) and (self.stop_wanted or self.no_more)
 
     @property
     def interrupted(self) -> bool:
         """True when a consuming call may not just take a message. Takes no lock."""
-        return bool(self.endings) or self.state is not State.RUNNING or bool(self._raise_once)
+        return bool(self.endings) or self.state is not _RUNNING or bool(self._raise_once)
 
     def want_stop(self, timeout: float | None = None) -> None:
         """Make the next consuming call stop. Takes no lock and never waits: a signal may run it at any line.
