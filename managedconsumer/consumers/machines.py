@@ -43,10 +43,7 @@ class AssignorChoice(NamedTuple):
 
     @classmethod
     def of(cls, options: GroupOptions, chosen: Any) -> AssignorChoice:
-        """Return the choice of ``options`` and ``chosen`` assignors. With "auto" a classic option means that protocol.
-
-        Raises ConfigurationError or TypeError for an assignor that is none, or that the protocol does not have.
-        """
+        """Return the choice of ``options`` and ``chosen``. Raises ConfigurationError or TypeError for bad assignors."""
         protocol = options.group_protocol
         server = chosen if isinstance(chosen, str) and chosen in SERVER_ASSIGNORS and protocol != CLASSIC else None
         classic = accept_assignors(chosen if server is None else "range")

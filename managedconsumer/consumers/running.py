@@ -169,10 +169,7 @@ class Running:
         return self._result(problem)
 
     async def _stopped(self) -> BaseException | None:
-        """Stop the consumer; return the error of a task that was cancelled meanwhile, and waited all the same.
-
-        Otherwise the last commit would go on without the run, which knows the finished messages.
-        """
+        """Stop the consumer even if the task is cancelled (returns that error): the last commit needs the run."""
         import asyncio
 
         cancelled = None

@@ -173,10 +173,7 @@ class Session:
                 reading.end(_STOP_TIMEOUT if timeout is None else timeout, "consumer stopped")
 
     def _stop_soon(self, timeout: float | None) -> None:
-        """Let the consuming thread stop, without a lock and without waiting, as it may end the program right after.
-
-        If that thread does not come back in time, a worker stops.
-        """
+        """Let the consuming thread stop, without a lock or a wait; if it does not come in time, a worker stops."""
         if not self.engine.life.closed:
             self.engine.life.want_stop(timeout)
             self.engine.handler.spawn("stopper", self._stop_if_no_thread_does, timeout)
@@ -192,10 +189,7 @@ class Session:
         self.stop_now(timeout)
 
     def stop_if_wanted(self) -> bool:
-        """Carry out the stop that a signal handler or a callback wanted in this thread's call; True if there was one.
-
-        Also before the thread leaves by ``sys.exit()``, as it does not come back.
-        """
+        """Carry out a stop that a signal handler or a callback wanted in this call; True if there was one."""
         if self.engine.life.stop_wanted:
             self.stop_now(self.engine.life.stop_timeout)
             return True
@@ -317,10 +311,7 @@ class Session:
             return self.held(self.assigned())
 
     def move(self, wanted: Mapping[Any, tuple[str, int]]) -> None:
-        """Move positions to targets of :func:`~managedconsumer.offset_convention.target_of`.
-
-        Raises PartitionNotAssignedError and what a look-up raises; then no position has changed.
-        """
+        """Move positions to results of ``offset_convention.target_of``; an error leaves all positions unchanged."""
         targets = {self.accept(key): target for key, target in wanted.items()}
         self.require_held(targets)
         seeks = {tp: number for tp, (kind, number) in targets.items() if kind == "seek"}

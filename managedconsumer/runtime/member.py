@@ -57,10 +57,7 @@ class GroupMember:
         on_death: Callable[[BaseException], None] = lambda error: log.error("heartbeats ended", exc_info=error),
         before_exit: Callable[[], object] = lambda: None,
     ) -> None:
-        """``on_death`` is called when the heartbeat worker dies of an unexpected error.
-
-        ``before_exit`` is called when the interpreter ends without a ``stop()``, while this is still a group member.
-        """
+        """``on_death`` gets an error of the heartbeat worker; ``before_exit`` runs if the interpreter ends."""
         self.machine = machine
         self._link = link
         self._handler = handler

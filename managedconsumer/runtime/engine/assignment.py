@@ -239,10 +239,7 @@ class Assignment:
             self.lock.notify_all()
 
     def seek(self, offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int] = _UNKNOWN) -> None:
-        """Set positions (*next* offsets) and drop the fetched messages of these partitions.
-
-        ``epochs``: leader epochs of the records before them, where they are known.
-        """
+        """Set positions (*next* offsets, and known leader epochs) and drop fetched messages of the partitions."""
         with self.lock:
             for tp, offset in offsets.items():  # all or nothing
                 self.subscription.partition_state(tp)

@@ -129,10 +129,7 @@ class Delivery:
         return _NEVER if self.lease is None else self.lease.until()
 
     def take_in_passing(self, take: Callable[[int], T | None], who: int) -> T | None:
-        """:meth:`attempt` for a worker of ``run()``, without callbacks and errors: its calling thread handles these.
-
-        The lock is held, and the time :meth:`hand_out_until` is not over.
-        """
+        """:meth:`attempt` for a worker of ``run()``, without callbacks and errors. The lock is held."""
         if self.life.interrupted or self._tasks or self._undecided:
             return None
         return self._take(take, who)
@@ -154,10 +151,7 @@ class Delivery:
             self._on_return(who)
 
     def wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
-        """Return the first result of ``take`` that is not None; None after ``timeout`` seconds, or at a stop.
-
-        Callbacks for the consuming thread run first, outside the lock.
-        """
+        """Return the first result of ``take`` that is not None, after callbacks; None at ``timeout`` or a stop."""
         who = self.handler.ident()
         taken: T | None = None
         try:

@@ -33,10 +33,7 @@ class PositionWorker:
         close: Callable[[float], None],
         sample: Callable[[], None],
     ) -> None:
-        """``close`` ends the engine of a consumer that was deleted without ``stop()``, within so many seconds.
-
-        ``sample`` notes the progress of the partitions.
-        """
+        """``close`` ends the engine of a deleted consumer, within so many seconds; ``sample`` notes the progress."""
         self._engine = engine
         self._offsets = offsets
         self._fetchers = fetchers

@@ -38,10 +38,7 @@ class Calls(NamedTuple):
             raise
 
     def of_message(self, error: BaseException) -> bool:
-        """True if the handler's exception is a failure of its message; otherwise the run ends with it.
-
-        A CancelledError is a failure of the message: a task that the handler waited for was cancelled.
-        """
+        """True if the handler's error (also a CancelledError) is a failure of its message; else the run ends."""
         if isinstance(error, UnusedResultError):
             return False
         if isinstance(error, Exception) or (self.retry is not None and isinstance(error, self.retry.on)):
