@@ -82,8 +82,6 @@ class BaseCoordinator(ABC):
         self._event: Any = None
         self.heartbeat_task = HeartbeatTask(self)
 
-    # -- for subclasses -------------------------------------------------------------------------------
-
     @abstractmethod
     def protocol_type(self) -> str:
         """Return the kind of group: ``consumer``, ``connect``, or another; brokers refuse members of another kind."""
@@ -125,8 +123,6 @@ class BaseCoordinator(ABC):
         assignments = self._perform_assignment(self.member_id, protocol, members)
         return {member: _encoded(assignment) for member, assignment in assignments.items()}
 
-    # -- state ----------------------------------------------------------------------------------------
-
     @property
     def coordinator_id(self) -> int | None:
         """The id of the group's coordinator, None while it is unknown."""
@@ -159,8 +155,6 @@ class BaseCoordinator(ABC):
     def request_rejoin(self, reason: str) -> None:
         """Request a rebalance, in the next :meth:`ensure_active_group`."""
         self._member.request_rejoin(reason)
-
-    # -- the coordinator ------------------------------------------------------------------------------
 
     def coordinator_unknown(self) -> bool:
         """True while the coordinator is not known, or the connection to it is lost."""
@@ -196,8 +190,6 @@ class BaseCoordinator(ABC):
     def _pause(self, backoff: Backoff, error: BaseException) -> None:
         log.info("group %s: trying again: %s", self.group_id, error, extra=self._log.fields())
         self.handler.sleep(backoff.fail(self.handler.now()))
-
-    # -- membership -----------------------------------------------------------------------------------
 
     @property
     def _member(self) -> Any:

@@ -36,8 +36,6 @@ class Reader:
         #: How long (seconds) one ``consume()`` waits for a message; None: for ever.
         self.timeout = None if timeout_ms < 0 else timeout_ms / 1000.0
 
-    # -- taking messages --------------------------------------------------------------------------------
-
     def wait(self, block: bool, unblock_event: Any) -> Message | None:
         """The slow path of ``consume()``: under the lock, and waiting while there is no message."""
         timeout = self.timeout if block else 0.0
@@ -109,8 +107,6 @@ class Reader:
             self._finish_stop()
         return columns
 
-    # -- the deserializer -------------------------------------------------------------------------------
-
     def deserialize(self, message: Message, who: int | None = None, batch: Sequence[Message] = ()) -> bool:
         """Apply the deserializer; False: skip the message. Raising leaves the position before it.
 
@@ -172,8 +168,6 @@ class Reader:
                 return False
             raise
         return True
-
-    # -- the error policy -------------------------------------------------------------------------------
 
     def decide_corrupt(self, error: err.CorruptRecordError) -> None:
         """Skip the damaged batch, or raise ``error``, as ``on_error`` decides."""

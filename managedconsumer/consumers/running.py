@@ -92,8 +92,6 @@ class Running:
         self._owner = self._engine.handler.ident()
         session.require_running()
 
-    # -- calls of others --------------------------------------------------------------------------------
-
     def end_soon(self) -> None:
         """End the run, as a signal came."""
         self._reason = "signal"
@@ -110,8 +108,6 @@ class Running:
     def health(self) -> dict[str, Any]:
         """See :meth:`Run.health`."""
         return self._run.health()
-
-    # -- the two ways -----------------------------------------------------------------------------------
 
     def in_threads(self) -> RunSummary:
         """Run in threads or greenlets, until the run ends."""
@@ -181,8 +177,6 @@ class Running:
                 cancelled = error
         stop.result()
         return cancelled
-
-    # -- parts of both ----------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Take the consumer's messages from now on. Raises ConcurrentUseError during another run."""

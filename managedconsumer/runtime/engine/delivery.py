@@ -66,8 +66,6 @@ class Delivery:
         self._draining = 0
         self._tasks: deque[Task] = deque()
 
-    # -- messages -------------------------------------------------------------------------------------
-
     def next_message(self, timeout: float | None) -> Message | None:
         """Return the next message; None after ``timeout`` seconds without one (None: wait for ever, 0: do not wait)."""
         return self.wait_for(self.collector.take, timeout)
@@ -288,8 +286,6 @@ class Delivery:
     def tasks_waiting(self) -> bool:
         """True when a callback waits for the consuming thread."""
         return bool(self._tasks)
-
-    # -- messages in flight -------------------------------------------------------------------------------------------
 
     def caller(self) -> int:
         """Return the number of the asyncio task that called, or of the calling thread."""

@@ -67,8 +67,6 @@ class Life:
         self._cause: TracebackType | None = None
         self._raise_once: deque[BaseException] = deque()
 
-    # -- states: the lock is held for each move --------------------------------------------------------------------
-
     def _move(self, state: State) -> None:
         if state not in _MOVES[self.state]:
             raise err.IllegalStateError(f"{self._name}: a consumer that is {self.state.value} cannot be {state.value}")
@@ -113,8 +111,6 @@ class Life:
     def closed(self) -> bool:
         """True before the first start and after a stop: no worker runs for long."""
         return self.state is State.CLOSED or self.state is State.NEW
-
-    # -- what ends it ----------------------------------------------------------------------------------------------
 
     @property
     def stop_wanted(self) -> bool:
@@ -188,8 +184,6 @@ class Life:
             return err.ConsumerStoppedException("the consumer is not running: call start() first")
         return err.ConsumerStoppedException("the consumer was stopped; start() starts it again")
 
-    # -- forks -----------------------------------------------------------------------------------------------------
-
     def in_own_process(self) -> bool:
         """False in a child of the process that made this consumer."""
         return os.getpid() == self._pid
@@ -205,8 +199,6 @@ class Life:
             f"this consumer was created in process {self._pid} and is used in its child {os.getpid()}: threads and "
             "sockets do not survive a fork. Create the consumer in the process that uses it"
         )
-
-    # -- waking ----------------------------------------------------------------------------------------------------
 
     def tell_users(self) -> None:
         """Wake the threads that consume or commit after :meth:`want_stop` or :meth:`end_soon`."""

@@ -66,8 +66,6 @@ class RdkafkaPool(FetchPool):
         if not engine.life.closed and engine.buffer.queues and _KEY not in self._workers:
             self._workers[_KEY] = engine.handler.spawn("fetcher-rdkafka", self._work)
 
-    # -- the worker -----------------------------------------------------------------------------------
-
     def _work(self) -> None:
         engine = self._engine
         reader: Reader | None = None
@@ -152,8 +150,6 @@ class RdkafkaPool(FetchPool):
             and not (state.held and queue.records >= self._engine.buffer.max_messages)
         )
 
-    # -- messages -------------------------------------------------------------------------------------
-
     def _deliver_lot(self, reader: Reader, lot: list[Any]) -> None:
         engine = self._engine
         parts = reader.sort(lot)
@@ -190,8 +186,6 @@ class RdkafkaPool(FetchPool):
             # The buffer and the collector see the interface only.
             self._engine.buffer.accept(queue, reading.version, cast("RecordChunk", chunk))
             reading.next_offset = chunk.next_fetch_offset
-
-    # -- errors ---------------------------------------------------------------------------------------
 
     def _take_error(self, reading: Reading, error: Any) -> bool:
         """Handle an error of one partition, lock held; True when we have to fetch it ourselves."""

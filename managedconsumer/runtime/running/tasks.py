@@ -97,8 +97,6 @@ class TaskRun:
         if self._tasks:
             await self._asyncio.wait(self._tasks, timeout=_JOIN)
 
-    # -- a worker -----------------------------------------------------------------------------------------
-
     async def _work(self, slot: WorkerSlot) -> None:
         run, engine = self._run, self._engine
         quick = 0

@@ -61,8 +61,6 @@ class ThreadRun:
         for worker in self._workers:
             worker.join(deadline.remaining(self._engine.handler.now()))
 
-    # -- a worker -----------------------------------------------------------------------------------------
-
     def _work(self, slot: WorkerSlot) -> None:
         run, engine = self._run, self._engine
         who, todo, through = engine.handler.ident(), slot.todo, slot.through
