@@ -22,7 +22,7 @@ from typing import Any, Callable, TypeVar
 from managedconsumer.errors import MissingPackageError
 from managedconsumer.runtime.waiting import conditions, primitives, thread_ids
 from managedconsumer.runtime.waiting import greenlets as green
-from managedconsumer.runtime.waiting.greenlets import GreenCondition, GreenWorker
+from managedconsumer.runtime.waiting.greenlets import GreenCondition
 
 __all__ = ["GEventHandler", "Handler", "ThreadingHandler", "default_handler"]
 
@@ -156,25 +156,36 @@ class _Run:
             del self._fn, self._args
 
 
-class _ThreadWorker:
-    """A daemon thread."""
+class _Worker:
+    """A thread or greenlet that runs ``run``; ``name`` is ``managedconsumer.<name>``."""
 
-    __slots__ = ("_run", "_thread")
+    __slots__ = ("_run", "name")
 
     def __init__(self, name: str, run: _Run) -> None:
-        self._run = run
-        self._thread = threading.Thread(target=run, name=name, daemon=True)
-        self._thread.start()
-
-    @property
-    def name(self) -> str:
-        """``managedconsumer.<name>``."""
-        return self._thread.name
+        self.name, self._run = name, run
 
     @property
     def exception(self) -> BaseException | None:
         """The exception that ended the worker, or None."""
         return self._run.exception
+
+    def is_alive(self) -> bool:
+        """True until the function has returned."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<worker {self.name} {'running' if self.is_alive() else 'ended'}>"
+
+
+class _ThreadWorker(_Worker):
+    """A daemon thread."""
+
+    __slots__ = ("_thread",)
+
+    def __init__(self, name: str, run: _Run) -> None:
+        super().__init__(name, run)
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
+        self._thread.start()
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for the end; returns at once when called by the worker itself (a callback may stop its own consumer)."""
@@ -182,11 +193,31 @@ class _ThreadWorker:
             self._thread.join(timeout)
 
     def is_alive(self) -> bool:
-        """True until the function has returned."""
         return self._thread.is_alive()
 
-    def __repr__(self) -> str:
-        return f"<worker {self.name} {'running' if self.is_alive() else 'ended'}>"
+
+class _GreenWorker(_Worker):
+    """A greenlet."""
+
+    __slots__ = ("_greenlet",)
+
+    def __init__(self, name: str, run: _Run) -> None:
+        import gevent
+
+        super().__init__(name, run)
+        self._greenlet: Any = gevent.Greenlet(run)
+        self._greenlet.name = name
+        self._greenlet.start()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end; returns at once when called by the worker itself."""
+        import gevent
+
+        if self._greenlet is not gevent.getcurrent():
+            self._greenlet.join(timeout)
+
+    def is_alive(self) -> bool:
+        return not self._greenlet.ready()
 
 
 class ThreadingHandler(Handler):
@@ -299,7 +330,7 @@ class GEventHandler(Handler):
         gevent.sleep(seconds)
 
     def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
-        return GreenWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
+        return _GreenWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
 
     def ident(self) -> int:
         return thread_ids.of_greenlet()
