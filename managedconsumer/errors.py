@@ -8,18 +8,75 @@ All of them can be pickled (Spark sends them from executors to the driver) and n
 
 from __future__ import annotations
 
-from managedconsumer._error_base import ERROR_CODES as ERROR_CODES
-from managedconsumer._error_base import REFRESH, RETRY, Root, code_class
-from managedconsumer._error_base import CommitFailedError as CommitFailedError
-from managedconsumer._error_base import CommitPendingError as CommitPendingError
-from managedconsumer._error_base import KafkaException as KafkaException
-from managedconsumer._error_base import ProtocolClientError as ProtocolClientError
-from managedconsumer._error_base import SaslAuthenticationError as SaslAuthenticationError
-from managedconsumer._error_base import UnknownErrorCode as UnknownErrorCode
-from managedconsumer._error_base import error_for_code as error_for_code
-from managedconsumer._error_logs import LogTruncationError as LogTruncationError
-from managedconsumer._error_logs import MessageFailedError as MessageFailedError
-from managedconsumer._error_logs import RecordsNotSentError as RecordsNotSentError
+import sys
+from typing import Any, Final, Mapping, cast
+
+from managedconsumer.shown import short
+
+_PYKAFKA_EXCEPTIONS: Final = "pykafka.exceptions"
+_LAST_NAME_PYKAFKA_DEFINES: Final = "RdKafkaStoppedException"
+
+
+class Root(Exception):
+    """Gives all exceptions a base that Python lets us exchange; only heap types may swap their bases."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Root:
+        # At creation, not at import: pykafka may be imported after us, and importing it ourselves costs 0.2 s.
+        adopt_pykafka_bases()
+        return super().__new__(cls, *args, **kwargs)
+
+
+class KafkaException(Root):
+    """Base of all exceptions of this package (pykafka's name).
+
+    ``retriable``: the same operation may succeed later without anybody's intervention.  ``refresh_metadata``: the
+    view of topics and leaders is stale and should be fetched anew before trying again.
+
+    In a process that also uses pykafka, every class here that pykafka has too is also a subclass of pykafka's, so
+    ``except pykafka.exceptions.X`` goes on working in programs that were written for it.
+    """
+
+    retriable: bool = False
+    refresh_metadata: bool = False
+
+
+class ProtocolClientError(KafkaException):
+    """An error code in a broker's answer.  ``code`` is its number, ``kafka_name`` Kafka's own name for it."""
+
+    ERROR_CODE: int = cast("int", None)  # None on the base, as in pykafka; every subclass has a number
+    kafka_name: str = "UNKNOWN"
+    description: str = "the broker answered with an error"
+
+    @property
+    def code(self) -> int:
+        """The number the broker sent."""
+        return self.ERROR_CODE
+
+    def __str__(self) -> str:
+        text = super().__str__() or self.description
+        return f"{text} (Kafka error {self.code}, {self.kafka_name})"
+
+
+class SaslAuthenticationError(KafkaException):
+    """The broker, or we, refused the other's credentials.  Secrets are never part of the text."""
+
+
+class CommitFailedError(KafkaException):
+    """Offsets were not committed; the text says which, which were, and why. The cause is the ``__cause__``.
+
+    ``committed`` and ``not_committed``: next offsets by TopicPartition. ``retriable``: the same call may succeed later
+    (the coordinator was away); otherwise the partitions are others' now, who read the messages again.
+    """
+
+    committed: Mapping[Any, int] = {}
+    not_committed: Mapping[Any, int] = {}
+
+
+class CommitPendingError(KafkaException, TimeoutError):
+    """``Commit.result()`` waited as long as it was told to, and the commit is still under way."""
+
+    retriable = True
+
 
 # --- pykafka's exceptions that are no error codes ---
 
@@ -216,7 +273,147 @@ class UnsupportedBrokerError(KafkaException):
         )
 
 
+class LogTruncationError(KafkaException):
+    """Messages that were handed out are not in the log any more (an unclean leader election; KIP-320).
+
+    From ``diverging_offset`` up to ``position`` the log holds other messages, or none.
+    """
+
+    def __init__(self, topic: str, partition: int, position: int, diverging_offset: int) -> None:
+        super().__init__(topic, partition, position, diverging_offset)
+        self.topic, self.partition = topic, partition
+        self.position, self.diverging_offset = position, diverging_offset
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}-{self.partition}: the log was truncated: offsets {self.diverging_offset} to "
+            f"{self.position - 1}, which were handed out, are not in it any more."
+        )
+
+
+class MessageFailedError(KafkaException):
+    """A message failed for good and there is no ``on_dead``: ``run()`` has ended, and has committed what was done.
+
+    ``message`` is the message, the cause (``__cause__``) what the handler raised.
+    """
+
+    def __init__(self, text: str = "", message: object = None) -> None:
+        super().__init__(text)
+        self.message = message
+
+
+class RecordsNotSentError(KafkaException):
+    """A broker answers without records although its log goes on: from ``offset`` up to the log's ``end``.
+
+    Raised by :func:`~managedconsumer.runtime.fetch_range.fetch_range` (Spark) after ``waited`` seconds of asking.
+    """
+
+    retriable = True
+
+    def __init__(self, topic: str, partition: int, offset: int, end: int, waited: float) -> None:
+        super().__init__(topic, partition, offset, end, waited)
+        self.topic, self.partition, self.offset, self.end, self.waited = topic, partition, offset, end, waited
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}-{self.partition}: for {self.waited:.0f} s the broker has sent no records from offset "
+            f"{self.offset} on, although the log ends at {self.end}. If it reads slowly from tiered storage, raise its "
+            "remote.fetch.max.wait.ms, or the reader's patience (Spark: kafkaConsumer.pollTimeoutMs). If compaction "
+            "has left nothing up to the end, one more record in the partition helps"
+        )
+
+
 # --- error codes ---
+
+ERROR_CODES: dict[int, type[ProtocolClientError]] = {}
+"""Error code -> exception class, every code of Kafka 4.3 (pykafka's dict, grown)."""
+
+RETRY, REFRESH = 1, 2
+
+
+def code_class(
+    number: int,
+    kafka_name: str,
+    name: str,
+    description: str,
+    flags: int = 0,
+    *bases: type[KafkaException],
+) -> type[ProtocolClientError]:
+    """Create the exception class of one error code and enter it in ``ERROR_CODES``."""
+    body = {
+        "__doc__": f"{description[0].upper()}{description[1:]}.",
+        "__module__": __name__,
+        "ERROR_CODE": number,
+        "kafka_name": kafka_name,
+        "description": description,
+        "retriable": flags >= RETRY,
+        "refresh_metadata": flags >= REFRESH,
+    }
+    created = cast("type[ProtocolClientError]", type(name, (ProtocolClientError, *bases), body))
+    ERROR_CODES[number] = created
+    return created
+
+
+class UnknownErrorCode(ProtocolClientError):
+    """A code that this release does not know: a newer broker's.  ``code`` keeps the number.
+
+    Treated as retriable, as Kafka only adds codes, and giving up on one that heals would be the worse mistake.
+    """
+
+    retriable = True
+    description = "this release does not know the broker's error code"
+
+    def __init__(self, code: int, message: str | None = None) -> None:
+        super().__init__(code, message)
+        self.ERROR_CODE = code
+        self._message = message
+
+    def __str__(self) -> str:
+        return f"{self._message or self.description} (Kafka error {self.code}, {self.kafka_name})"
+
+
+def error_for_code(code: int, message: str | None = None) -> ProtocolClientError:
+    """An exception for a broker's error code, with the broker's own text if it sent one (a line of it).  Never raises.
+
+    ``code`` 0 is no error and should not come here; it gives an ``UnknownErrorCode(0)``, so a caller's slip shows.
+    """
+    message = short(message) if message else None
+    known = ERROR_CODES.get(code)
+    if known is None:
+        return UnknownErrorCode(code, message)
+    return known(message) if message else known()
+
+
+_adopted = False
+
+
+def adopt_pykafka_bases() -> None:
+    """Make each class here that pykafka has too a subclass of pykafka's, once pykafka is in the process.
+
+    Safe from any thread: two at once compute and assign the same bases.
+    """
+    global _adopted
+    if _adopted:
+        return
+    twins = vars(sys.modules.get(_PYKAFKA_EXCEPTIONS, object))
+    if _LAST_NAME_PYKAFKA_DEFINES not in twins:  # not imported, or still being imported
+        return
+    for ours in sorted(_descendants(Root), key=lambda cls: len(cls.__mro__)):  # parents first
+        twin = twins.get(ours.__name__)
+        if isinstance(twin, type) and ours.__module__ == __name__ and twin not in ours.__bases__:
+            ours.__bases__ = (*ours.__bases__, twin)
+    _adopted = True
+
+
+def _descendants(root: type[Root]) -> set[type[Root]]:
+    found, todo = {root}, [root]
+    while todo:
+        for child in todo.pop().__subclasses__():
+            if child not in found:
+                found.add(child)
+                todo.append(child)
+    return found
+
 
 # fmt: off
 # The table: number, Kafka's name, our name (pykafka's where it has one), meaning, and whether to retry or to refresh
