@@ -27,9 +27,6 @@ FATAL_848 = (FATAL - {codes.INVALID_SESSION_TIMEOUT}) | {
     codes.INVALID_REGULAR_EXPRESSION,
 }
 
-#: Of the classic group requests: you are not a member of this generation any more.
-EXPELLED = frozenset({codes.ILLEGAL_GENERATION, codes.UNKNOWN_MEMBER_ID})
-
 # They say that the place is another member's, or that we never had one.
 _NO_PLACE = frozenset(
     {codes.FENCED_INSTANCE_ID, codes.UNRELEASED_INSTANCE_ID, codes.UNSUPPORTED_VERSION, codes.GROUP_ID_NOT_FOUND}

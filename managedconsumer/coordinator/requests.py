@@ -22,7 +22,11 @@ _REASON_LENGTH = 255
 class MembershipConfig(NamedTuple):
     """The settings that a member sends to the coordinator; times in milliseconds.
 
-    ``static_leaves``: a static member that ends sends a LeaveGroup, too, instead of keeping its place for its return.
+    ``static_leaves``: a static member that ends leaves the group, too, instead of keeping its place for its return.
+
+    For KIP-848 only: ``rack``, ``server_assignor``; ``topic_regex``: the subscribed pattern in RE2's syntax, by which
+    the broker finds topics (from version 1 of the heartbeat on); ``yields``: a classic group that the broker does not
+    convert ends the membership (otherwise the join is tried again).
     """
 
     group_id: str
@@ -35,6 +39,10 @@ class MembershipConfig(NamedTuple):
     retry_backoff_max_ms: int = 2000
     group_instance_id: str | None = None
     static_leaves: bool = False
+    rack: str | None = None
+    server_assignor: str | None = None
+    topic_regex: str | None = None
+    yields: bool = False
 
     @property
     def keeps_place(self) -> bool:
@@ -50,7 +58,8 @@ def _identity(config: MembershipConfig, generation: Generation) -> dict[str, Any
     }
 
 
-def _within_session(config: MembershipConfig) -> float:
+def within_session(config: MembershipConfig) -> float:
+    """For how long (seconds) to wait for a response that is of no use after the session."""
     return min(config.request_timeout_ms, config.session_timeout_ms) / 1000.0
 
 
@@ -100,7 +109,7 @@ def join(
         "protocols": [{"name": name, "metadata": metadata} for name, metadata in protocols],
         "reason": (reason or "rejoin")[:_REASON_LENGTH],
     }
-    return schemas.JOIN_GROUP, body, _within_session(config)
+    return schemas.JOIN_GROUP, body, within_session(config)
 
 
 def members_in(response: Mapping[str, Any]) -> list[GroupMemberInfo]:
@@ -120,13 +129,13 @@ def sync(config: MembershipConfig, generation: Generation, assignments: Mapping[
         "protocol_name": generation.protocol,
         "assignments": [{"member_id": member, "assignment": blob} for member, blob in assignments.items()],
     }
-    return schemas.SYNC_GROUP, body, _within_session(config)
+    return schemas.SYNC_GROUP, body, within_session(config)
 
 
 def heartbeat(config: MembershipConfig, generation: Generation) -> RequestParts:
     """Heartbeat: an answer later than the session lasts is of no use, so nobody waits longer for it."""
     body = {**_identity(config, generation), "generation_id": generation.id}
-    return schemas.HEARTBEAT, body, _within_session(config)
+    return schemas.HEARTBEAT, body, within_session(config)
 
 
 def leave(config: MembershipConfig, generation: Generation, reason: str) -> RequestParts:

@@ -295,16 +295,9 @@ GROUP = [
     ),
     Mutant(
         "a fail-over: NOT_COORDINATOR makes a session longer",
-        "managedconsumer/coordinator/membership.py",
-        "            if code == codes.COORDINATOR_LOAD_IN_PROGRESS:\n",
-        "            if code in codes.COORDINATOR_CHANGES:\n",
-        ("tests/simulation/test_fail_over.py",),
-    ),
-    Mutant(
-        "a fail-over, KIP-848: NOT_COORDINATOR makes a session longer",
-        "managedconsumer/coordinator/membership_848.py",
-        "            if code == codes.COORDINATOR_LOAD_IN_PROGRESS:\n",
-        "            if code in codes.COORDINATOR_CHANGES:\n",
+        "managedconsumer/coordinator/machine.py",
+        "        if error.code == codes.COORDINATOR_LOAD_IN_PROGRESS:\n",
+        "        if error.code in codes.COORDINATOR_CHANGES:\n",
         ("tests/simulation/test_fail_over.py",),
     ),
     Mutant(
@@ -324,9 +317,9 @@ GROUP = [
     Mutant(
         "a sync without an answer makes the group rebalance again",
         "managedconsumer/coordinator/membership.py",
-        "            elif not self._join_patience.lasts(error, request.timeout, now):\n",
-        "            elif self.state is not _S.PREPARING_REBALANCE or not "
-        "self._join_patience.lasts(error, request.timeout, now):\n",
+        "        elif not self._join_timeout.lasts(error, request.timeout, now):\n",
+        "        elif self.state is not _S.PREPARING_REBALANCE or not "
+        "self._join_timeout.lasts(error, request.timeout, now):\n",
         ("tests/coordinator/test_membership.py",),
     ),
     Mutant(
@@ -346,7 +339,7 @@ GROUP = [
     ),
     Mutant(
         "the answer to an old heartbeat counts",
-        "managedconsumer/coordinator/membership.py",
+        "managedconsumer/coordinator/machine.py",
         "if request.generation == self.generation:\n                self._on_heartbeat",
         "if True:\n                self._on_heartbeat",
         ("tests/coordinator/test_membership.py",),
