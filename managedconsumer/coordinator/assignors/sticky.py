@@ -14,11 +14,12 @@ from managedconsumer.coordinator.assignors.abstract import (
     to_assignments,
 )
 from managedconsumer.coordinator.protocol import (
-    BlobReader,
+    TOPICS,
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
+    Schema,
     group_by_topic,
-    put_topic_partitions,
+    topics_of,
 )
 from managedconsumer.errors import MalformedResponseError
 from managedconsumer.structs import TopicPartition
@@ -59,25 +60,22 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
         self._generation = generation
 
 
+_USER_DATA = Schema("user data of the sticky assignor", f"topics  {TOPICS}", needed=1)
+
+
 def encode_user_data(owned: list[TopicPartition], generation: int) -> bytes:
-    """Version 1 of the assignor's user data: partitions by topic, generation."""
-    out = bytearray()
-    put_topic_partitions(out, group_by_topic(owned))
-    return bytes(out + struct.pack(">i", generation))
+    """Return version 1 of the assignor's user data: partitions by topic, generation."""
+    return _USER_DATA.encode(topics_of(group_by_topic(owned))) + struct.pack(">i", generation)
 
 
 def decode_user_data(data: bytes) -> Claim:
-    """Version 1, or version 0 (without a generation).
-
-    Anything else is no claim, so that no member's bytes can stop the leader.
-    """
-    reader = BlobReader(data, "user data of the sticky assignor")
+    """Read version 1, or 0 (without a generation). Malformed bytes are no claim: they must not stop the leader."""
     try:
-        topics = reader.topic_partitions()
+        (topics,), rest = _USER_DATA.decode(data)
+        owned = [TopicPartition(topic, n) for topic, numbers in _USER_DATA.partitions(topics) for n in numbers]
     except MalformedResponseError:
         return Claim((), NO_GENERATION)
-    owned = [TopicPartition(topic, number) for topic, numbers in topics for number in numbers]
-    return Claim(owned, reader.int32("generation") if reader.remaining >= 4 else None)
+    return Claim(owned, struct.unpack_from(">i", rest)[0] if len(rest) >= 4 else None)
 
 
 def _read_claim(metadata: ConsumerProtocolMemberMetadata) -> Claim:
