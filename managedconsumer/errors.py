@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Final, Mapping, cast
 
-from managedconsumer.shown import short
+from managedconsumer import shown
 
 _PYKAFKA_EXCEPTIONS: Final = "pykafka.exceptions"
 _LAST_NAME_PYKAFKA_DEFINES: Final = "RdKafkaStoppedException"
@@ -22,7 +22,7 @@ class Root(Exception):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Root:
         # At creation, not at import: pykafka may be imported after us, and importing it ourselves costs 0.2 s.
-        adopt_pykafka_bases()
+        _adopt_pykafka_bases()
         return super().__new__(cls, *args, **kwargs)
 
 
@@ -377,7 +377,7 @@ def error_for_code(code: int, message: str | None = None) -> ProtocolClientError
 
     ``code`` 0 is no error and should not come here; it gives an ``UnknownErrorCode(0)``, so a caller's slip shows.
     """
-    message = short(message) if message else None
+    message = shown.short(message) if message else None
     known = ERROR_CODES.get(code)
     if known is None:
         return UnknownErrorCode(code, message)
@@ -387,7 +387,7 @@ def error_for_code(code: int, message: str | None = None) -> ProtocolClientError
 _adopted = False
 
 
-def adopt_pykafka_bases() -> None:
+def _adopt_pykafka_bases() -> None:
     """Make each class here that pykafka has too a subclass of pykafka's, once pykafka is in the process.
 
     Safe from any thread: two at once compute and assign the same bases.

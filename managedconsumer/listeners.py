@@ -7,9 +7,8 @@ Offsets on this side are *next* offsets only; a listener asks its consumer (``po
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Collection
+from typing import Collection
 
-from managedconsumer import subscription_input
 from managedconsumer.structs import TopicPartition
 
 
@@ -59,13 +58,3 @@ class AsyncConsumerRebalanceListener(ABC):
     async def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
         """See :meth:`ConsumerRebalanceListener.on_partitions_lost`."""
         await self.on_partitions_revoked(lost)
-
-
-def check_listener(listener: Any) -> Any:
-    """``listener`` if it is None or has the callbacks; raises TypeError otherwise.
-
-    Other clients' listener classes (kafka-python's, aiokafka's) and any object with ``on_partitions_revoked`` and
-    ``on_partitions_assigned`` will do; without ``on_partitions_lost``, ``on_partitions_revoked`` is called instead.
-    """
-    subscription_input.check_listener(listener)
-    return listener

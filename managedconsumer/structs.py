@@ -34,6 +34,16 @@ class OffsetType:
     EARLIEST = -2
 
 
+class CompressionType:
+    """pykafka's numbers of the codecs, and Kafka's newest."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
 class OffsetResetStrategy:
     """Where a partition without a valid position starts (kafka-python's numbers)."""
 

@@ -16,7 +16,7 @@ from managedconsumer.compat.client import KafkaClient, parse_source
 from managedconsumer.compat.cluster import Cluster as CompatCluster
 from managedconsumer.compat.handlers import handler_like
 from managedconsumer.compat.tls import security_of
-from managedconsumer.config import wrong_kind
+from managedconsumer.config import to_text, wrong_kind
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.net.connection import ConnectionSettings
 from managedconsumer.structs import TopicPartition
@@ -70,9 +70,9 @@ def _from_pykafka(theirs: Any, use_greenlets: bool | None) -> Cluster:
     if getattr(theirs, "_zookeeper_connect", None) is not None:
         # Its seeds are ZooKeeper's addresses; the brokers that it found there are what we can use.
         found = theirs.brokers.values()
-        seeds = [(naming.to_text(broker.host, "broker host"), int(broker.port)) for broker in found]
+        seeds = [(to_text(broker.host, "broker host"), int(broker.port)) for broker in found]
     else:
-        seeds = parse_bootstrap(re.sub(r"(:\d+)/[^,]*", r"\1", naming.to_text(theirs._seed_hosts, "hosts")))
+        seeds = parse_bootstrap(re.sub(r"(:\d+)/[^,]*", r"\1", to_text(theirs._seed_hosts, "hosts")))
     if not seeds:
         raise err.NoBrokersAvailableError("the pykafka cluster knows no broker: pass hosts= to its KafkaClient")
     timeout = int(getattr(theirs, "_socket_timeout_ms", 30_000))
@@ -149,7 +149,7 @@ def _partition_key(partition: Any, topics: list[str]) -> TopicPartition:
     if isinstance(partition, tuple) and len(partition) == 2:
         topic, number = partition
         if isinstance(topic, (str, bytes)) and _is_number(number):
-            return TopicPartition(naming.to_text(topic, "topic name"), int(number))
+            return TopicPartition(to_text(topic, "topic name"), int(number))
     key = naming.key_of(partition)
     if key is None:
         raise wrong_kind(

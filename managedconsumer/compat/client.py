@@ -8,11 +8,10 @@ import warnings
 from typing import TYPE_CHECKING, Any, Collection, Iterator
 
 from managedconsumer import errors as err
-from managedconsumer.compat import naming
 from managedconsumer.compat.cluster import Cluster, TopicDict
 from managedconsumer.compat.parts import Broker
 from managedconsumer.compat.tls import choose_security
-from managedconsumer.config import check_bool, check_int, refuse_dict, wrong_value
+from managedconsumer.config import check_bool, check_int, refuse_dict, to_text, wrong_value
 from managedconsumer.runtime.cluster.cluster import PLAIN, parse_bootstrap
 from managedconsumer.runtime.cluster.cluster import Cluster as RuntimeCluster
 from managedconsumer.runtime.net.connection import ConnectionSettings
@@ -89,7 +88,7 @@ class KafkaClient:
         timeout = check_int("socket_timeout_ms", socket_timeout_ms, 1, "ms")
         seeds = parse_bootstrap(_without_paths(hosts))
         settings = ConnectionSettings(
-            client_id=naming.to_text(client_id, "client_id"),
+            client_id=to_text(client_id, "client_id"),
             # All addresses get their turn within the socket timeout.
             connect_timeout_ms=max(1, min(_LONGEST_CONNECT_MS, timeout // len(seeds))),
             request_timeout_ms=timeout,
@@ -137,7 +136,7 @@ class KafkaClient:
 
     def group(self, name: str | bytes) -> GroupDescription:
         """A group: state, assignor, members and their partitions.  Raises GroupIdNotFound."""
-        group = naming.to_text(name, "group")
+        group = to_text(name, "group")
         with self._admin() as admin:
             return admin.describe([group])[group]
 
@@ -146,7 +145,7 @@ class KafkaClient:
 
         One message of each partition that is behind is read, for its timestamp.
         """
-        group = naming.to_text(name, "group")
+        group = to_text(name, "group")
         with self._admin() as admin:
             return admin.lag([group])[group]
 
@@ -166,7 +165,7 @@ class KafkaClient:
         "2 hours ago"; ``shift``: by so many messages from what is committed. Past the ends of a log is the end. Raises
         GroupNotEmpty, which names the members, for a group that is in use; nothing is changed then.
         """
-        names = naming.to_text(group, "group"), naming.to_text(topic, "topic name")
+        names = to_text(group, "group"), to_text(topic, "topic name")
         with self._admin() as admin:
             return admin.reset(*names, to, shift=shift, partitions=partitions, execute=execute)
 
@@ -218,7 +217,7 @@ def _check_version(broker_version: Any) -> None:
 def _without_paths(hosts: Any) -> Any:
     """pykafka lets a ZooKeeper-like ``/path`` follow the port."""
     if isinstance(hosts, bytes):
-        hosts = naming.to_text(hosts, "hosts")
+        hosts = to_text(hosts, "hosts")
     return re.sub(r"(:\d+)/[^,]*", r"\1", hosts) if isinstance(hosts, str) else hosts
 
 
@@ -226,7 +225,7 @@ def parse_source(address: Any) -> tuple[str, int] | None:
     """pykafka's ``source_address``: ``""``, ``"host"`` or ``"host:port"``."""
     if not address:
         return None
-    text = naming.to_text(address, "source_address")
+    text = to_text(address, "source_address")
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
         return text.strip("[]"), 0

@@ -9,15 +9,15 @@ from typing import Any, Iterable, Iterator, Mapping
 from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
-from managedconsumer.compat import groups, naming
+from managedconsumer.compat import groups
 from managedconsumer.compat.handlers import CompatHandler
-from managedconsumer.compat.missing import MISSING, HiddenTopicError, IllegalTopicError
-from managedconsumer.compat.parts import Broker, OffsetPartitionResponse, Topic
-from managedconsumer.compat.view import View
+from managedconsumer.compat.parts import Broker, OffsetPartitionResponse, Topic, View
+from managedconsumer.config import to_text
 from managedconsumer.fetch.resets import OffsetAnswer
 from managedconsumer.runtime.cluster import cluster as runtime
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.structs import ClusterSnapshot, OffsetType, TopicInfo, TopicPartition
+from managedconsumer.subscription_input import is_legal
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,39 @@ log = logging.getLogger(__name__)
 _CREATION_PATIENCE = 3.0
 _UPDATE_PATIENCE = 3.0
 _POLL = 0.05
+
+
+class MissingTopic(err.ProtocolClientError, KeyError):
+    """Both at once; the text is a sentence, not KeyError's quoted key."""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} (Kafka error {self.code}, {self.kafka_name})"
+
+
+# The classes of error codes are made by a table, so mypy takes them for variables.
+class UnknownTopicError(err.UnknownTopicOrPartition, MissingTopic):  # type: ignore[valid-type,misc]
+    """There is no such topic, and the broker does not create it."""
+
+
+class HiddenTopicError(UnknownTopicError):
+    """Kafka's own topics are hidden (``exclude_internal_topics``)."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class IllegalTopicError(err.InvalidTopic, MissingTopic):  # type: ignore[valid-type,misc]
+    """No topic can have that name."""
+
+
+class ForbiddenTopicError(err.TopicAuthorizationFailed, MissingTopic):  # type: ignore[valid-type,misc]
+    """The broker does not let us see (or create) the topic."""
+
+
+#: Error code of a topic in the metadata -> what to raise; these topics are not there (as far as we may know).
+MISSING: dict[int, type[MissingTopic]] = {
+    cls.ERROR_CODE: cls for cls in (UnknownTopicError, IllegalTopicError, ForbiddenTopicError)
+}
 
 
 class TopicDict(Mapping[bytes, Topic]):
@@ -44,7 +77,7 @@ class TopicDict(Mapping[bytes, Topic]):
         Raises an error that is a KeyError and Kafka's own (UnknownTopicOrPartition, InvalidTopic,
         TopicAuthorizationFailed) for a topic that is not accessible; UnicodeException for a name that is not ASCII.
         """
-        name = naming.to_text(key, "topic name")
+        name = to_text(key, "topic name")
         if self._hides(name):
             raise HiddenTopicError(f"topic {name!r} is internal to Kafka and hidden: set exclude_internal_topics=False")
         if not _exists(self._cluster.snapshot.topics.get(name)):
@@ -53,7 +86,7 @@ class TopicDict(Mapping[bytes, Topic]):
 
     def __contains__(self, key: object) -> bool:
         try:
-            return self._visible(naming.to_text(key, "topic name"))
+            return self._visible(to_text(key, "topic name"))
         except (TypeError, err.UnicodeException):
             return False
 
@@ -65,7 +98,7 @@ class TopicDict(Mapping[bytes, Topic]):
 
     def get(self, key: str | bytes, default: Any = None) -> Any:
         """The topic if the metadata knows it, else ``default``; creates nothing."""
-        return self._cluster.topic(naming.to_text(key, "topic name")) if key in self else default
+        return self._cluster.topic(to_text(key, "topic name")) if key in self else default
 
     def values(self) -> list[Topic]:  # type: ignore[override]
         """All topics, in a list as in pykafka."""
@@ -150,7 +183,7 @@ class Cluster(View):
 
     def obtain(self, name: str) -> None:
         """Make sure that a topic is in the metadata; may create it.  Raises what :meth:`TopicDict.__getitem__` does."""
-        if not naming.is_legal(name):
+        if not is_legal(name):
             raise IllegalTopicError(f"{name!r} is no legal topic name: 1 to 249 of a-z A-Z 0-9 . _ - are allowed")
         if _exists(self._look_at(name)):
             return
@@ -206,9 +239,7 @@ class Cluster(View):
 
     def get_group_coordinator(self, consumer_group: Any) -> Broker | None:
         """The broker that runs a consumer group.  Waits; raises the broker's error."""
-        return Broker(
-            groups.find_coordinator(self._asking, naming.to_text(consumer_group, "consumer_group"), self._patience)
-        )
+        return Broker(groups.find_coordinator(self._asking, to_text(consumer_group, "consumer_group"), self._patience))
 
     def get_managed_group_descriptions(self) -> dict[bytes, groups.DescribeGroupResponse]:
         """Every group of the classic protocol in the cluster, by its name (bytes).  Waits; asks each broker."""

@@ -6,9 +6,8 @@ import logging
 from typing import Any, Callable, ClassVar, Iterable, Mapping
 
 from managedconsumer import errors as err
-from managedconsumer.compat import naming
-from managedconsumer.compat.view import FrozenView
-from managedconsumer.config import wrong_kind, wrong_value
+from managedconsumer.compat.parts import FrozenView
+from managedconsumer.config import to_text, wrong_kind, wrong_value
 from managedconsumer.coordinator.assignors.abstract import (
     Assignments,
     Assignor,
@@ -92,7 +91,7 @@ class ProtocolAssignor:
     version: ClassVar[int] = 0
 
     def __init__(self, protocol: Any) -> None:
-        self.name = naming.to_text(protocol.protocol_name, "protocol_name")
+        self.name = to_text(protocol.protocol_name, "protocol_name")
         self._decide: Decide = protocol.decide_partitions
         user_data = getattr(protocol.metadata, "user_data", b"")
         self._user_data = bytes(user_data) if isinstance(user_data, (bytes, bytearray)) else b""
@@ -181,7 +180,7 @@ def _assignor(item: Any) -> Assignor:
     if hasattr(item, "decide_partitions"):
         return _of_protocol(item)
     if isinstance(item, (str, bytes)):
-        name = naming.to_text(item, "membership_protocol")
+        name = to_text(item, "membership_protocol")
         if name not in _BY_NAME:
             raise wrong_value("membership_protocol", name, f"one of {', '.join(map(repr, _BY_NAME))}")
         return _BY_NAME[name]()
@@ -200,13 +199,13 @@ def _assignor(item: Any) -> Assignor:
 
 def _of_protocol(protocol: Any) -> Assignor:
     decide = protocol.decide_partitions
-    kind = naming.to_text(protocol.protocol_type, "protocol_type")
+    kind = to_text(protocol.protocol_type, "protocol_type")
     if kind != "consumer":
         raise err.ConfigurationError(f"protocol_type={kind!r}: a consumer's group has the type 'consumer'")
     if not callable(decide):
         raise wrong_kind("decide_partitions", decide, "a function")
     # By name and home, as pykafka is not imported from here.
     built_in = _BUILT_IN.get(getattr(decide, "__name__", ""))
-    if built_in == naming.to_text(protocol.protocol_name, "protocol_name") and decide.__module__ in _HOMES:
+    if built_in == to_text(protocol.protocol_name, "protocol_name") and decide.__module__ in _HOMES:
         return _BY_NAME[built_in]()
     return ProtocolAssignor(protocol)

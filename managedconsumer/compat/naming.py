@@ -5,26 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from managedconsumer import errors as err
-from managedconsumer.subscription_input import LEGAL_TOPIC
-
-
-def to_text(value: Any, what: str) -> str:
-    """``value`` (str or bytes) as str; TypeError, or UnicodeException where it is not ASCII, as in pykafka."""
-    if isinstance(value, (bytes, bytearray)):
-        try:
-            return bytes(value).decode("ascii")
-        except UnicodeDecodeError:
-            raise err.UnicodeException(f"{what} {bytes(value)!r} contains non-ascii characters") from None
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be str or bytes, not {type(value).__name__}: {value!r}")
-    if not value.isascii():
-        raise err.UnicodeException(f"{what} {value!r} contains non-ascii characters")
-    return str(value)
-
-
-def is_legal(name: str) -> bool:
-    """Whether Kafka lets a topic have that name."""
-    return bool(LEGAL_TOPIC.fullmatch(name)) and name not in (".", "..")
+from managedconsumer.config import to_text
+from managedconsumer.subscription_input import is_legal
 
 
 def checked_name(value: Any) -> str:
