@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import struct
 
-from managedconsumer.coordinator.assignors._sticky import decide
+from managedconsumer.coordinator.assignors._sticky import AbstractStickyAssignor, decide
 from managedconsumer.coordinator.assignors._sticky_input import NO_GENERATION, Claim
 from managedconsumer.coordinator.assignors.abstract import (
-    AbstractPartitionAssignor,
     Assignments,
     Members,
     TopicMetadata,
@@ -15,7 +14,6 @@ from managedconsumer.coordinator.assignors.abstract import (
 )
 from managedconsumer.coordinator.protocol import (
     TOPICS,
-    ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
     Schema,
     group_by_topic,
@@ -25,21 +23,16 @@ from managedconsumer.errors import MalformedResponseError
 from managedconsumer.structs import TopicPartition
 
 
-class StickyPartitionAssignor(AbstractPartitionAssignor):
-    """Keeps partitions where they are as far as balance allows.
+class StickyPartitionAssignor(AbstractStickyAssignor):
+    """Keeps partitions where they are as far as balance allows. An instance belongs to one member.
 
-    An eager assignor: members give everything up before they join, so what they had travels in the assignor's own user
-    data.  An instance belongs to one member and remembers its last share; ``assign`` needs no memory.
+    It is eager: members give everything up before they join, so the assignor's user data say what they owned.
 
     With equal subscriptions no member has more than one partition more than another, and no fewer partitions could move
-    (where members tell their racks, partitions move into matching racks too).
+    (except that partitions move into racks of members that report theirs).
     """
 
     name = "sticky"
-
-    def __init__(self) -> None:
-        self._owned: list[TopicPartition] | None = None
-        self._generation = NO_GENERATION
 
     @classmethod
     def assign(cls, cluster: TopicMetadata, members: Members) -> Assignments:
@@ -48,16 +41,8 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
         return to_assignments(cls.version, {member: shares[member] for member in members})
 
     def user_data(self) -> bytes | None:
-        """The last share and its generation (the schema's version 1), None before there was any."""
+        """Return the last assignment and its generation (the schema's version 1), None before there was one."""
         return None if self._owned is None else encode_user_data(self._owned, self._generation)
-
-    def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Remember the share for the next rebalance."""
-        self._owned = assignment.partitions()
-
-    def on_generation_assignment(self, generation: int) -> None:
-        """Remember the generation of the share."""
-        self._generation = generation
 
 
 _USER_DATA = Schema("user data of the sticky assignor", f"topics  {TOPICS}", needed=1)
