@@ -332,7 +332,7 @@ GROUP = [
     Mutant(
         "a cooperative leader waits for ever for the second round",
         "managedconsumer/coordinator/second_round.py",
-        "        self._due_at = now + self._patience if self._kept_back else None\n",
+        "        self._due_at = now + self._session if self._kept_back else None\n",
         "        self._due_at = None\n",
         ("tests/coordinator/test_second_round.py",),
         _MANY,
