@@ -88,8 +88,8 @@ class UnicodeException(Root):
 class NoBrokersAvailableError(KafkaException):
     """No broker could be reached; the text lists each address that was tried and what happened there.
 
-    ``refused``: nothing listens at any of the addresses. ``definite``: every address gave a clear answer (nothing listens
-    there, the name does not exist, the peer hung up), none fell silent.
+    ``refused``: nothing listens at any of the addresses. ``definite``: every address gave a clear answer (nothing
+    listens there, the name does not exist, the peer hung up), none fell silent.
     """
 
     retriable = True

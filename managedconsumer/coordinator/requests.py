@@ -11,9 +11,9 @@ from managedconsumer.wire.protocol import schemas
 
 RequestParts = tuple[schemas.Api, Mapping[str, Any], float]
 
-# The broker answers a join when the slowest member came or its time is up; we wait this much longer (ms).
+# How much longer (ms) than the rebalance timeout we wait for the response to a join.
 _JOIN_GRACE_MS = 5000
-# Leaving is a courtesy: nobody waits longer (ms) for a broker that does not answer it.
+# The longest wait (ms) for the response to a leave.
 _LEAVE_TIMEOUT_MS = 2000
 # Kafka cuts the reason of a join or leave at this length (KIP-800).
 _REASON_LENGTH = 255
@@ -46,7 +46,7 @@ class MembershipConfig(NamedTuple):
 
     @property
     def keeps_place(self) -> bool:
-        """True if the group keeps the member's place when it ends (KIP-345)."""
+        """True if the group keeps the member's place when the member ends (KIP-345)."""
         return self.group_instance_id is not None and not self.static_leaves
 
 
@@ -64,7 +64,7 @@ def within_session(config: MembershipConfig) -> float:
 
 
 def longest_join(config: MembershipConfig) -> float:
-    """For how long (seconds) a coordinator may let a member wait in its joins or syncs, however often they are sent."""
+    """Return how long (seconds) a coordinator may let a member wait in its joins or syncs, with repeated ones."""
     return (max(config.request_timeout_ms, config.rebalance_timeout_ms) + _JOIN_GRACE_MS) / 1000.0
 
 
@@ -85,10 +85,7 @@ NOTHING_YET = (
 
 
 def waiting_text(api: str, session: float) -> str:
-    """Say why the request ``api`` may have had no answer for a while.
-
-    ``session``: the member's own (seconds), which the others mostly have, too.
-    """
+    """Say why the request ``api`` may have had no response for a while. ``session``: the member's timeout (seconds)."""
     why = _WHY_NO_ANSWER.get(api, "the coordinator is silent").format(session=session)
     return f"{api} has had no answer for some seconds: {why}"
 
@@ -96,10 +93,9 @@ def waiting_text(api: str, session: float) -> str:
 def join(
     config: MembershipConfig, generation: Generation, protocols: Sequence[tuple[str, bytes]], reason: str | None
 ) -> RequestParts:
-    """JoinGroup: answered when every known member has come or the rebalance timeout is over.
+    """JoinGroup: its response comes when every known member has joined or the rebalance timeout is over.
 
-    No request waits that long, because a dead connection and a slow group look the same. A repeated join replaces
-    the one before it.
+    No request waits that long: a dead connection and a slow group look the same. A repeated join replaces the first.
     """
     body = {
         **_identity(config, generation),
@@ -113,7 +109,7 @@ def join(
 
 
 def members_in(response: Mapping[str, Any]) -> list[GroupMemberInfo]:
-    """The members that a JoinGroup's answer tells the leader of; none for a follower."""
+    """Return the members in a JoinGroup response; a follower's has none."""
     return [
         GroupMemberInfo(each["member_id"], each.get("group_instance_id"), bytes(each["metadata"]))
         for each in response["members"]
@@ -121,7 +117,7 @@ def members_in(response: Mapping[str, Any]) -> list[GroupMemberInfo]:
 
 
 def sync(config: MembershipConfig, generation: Generation, assignments: Mapping[str, bytes]) -> RequestParts:
-    """SyncGroup: with everybody's assignment from the leader, empty from the others; repeated as a join is."""
+    """SyncGroup: with all assignments from the leader, empty from the others; repeated as a join is."""
     body = {
         **_identity(config, generation),
         "generation_id": generation.id,
@@ -133,7 +129,7 @@ def sync(config: MembershipConfig, generation: Generation, assignments: Mapping[
 
 
 def heartbeat(config: MembershipConfig, generation: Generation) -> RequestParts:
-    """Heartbeat: an answer later than the session lasts is of no use, so nobody waits longer for it."""
+    """Heartbeat: a response after the session's end is of no use."""
     body = {**_identity(config, generation), "generation_id": generation.id}
     return schemas.HEARTBEAT, body, within_session(config)
 
