@@ -1,4 +1,4 @@
-"""Checks of what users pass to a subscription; every complaint names the value and what is allowed.  Pure."""
+"""Checks of a subscription's arguments; every error names the value and what is allowed. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class RebalanceListener(Protocol):
-    """The part of a listener that ``subscribe`` insists on."""
+    """The methods that ``subscribe`` needs."""
 
     def on_partitions_revoked(self, revoked: Any) -> Any:
         """Partitions are about to be given up."""
@@ -27,7 +27,7 @@ def is_legal(topic: str) -> bool:
 
 
 def checked_topics(topics: Iterable[str]) -> set[str]:
-    """Topic names as a set (one name alone is taken for itself, not for its letters); TypeError, ValueError."""
+    """Return topic names as a set (a str is one name); TypeError, ValueError."""
     names = {topics} if isinstance(topics, str) else set(topics)
     for name in names:
         if not isinstance(name, str):
@@ -38,7 +38,7 @@ def checked_topics(topics: Iterable[str]) -> set[str]:
 
 
 def checked_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Partitions in their order, each once; TypeError, ValueError."""
+    """Return partitions in their order, each once; TypeError, ValueError."""
     checked = []
     for item in partitions:
         if not isinstance(item, tuple) or len(item) != 2:
@@ -53,7 +53,7 @@ def checked_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartit
 
 
 def checked_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
-    """A compiled pattern; TypeError, ValueError."""
+    """Return a compiled pattern; TypeError, ValueError."""
     if isinstance(pattern, re.Pattern):
         if not isinstance(pattern.pattern, str):
             raise TypeError(f"pattern must be of str, not bytes: {pattern!r}")

@@ -1,4 +1,4 @@
-"""Names of topics as users write them: str or bytes, ASCII, as pykafka takes them.  Pure."""
+"""Names of topics and partitions in users' values, pykafka's objects and ours. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from managedconsumer.subscription_input import is_legal
 
 
 def checked_name(value: Any) -> str:
-    """A topic's name as str; TypeError, UnicodeException, ConfigurationError."""
+    """Return a topic's name as str; TypeError, UnicodeException, ConfigurationError."""
     name = to_text(value, "topic name")
     if not name:
         raise err.ConfigurationError("the topic's name is empty")
@@ -23,7 +23,7 @@ def checked_name(value: Any) -> str:
 
 
 def name_of(topic: Any) -> str | None:
-    """The name of a Topic object, pykafka's or ours; None for anything else."""
+    """Return the name of a Topic object, pykafka's or ours; None for anything else."""
     name = getattr(topic, "name", None)
     if not isinstance(name, (str, bytes)) or not hasattr(topic, "partitions"):
         return None
@@ -31,7 +31,7 @@ def name_of(topic: Any) -> str | None:
 
 
 def key_of(partition: Any) -> tuple[str, int] | None:
-    """``(topic name, number)`` of a Partition object, pykafka's or ours; None for anything else."""
+    """Return ``(topic name, number)`` of a Partition object, pykafka's or ours; None for anything else."""
     number = getattr(partition, "id", None)
     if not isinstance(number, int) or isinstance(number, bool):
         return None

@@ -1,4 +1,4 @@
-"""``read`` and ``read_arrow``: the messages of a topic between two places, once, without a group."""
+"""``read`` and ``read_arrow``: a range of a topic's messages, once, without a group."""
 
 from __future__ import annotations
 
@@ -29,17 +29,15 @@ def read(
     partitions: Collection[int] | None = None,
     isolation_level: Isolation = "read_uncommitted",
 ) -> Reading:
-    """The messages of a topic from ``start`` up to ``end``, as an iterator; no group is joined, nothing is committed.
+    """Return an iterator of a topic's messages from ``start`` up to, without, ``end``. Joins no group, commits nothing.
 
     ``start`` and ``end``: an offset, a datetime, an ISO 8601 time (UTC where it names no zone), "2 hours ago",
-    "earliest" or "latest"; the message at ``end`` is not among them. "latest" is the end of the log at the time of the
-    call, so the iterator ends. ``partitions``: their numbers; None: all. ``cluster``: a KafkaClient, or
-    ``"host:port,..."``.
+    "earliest" or "latest" (the log's end at the time of the call). ``partitions``: their numbers; None: all.
+    ``cluster``: a KafkaClient, or ``"host:port,..."``.
 
-    Within a partition messages come in order; across partitions the oldest timestamp comes first. Raises here what is
-    wrong with the arguments, UnknownTopicOrPartition and NoBrokersAvailableError; while it is read, CorruptRecordError
-    for a damaged record. New leaders and lost connections are waited for, for two minutes without progress. One thread
-    uses it at a time.
+    Messages of a partition come in order; across partitions the oldest timestamp comes first. The call raises for wrong
+    arguments, UnknownTopicOrPartition and NoBrokersAvailableError; iteration raises CorruptRecordError for a damaged
+    record. It waits for new leaders and connections, for two minutes without progress. One thread uses it at a time.
     """
     return Reading(*_find(topic, cluster, start, end, partitions, isolation_level))
 
@@ -54,10 +52,10 @@ def read_arrow(
     columns: Sequence[str] | None = None,
     isolation_level: Isolation = "read_uncommitted",
 ) -> ArrowReading:
-    """:func:`read` as Arrow: an iterator of ``pyarrow.RecordBatch`` with ``schema`` and ``__arrow_c_stream__``.
+    """Return :func:`read` as an iterator of ``pyarrow.RecordBatch`` with ``schema`` and ``__arrow_c_stream__``.
 
-    So ``polars.DataFrame``, ``duckdb.from_arrow`` and ``pyarrow.table`` take it as it is. One partition comes after
-    the other. ``columns``: see :meth:`consume_arrow`; ValueError for one that does not exist. Needs pyarrow.
+    ``polars.DataFrame``, ``duckdb.from_arrow`` and ``pyarrow.table`` take it as it is. One partition comes after the
+    other. ``columns``: see :meth:`consume_arrow`; ValueError for one that does not exist. Needs pyarrow.
     """
     names = arrow.check_columns(columns)
     arrow.schema(names)  # raises MissingPackageError here
@@ -65,18 +63,18 @@ def read_arrow(
 
 
 class _Open:
-    """A running read with its connections; they are closed at the end, or when it is garbage-collected."""
+    """A running read with its connections, which close at its end, or when it is garbage-collected."""
 
     def __init__(
         self, admin: Admin, cluster: Cluster, ranges: dict[TopicPartition, tuple[int, int]], limits: RangeLimits
     ) -> None:
-        #: ``{partition: (first offset, offset behind the last)}``: what is read.
+        #: ``{partition: (first offset, offset behind the last)}``.
         self.ranges = ranges
         self._admin, self._limits = admin, limits
         self._closer = weakref.finalize(self, _close, admin, cluster)
 
     def close(self) -> None:
-        """Close the connections; idempotent. Nothing more is read."""
+        """End the read and close the connections; idempotent."""
         self._closer()
 
 
@@ -129,7 +127,7 @@ class ArrowReading(_Open):
         return self._batches
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Arrow's C stream interface; what has been iterated over is not in it."""
+        """Return the rest of the batches by Arrow's C stream interface."""
         import pyarrow as pa
 
         return pa.RecordBatchReader.from_batches(self.schema, self).__arrow_c_stream__(requested_schema)
