@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Collection, Iterator
 
 from managedconsumer import errors as err
 from managedconsumer.compat.cluster import Cluster, TopicDict
-from managedconsumer.compat.parts import Broker
+from managedconsumer.compat.parts import Broker, described
 from managedconsumer.compat.tls import choose_security
 from managedconsumer.config import check_bool, check_int, refuse_dict, to_text, wrong_value
 from managedconsumer.runtime.cluster.cluster import PLAIN, parse_bootstrap
@@ -190,7 +190,7 @@ class KafkaClient:
 
     def __repr__(self) -> str:
         seeds = ",".join(f"{host}:{port}" for host, port in self._runtime.bootstrap)
-        return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))} (hosts={seeds})>"
+        return described(self, f"hosts={seeds}")
 
 
 def _warn_of_zookeeper(hosts: Any, zookeeper_hosts: Any) -> None:

@@ -11,7 +11,7 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.compat import groups
 from managedconsumer.compat.handlers import CompatHandler
-from managedconsumer.compat.parts import Broker, OffsetPartitionResponse, Topic, View
+from managedconsumer.compat.parts import Broker, OffsetPartitionResponse, Topic, View, described
 from managedconsumer.config import to_text
 from managedconsumer.fetch.resets import OffsetAnswer
 from managedconsumer.runtime.cluster import cluster as runtime
@@ -243,7 +243,7 @@ class Cluster(View):
 
     def __repr__(self) -> str:
         seeds = ",".join(f"{host}:{port}" for host, port in self.runtime.bootstrap)
-        return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))} (hosts={seeds})>"
+        return described(self, f"hosts={seeds}")
 
 
 def _close(offsets: OffsetClient, asking: runtime.Cluster) -> None:

@@ -53,6 +53,11 @@ def timestamp_of(when: Any) -> int:
     return int(when)
 
 
+def described(thing: object, fields: str) -> str:
+    """Return the ``repr`` of an object, as pykafka writes it."""
+    return f"<{type(thing).__module__}.{type(thing).__name__} at {hex(id(thing))} ({fields})>"
+
+
 class Broker:
     """A broker as the metadata names it.  Immutable; equal brokers have the same id and address."""
 
@@ -88,10 +93,7 @@ class Broker:
         return hash(self._info)
 
     def __repr__(self) -> str:
-        cls = type(self)
-        return (
-            f"<{cls.__module__}.{cls.__name__} at {hex(id(self))} (host={self.host!r}, port={self.port}, id={self.id})>"
-        )
+        return described(self, f"host={self.host!r}, port={self.port}, id={self.id}")
 
 
 class Partition:
@@ -171,8 +173,7 @@ class Partition:
         return hash((self._topic.text, self._id))
 
     def __repr__(self) -> str:
-        cls = type(self)
-        return f"<{cls.__module__}.{cls.__name__} at {hex(id(self))} (topic={self._topic.text}, id={self._id})>"
+        return described(self, f"topic={self._topic.text}, id={self._id}")
 
 
 class Topic:
@@ -270,8 +271,7 @@ class Topic:
         return hash(self._text)
 
     def __repr__(self) -> str:
-        cls = type(self)
-        return f"<{cls.__module__}.{cls.__name__} at {hex(id(self))} (name={self.name!r})>"
+        return described(self, f"name={self.name!r}")
 
 
 class View:

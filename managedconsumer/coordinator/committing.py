@@ -144,7 +144,8 @@ class Committing:
         wanted = self._look()
         result = self.result
         result.refused.update(wanted.lost)
-        todo = {tp: entry for tp, entry in wanted.offsets.items() if tp not in result.refused and self._news(tp, entry)}
+        done = result.committed
+        todo = {tp: e for tp, e in wanted.offsets.items() if tp not in result.refused and done.get(tp) != e}
         result.left = todo
         if not todo:
             self._end()
@@ -191,9 +192,6 @@ class Committing:
         self._end()
 
     # -- decisions ------------------------------------------------------------------------------------
-
-    def _news(self, tp: TopicPartition, entry: OffsetAndMetadata) -> bool:
-        return self.result.committed.get(tp) != entry
 
     def _send(self, generation: Generation, offsets: Offsets, now: float) -> Request:
         seconds = self._retry_policy.request_seconds(self._deadline.remaining(now), first=not self._attempts)

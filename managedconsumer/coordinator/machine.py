@@ -65,6 +65,8 @@ class Machine:
         self._leave_wish: bool | None = None
         self._in_flight: Request | None = None
         self._heartbeat_in_flight: Request | None = None
+        # True while the owner keeps partitions through a rebalance.
+        self._holding = False
         self._events: list[Event] = []
 
     def log_fields(self) -> Mapping[str, Any]:
@@ -199,15 +201,12 @@ class Machine:
     def forgotten(self) -> list[Event]:
         """The owner has dropped the partitions of a lost membership."""
         if self.state is _S.LOSING:
-            self._after_loss()
+            self._holding = False
             if self._fatal is not None:
                 self._fail(self._fatal)
             else:
                 self._move(_S.UNJOINED, "partitions dropped")
         return self._drain()
-
-    def _after_loss(self) -> None:
-        """Hook: the partitions are dropped."""
 
     def _forget_generation(self, keep_member_id: bool) -> None:
         """``keep_member_id``: the coordinator may keep a place under our id."""

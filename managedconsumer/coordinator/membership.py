@@ -71,7 +71,6 @@ class Membership(Machine):
         self._protocols = protocols
         self._assignments: Mapping[str, bytes] | None = None
         self._previous = NO_GENERATION
-        self._holding = False
         self._second_round = SecondRound(self.heartbeat.timeout)
         self._join_timeout = JoinTimeout(requests.longest_join(config))
 
@@ -332,9 +331,6 @@ class Membership(Machine):
 
     def _refusal(self, code: int) -> err.ProtocolClientError | None:
         return refusal(code, self.config, [name for name, _ in self._protocols()]) if code in FATAL else None
-
-    def _after_loss(self) -> None:
-        self._holding = False
 
     def _expelled(self, code: int, now: float) -> None:
         """MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION while joining."""
