@@ -125,7 +125,7 @@ class ProtocolAssignor:
                     shares[member].append(TopicPartition(topic, number))
             forgotten = sorted(set(partitions) - set(owners))
             if forgotten:
-                log.warning("protocol %s gave partitions %s of topic %s to nobody", self.name, forgotten, topic)
+                log.warning("protocol %s assigned partitions %s of topic %s to no member", self.name, forgotten, topic)
         return to_assignments(self.version, shares)
 
     def _check(self, topic: str, number: Any, partitions: Mapping[int, Any], member: str, owner: str) -> None:

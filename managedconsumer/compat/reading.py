@@ -14,6 +14,7 @@ from managedconsumer.config import ISOLATION_LEVELS, Isolation, check_choice
 from managedconsumer.runtime.cluster.cluster import PLAIN, Cluster
 from managedconsumer.runtime.fetch_range import RangeLimits
 from managedconsumer.structs import TopicPartition
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import Message, arrow
 
 #: An offset of each partition, a time, or one of "earliest" and "latest".
@@ -39,7 +40,7 @@ def read(
     arguments, UnknownTopicOrPartition and NoBrokersAvailableError; iteration raises CorruptRecordError for a damaged
     record. It waits for new leaders and connections, for two minutes without progress. One thread uses it at a time.
     """
-    return Reading(*_find(topic, cluster, start, end, partitions, isolation_level))
+    return Reading(_find(topic, cluster, start, end, partitions, isolation_level))
 
 
 def read_arrow(
@@ -59,19 +60,24 @@ def read_arrow(
     """
     names = arrow.check_columns(columns)
     arrow.schema(names)  # raises MissingPackageError here
-    return ArrowReading(*_find(topic, cluster, start, end, partitions, isolation_level), names)
+    return ArrowReading(_find(topic, cluster, start, end, partitions, isolation_level), names)
+
+
+class _Found(NamedTuple):
+    admin: Admin
+    cluster: Cluster
+    ranges: dict[TopicPartition, tuple[int, int]]
+    limits: RangeLimits
 
 
 class _Open:
     """A running read with its connections, which close at its end, or when it is garbage-collected."""
 
-    def __init__(
-        self, admin: Admin, cluster: Cluster, ranges: dict[TopicPartition, tuple[int, int]], limits: RangeLimits
-    ) -> None:
+    def __init__(self, found: _Found) -> None:
         #: ``{partition: (first offset, offset behind the last)}``.
-        self.ranges = ranges
-        self._admin, self._limits = admin, limits
-        self._closer = weakref.finalize(self, _close, admin, cluster)
+        self.ranges = found.ranges
+        self._found = found
+        self._closer = weakref.finalize(self, _close, found.admin, found.cluster)
 
     def close(self) -> None:
         """End the read and close the connections; idempotent."""
@@ -81,11 +87,9 @@ class _Open:
 class Reading(_Open, Iterator[Message]):
     """An iterator of messages. Made by :func:`read`; also a context manager that closes it."""
 
-    def __init__(
-        self, admin: Admin, cluster: Cluster, ranges: dict[TopicPartition, tuple[int, int]], limits: RangeLimits
-    ) -> None:
-        super().__init__(admin, cluster, ranges, limits)
-        self._messages = iter(admin.read(ranges, _raise, limits))
+    def __init__(self, found: _Found) -> None:
+        super().__init__(found)
+        self._messages = iter(found.admin.read(found.ranges, _raise, found.limits))
 
     def __next__(self) -> Message:
         if not self._closer.alive:
@@ -106,15 +110,8 @@ class Reading(_Open, Iterator[Message]):
 class ArrowReading(_Open):
     """Batches of messages as Arrow, once. Made by :func:`read_arrow`."""
 
-    def __init__(
-        self,
-        admin: Admin,
-        cluster: Cluster,
-        ranges: dict[TopicPartition, tuple[int, int]],
-        limits: RangeLimits,
-        columns: Sequence[str],
-    ) -> None:
-        super().__init__(admin, cluster, ranges, limits)
+    def __init__(self, found: _Found, columns: Sequence[str]) -> None:
+        super().__init__(found)
         self._columns = columns
         self._batches = self._read()
 
@@ -134,7 +131,7 @@ class ArrowReading(_Open):
 
     def _read(self) -> Iterator[Any]:
         try:
-            for chunk, stop in self._admin.chunks(self.ranges, self._limits):
+            for chunk, stop in self._found.admin.chunks(self.ranges, self._found.limits):
                 while (batch := arrow.chunk_to_columns(chunk, stop, self._columns)).num_rows:
                     yield batch
         finally:
@@ -143,7 +140,7 @@ class ArrowReading(_Open):
 
 def _find(
     topic: Any, cluster: Any, start: Place, end: Place, partitions: Iterable[int] | None, isolation_level: Isolation
-) -> tuple[Admin, Cluster, dict[TopicPartition, tuple[int, int]], RangeLimits]:
+) -> _Found:
     check_choice("isolation_level", isolation_level, ISOLATION_LEVELS)
     choice = accept_topic(topic)
     if len(choice.names) != 1:
@@ -161,7 +158,8 @@ def _find(
             raise error.with_traceback(None) from error.__cause__
         raise
     limits = RangeLimits(isolation_level=ISOLATION_LEVELS[isolation_level])
-    return admin, mine, {tp: (first[tp], behind[tp]) for tp in sorted(first) if first[tp] < behind[tp]}, limits
+    ranges = {tp: (first[tp], behind[tp]) for tp in sorted(first) if first[tp] < behind[tp]}
+    return _Found(admin, mine, ranges, limits)
 
 
 def _close(admin: Admin, cluster: Cluster) -> None:

@@ -245,7 +245,7 @@ class Committing:
 
 
 def _no_time() -> err.KafkaException:
-    return err.RequestTimedOut("there was no time left for it")
+    return err.RequestTimedOut("the time for the commit was over")
 
 
 _ENDS = frozenset({Verdict.EXPELLED, Verdict.FATAL})
@@ -273,9 +273,7 @@ class AutoCommitLog:
             level = logging.DEBUG if text == self._last else logging.WARNING
             self._last = text
         if error is not None:
-            self._log.log(
-                level, "group %s: auto-commit (%s) did not happen: %s", group_id, why, error, extra=self._fields()
-            )
+            self._log.log(level, "group %s: auto-commit (%s) failed: %s", group_id, why, error, extra=self._fields())
 
 
 def failure(group_id: str, offsets: Offsets, result: Result) -> err.KafkaException | None:

@@ -234,7 +234,7 @@ class HandOver:
                 return None
             if classify(error) is Verdict.FATAL:
                 raise
-            yield Trouble(f"committed offsets cannot be had yet: {error}")
+            yield Trouble(f"committed offsets cannot be fetched yet: {error}")
             return "committed offsets could not be fetched"
         if not self._holder.current(generation):
             return None
@@ -314,7 +314,7 @@ class HandOver:
                 return None
         text = "group %s: a static leader is back, and assigns anew in another round; no description of the group: %s"
         log.warning(text, self._group_id, problem, extra=LogFields(self._group_id).of(generation))
-        return "it is not known what the group has shared out"
+        return "the partitions that the group has assigned are not known"
 
     # -- parts of a rebalance ---------------------------------------------------------------------------
 

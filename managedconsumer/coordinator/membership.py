@@ -280,7 +280,7 @@ class Membership(Machine):
             if code == codes.REBALANCE_IN_PROGRESS and self.state in (_S.STABLE, _S.ASSIGNING):
                 self.request_rejoin("the group rebalances")
             elif self.state is _S.STABLE and self._second_round.due(now):
-                self.request_rejoin("partitions that were to change hands belong to nobody")
+                self.request_rejoin("partitions that were to move have no owner")
         elif code in codes.CLASSIC_EXPELLED:
             self._lose_place(err.error_for_code(code), "expelled by the coordinator")
         elif (final := self._refusal(code)) is not None:

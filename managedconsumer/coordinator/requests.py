@@ -73,7 +73,7 @@ _WHY_NO_ANSWER = {
     "up to rebalance_timeout_ms, for one that has gone without leaving (kill -9, a machine that was lost) until its "
     "session is over, which takes up to {session:g} s where its session_timeout_ms is ours. A lower session_timeout_ms "
     "makes that shorter. With a group_instance_id a process that is started again takes its own place at once",
-    schemas.SYNC_GROUP.name: "the coordinator waits until the group's leader has shared the partitions out",
+    schemas.SYNC_GROUP.name: "the coordinator waits until the group's leader has assigned the partitions",
 }
 #: Why a KIP-848 member may be without partitions.
 NOTHING_YET = (

@@ -476,7 +476,7 @@ def test_a_static_leader_that_is_back_in_time_changes_nothing(rules: Rules) -> N
     assert member.take(T0, is_leader=True)[0] is None
 
 
-NOT_KNOWN = "it is not known what the group has shared out"
+NOT_KNOWN = "the partitions that the group has assigned are not known"
 
 
 @pytest.mark.parametrize(

@@ -589,7 +589,7 @@ FETCH = [
     Mutant(
         "KIP-814: a static leader without a description of its group is content",
         "managedconsumer/coordinator/handover.py",
-        '        return "it is not known what the group has shared out"',
+        '        return "the partitions that the group has assigned are not known"',
         "        return None",
         ("tests/coordinator/test_handover.py",),
         _SOME,
