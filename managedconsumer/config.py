@@ -29,7 +29,8 @@ Deserializer = Callable[[Any, Any], Any]
 #: ``int``: pykafka's :class:`~managedconsumer.OffsetType`, or kafka-python's OffsetResetStrategy.
 OffsetReset = Union[int, Literal["earliest", "latest", "none"], "timedelta"]
 #: Numbers of at least 1, and of at least 0.
-Positive = NotNegative = int
+Positive = int
+NotNegative = int
 _MINIMUM = {"Positive": 1, "NotNegative": 0}
 Isolation = Literal["read_uncommitted", "read_committed"]
 GroupProtocol = Literal["auto", "classic", "consumer"]

@@ -120,8 +120,9 @@ def _exists(info: TopicInfo | None) -> bool:
 
 def _ready(info: TopicInfo | None) -> bool:
     """Return whether a topic that was just created can be used."""
-    usable = info is not None and not info.error_code and info.partitions
-    return bool(usable) and all(partition.leader >= 0 for partition in usable.values())
+    if info is None or info.error_code or not info.partitions:
+        return False
+    return all(partition.leader >= 0 for partition in info.partitions.values())
 
 
 class Cluster(View):

@@ -70,11 +70,14 @@ class Negotiation:
     ) -> list[tuple[str, bytes]]:
         """Return each assignor's name and subscription blob, for JoinGroup."""
         names, kept = sorted(topics), sorted(owned) if self.cooperative else []
-        state = {"owned_partitions": kept, "generation_id": generation_id, "rack_id": self._rack}
-        return [
-            (name, ConsumerProtocol.subscription(assignor, names, **state).encode())
-            for name, assignor in self._assignors.items()
-        ]
+
+        def blob(assignor: Any) -> bytes:
+            state = ConsumerProtocol.subscription(
+                assignor, names, owned_partitions=kept, generation_id=generation_id, rack_id=self._rack
+            )
+            return state.encode()
+
+        return [(name, blob(assignor)) for name, assignor in self._assignors.items()]
 
     def topics_of(self, event: Elected) -> set[str]:
         """Return every topic that a member of the group subscribes to: the leader needs their partitions."""

@@ -186,7 +186,8 @@ class ConsumerProtocolMemberMetadata(Value):
         It may end before any field after the topics: clients exist that write version 1 and stop after the user data.
         """
         found, _ = _SUBSCRIPTION.decode(data)
-        version, topics, user_data, owned, generation, rack = (*found, *(None, None, -1, None)[len(found) - 2 :])
+        fields: list[Any] = [*found, *(None, None, -1, None)[len(found) - 2 :]]
+        version, topics, user_data, owned, generation, rack = fields
         partitions = [TopicPartition(topic, n) for topic, ns in _SUBSCRIPTION.partitions(owned) for n in ns]
         # Java reads an empty rack as none, and any negative generation as "no generation".
         return cls(version, topics or (), user_data, partitions, max(generation, -1), rack or None, group_instance_id)
