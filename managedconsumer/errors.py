@@ -1,5 +1,5 @@
 # ruff: noqa: E501  (the table of codes has one line per code, however long its sentence)
-"""Every exception of this package, and every error code a Kafka broker can answer with.
+"""Every exception of this package, and every error code of a Kafka broker.
 
 The tree and the names are pykafka 2.8's, so its users' ``except`` clauses keep their meaning; the codes and their two
 flags (``retriable``, ``refresh_metadata``) are those of ``org.apache.kafka.common.protocol.Errors`` in Kafka 4.3.
@@ -41,7 +41,7 @@ class KafkaException(Root):
 
 
 class ProtocolClientError(KafkaException):
-    """An error code in a broker's answer.  ``code`` is its number, ``kafka_name`` Kafka's own name for it."""
+    """An error code in a broker's response: ``code`` is its number, ``kafka_name`` Kafka's name."""
 
     ERROR_CODE: int = cast("int", None)  # None on the base, as in pykafka; every subclass has a number
     kafka_name: str = "UNKNOWN"
@@ -73,7 +73,7 @@ class CommitFailedError(KafkaException):
 
 
 class CommitPendingError(KafkaException, TimeoutError):
-    """``Commit.result()`` waited as long as it was told to, and the commit is still under way."""
+    """``Commit.result()`` waited for its time-out, and the commit is still in progress."""
 
     retriable = True
 
@@ -105,7 +105,7 @@ class LeaderNotFoundError(KafkaException):
 
 
 class SocketDisconnectedError(KafkaException):
-    """The connection to a broker broke, or was closed while an answer was awaited."""
+    """The connection to a broker broke, or was closed while a request was in flight."""
 
     retriable = True
     refresh_metadata = True
@@ -164,7 +164,7 @@ class IllegalStateError(KafkaException):
 
 
 class ConcurrentUseError(IllegalStateError):
-    """``run()`` goes on and takes all messages of the consumer: nobody else can have one, and no other run begins."""
+    """``run()`` is active and takes all messages of the consumer: no other call can take one, or start a run."""
 
 
 class ConfigurationError(KafkaException, ValueError):
@@ -213,7 +213,7 @@ class CorruptRecordError(MessageSetDecodeFailure):
 
 
 class RecordTooLargeError(CorruptRecordError):
-    """A batch is larger than an answer may be (``size`` and ``limit`` in bytes; the remedy is in the text).
+    """A batch is larger than a response may be (``size`` and ``limit`` in bytes; the remedy is in the text).
 
     It was not received. As with any CorruptRecordError the position stays before it, and ``on_error`` decides.
     """
@@ -233,7 +233,7 @@ class ProtocolError(KafkaException):
 
 
 class MalformedResponseError(ProtocolError):
-    """An answer cannot be decoded: it is cut short, has bytes too many, or claims absurd counts."""
+    """A response cannot be decoded: it is cut short, has bytes left over, or impossible counts."""
 
 
 class FrameError(ProtocolError):
@@ -241,7 +241,7 @@ class FrameError(ProtocolError):
 
 
 class FrameTooLargeError(FrameError):
-    """A message takes ``size`` bytes where ``limit`` are allowed; ``answer`` is what its first bytes say, if known."""
+    """A message takes ``size`` bytes where ``limit`` are allowed; ``answer`` has the fields of its first bytes, if known."""
 
     def __init__(self, text: str, size: int = 0, limit: int = 0, answer: dict[str, object] | None = None) -> None:
         super().__init__(text)
@@ -274,7 +274,7 @@ class UnsupportedBrokerError(KafkaException):
 
 
 class LogTruncationError(KafkaException):
-    """Messages that were handed out are not in the log any more (an unclean leader election; KIP-320).
+    """Messages that were delivered are not in the log any more (an unclean leader election; KIP-320).
 
     From ``diverging_offset`` up to ``position`` the log holds other messages, or none.
     """
@@ -303,7 +303,7 @@ class MessageFailedError(KafkaException):
 
 
 class RecordsNotSentError(KafkaException):
-    """A broker answers without records although its log goes on: from ``offset`` up to the log's ``end``.
+    """A broker's responses have no records although its log goes on from ``offset`` to its ``end``.
 
     Raised by :func:`~managedconsumer.runtime.fetch_range.fetch_range` (Spark) after ``waited`` seconds of asking.
     """

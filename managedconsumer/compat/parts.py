@@ -73,7 +73,7 @@ class Broker:
 
     @property
     def host(self) -> bytes:
-        """The host that clients are told to connect to; bytes, as in pykafka."""
+        """The host for clients to connect to; bytes, as in pykafka."""
         return self._info.host.encode()
 
     @property

@@ -104,8 +104,8 @@ def _check_partitions(what: str, found: Iterable[TopicPartition], asked: Collect
     strangers, missing = sorted(set(found) - set(asked)), sorted(set(asked) - set(found))
     if strangers or missing:
         tp, wrong = (strangers[0], "names") if strangers else (missing[0], "leaves out")
-        reason = "nobody asked for" if strangers else "was asked for"
-        raise err.MalformedResponseError(f"the answer to {what} {wrong} {tp.topic}-{tp.partition}, which {reason}")
+        reason = "was not in the request" if strangers else "was in the request"
+        raise err.MalformedResponseError(f"the response to {what} {wrong} {tp.topic}-{tp.partition}, which {reason}")
 
 
 def fetch_body(group_id: str, partitions: Iterable[TopicPartition], require_stable: bool) -> dict[str, Any]:

@@ -194,7 +194,7 @@ class ConsumerProtocolMemberMetadata(Value):
 
 
 class ConsumerProtocolMemberAssignment(Value):
-    """A member's share, as SyncGroup carries it; ``assignment`` is ``[(topic, [partition, ...]), ...]``."""
+    """A member's assignment, as SyncGroup carries it; ``assignment`` is ``[(topic, [partition, ...]), ...]``."""
 
     _fields = ("version", "assignment", "user_data")
 

@@ -297,7 +297,7 @@ def test_an_answer_about_a_partition_that_nobody_asked_for_is_named(
     consumer.consume()
     broker.stranger = name
     monkeypatch.setattr("managedconsumer.consumers.offsets_api._PATIENCE", 0.05)
-    with pytest.raises(err.KafkaException, match=f"the answer to {name} names t-7, which nobody asked for"):
+    with pytest.raises(err.KafkaException, match=f"the response to {name} names t-7, which was not in the request"):
         consumer.commit_offsets() if name == "OffsetCommit" else consumer.fetch_offsets()
 
 

@@ -58,7 +58,7 @@ class Assignor(Protocol):
         """The leader's decision, one entry for every member."""
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """This member's share of the leader's decision."""
+        """Take this member's part of the leader's assignment."""
 
 
 class AbstractPartitionAssignor(ABC):
