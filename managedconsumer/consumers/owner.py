@@ -1,4 +1,4 @@
-"""The holder of a managed consumer's partitions: carries out the steps of a hand-over with the engine.
+"""The owner of a managed consumer's partitions: carries out the steps of a hand-over with the engine.
 
 :class:`managedconsumer.coordinator.handover.HandOver` decides which partitions are given up, in which
 order, and which listeners are called. Retained partitions keep their buffer and position.
@@ -158,40 +158,40 @@ class GroupOwner:
     def _do(self, step: ho.Step) -> Any:
         """Carry one step out."""
         match step:
-            case ho.Hold():
+            case ho.Suspend():
                 self._hold(step)
                 self._engine.drain(set(step.partitions), self._drain)
             case ho.Commit():
                 if self._session.committer.automatic:
                     self._session.committer.commit_finished(self._commit_seconds, "rebalance")
-            case ho.Tell():
+            case ho.CallListener():
                 return self._tell(step)
             case ho.Drop():
                 self._engine.drop(step.partitions)
             case ho.TakeOver():
                 self._take_over(step)
-            case ho.HandOut():
+            case ho.Deliver():
                 return self._hand_out(step)
-            case ho.Look():
+            case ho.RefreshMetadata():
                 return self._look(step.topics)
             case ho.Describe():
                 return self.member.describe_group()
-            case ho.Note():
+            case ho.Record():
                 self._log.note(step.kind, step.generation, step.partitions, step.reason)
-            case ho.Trouble():
+            case ho.LogProblem():
                 self._engine.troubles.note(GROUP, step.text)
         return None
 
     def _do_at_stop(self, step: ho.Step, seconds: float, until: float) -> None:
         """Carry one step out in the thread that calls ``stop()``; all of them take about ``seconds``."""
         match step:
-            case ho.Hold():
+            case ho.Suspend():
                 self._hold(step)
                 self._engine.drain(set(step.partitions), min(self._drain, seconds))
             case ho.Commit():
                 patience = min(_LAST_COMMIT_PATIENCE, max(0.0, until - self._engine.handler.now()))
                 self._session.committer.drain(patience, auto=self._session.committer.automatic)
-            case ho.Tell():
+            case ho.CallListener():
                 try:
                     self._listener.call_here(step.method, step.partitions)
                 except Exception:
@@ -203,11 +203,11 @@ class GroupOwner:
             case _:
                 self._do(step)
 
-    def _hold(self, step: ho.Hold) -> None:
+    def _hold(self, step: ho.Suspend) -> None:
         self._engine.hold(step.partitions)
         self._log.note("held", step.generation, step.partitions)
 
-    def _tell(self, step: ho.Tell) -> bool:
+    def _tell(self, step: ho.CallListener) -> bool:
         """Call the listener, and pykafka's callback after its assigned-callback.
 
         Without anybody to run it in time the member gives its place up.
@@ -250,7 +250,7 @@ class GroupOwner:
         )
         self._reset_on_start = False
 
-    def _hand_out(self, step: ho.HandOut) -> bool:
+    def _hand_out(self, step: ho.Deliver) -> bool:
         """Start to hand out. Not after a loss: the thread that learns of it holds everything."""
         with self._engine.lock:
             if not self.current(step.generation):

@@ -47,7 +47,7 @@ class Rules(NamedTuple):
 # -- the steps, and the driver's responses -----------------------------------------------------------------------
 
 
-class Hold(NamedTuple):
+class Suspend(NamedTuple):
     """Deliver no more messages of these, and wait (for a bounded time) until none of theirs is in flight."""
 
     partitions: Partitions
@@ -60,7 +60,7 @@ class Commit(NamedTuple):
     partitions: Partitions
 
 
-class Tell(NamedTuple):
+class CallListener(NamedTuple):
     """Call ``method`` of the listener, and ``begin()`` right before in the same thread: the call counts from then on.
 
     There is no call when ``generation`` is over (None: always call). Response: False if there was none.
@@ -79,7 +79,7 @@ class Drop(NamedTuple):
 
 
 class TakeOver(NamedTuple):
-    """``share`` is ours from here on: find missing positions. Its ``fresh`` part is on hold until HandOut.
+    """``share`` is ours from here on: find missing positions. Its ``fresh`` part is on hold until Deliver.
 
     Nothing changes if ``generation`` is over. May raise: a transient error leads to another rebalance.
     """
@@ -89,14 +89,14 @@ class TakeOver(NamedTuple):
     generation: Generation
 
 
-class HandOut(NamedTuple):
+class Deliver(NamedTuple):
     """Messages of the assignment may be delivered. Response: False if ``generation`` was over before."""
 
     share: Partitions
     generation: Generation
 
 
-class Look(NamedTuple):
+class RefreshMetadata(NamedTuple):
     """Response: fresh metadata of ``topics`` (None: of all that we read), or None if our generation is over before."""
 
     topics: Collection[str] | None
@@ -106,7 +106,7 @@ class Describe(Value):
     """Response: the coordinator's response to a DescribeGroups of our group. May raise any KafkaException."""
 
 
-class Note(NamedTuple):
+class Record(NamedTuple):
     """An entry for the :mod:`history <managedconsumer.coordinator.history>`."""
 
     kind: str
@@ -115,13 +115,13 @@ class Note(NamedTuple):
     reason: str = ""
 
 
-class Trouble(NamedTuple):
+class LogProblem(NamedTuple):
     """Log why the hand-over cannot go on yet."""
 
     text: str
 
 
-Step = Hold | Commit | Tell | Drop | TakeOver | HandOut | Look | Describe | Note | Trouble
+Step = Suspend | Commit | CallListener | Drop | TakeOver | Deliver | RefreshMetadata | Describe | Record | LogProblem
 T = TypeVar("T")
 Steps = Generator[Step, Any, T]
 
@@ -145,7 +145,7 @@ def carry_out(steps: Steps[T], do: Callable[[Step], Any]) -> T:
         return result
 
 
-class Holder(Protocol):
+class MemberView(Protocol):
     """The member as its hand-over sees it, without waiting."""
 
     def held(self) -> Partitions:
@@ -167,10 +167,10 @@ class Holder(Protocol):
 class HandOver:
     """The decisions of one member about its partitions. Not thread-safe; one hand-over at a time."""
 
-    def __init__(self, group_id: str, negotiation: Negotiation, holder: Holder, rules: Rules) -> None:
+    def __init__(self, group_id: str, negotiation: Negotiation, member: MemberView, rules: Rules) -> None:
         self._group_id = group_id
         self._negotiation = negotiation
-        self._holder = holder
+        self._member = member
         self._rules = rules
         self._announced: set[TopicPartition] = set()
         # As the leader: the partitions that the group has assigned, by topic.
@@ -196,7 +196,7 @@ class HandOver:
 
     def prepare_join(self, event: PrepareJoin) -> Steps[bool]:
         """Give everything up (eager) before a join, in the old generation; return True if partitions are kept."""
-        held = self._holder.held()
+        held = self._member.held()
         if self._negotiation.cooperative:
             return bool(held)
         yield from self._give_up(held, self.announced, event.generation, drop=not self._rules.keeps)
@@ -208,7 +208,7 @@ class HandOver:
         It is empty if none is wanted (KIP-814: a static leader is back), or the generation is over.
         """
         topics = self._negotiation.topics_of(event)
-        snapshot: ClusterSnapshot | None = yield Look(topics)
+        snapshot: ClusterSnapshot | None = yield RefreshMetadata(topics)
         if snapshot is None:
             return {}
         self._leader_snapshot, self._inherits = _partitions(snapshot, topics), event.skip_assignment
@@ -221,7 +221,7 @@ class HandOver:
             self._leader_snapshot = None
         share, unnamed = yield from self._share(event)
         again = yield from self._let_go(event, share)
-        if not self._holder.current(generation):
+        if not self._member.current(generation):
             return None
         # Also what an earlier attempt took over if it ended before it found positions, or called the listener.
         fresh = [tp for tp in share if tp not in self._announced]
@@ -230,18 +230,18 @@ class HandOver:
         except err.FATAL_LOCAL_ERRORS:
             raise
         except err.KafkaException as error:
-            if not self._holder.current(generation):
+            if not self._member.current(generation):
                 return None
             if classify(error) is Verdict.FATAL:
                 raise
-            yield Trouble(f"committed offsets cannot be fetched yet: {error}")
+            yield LogProblem(f"committed offsets cannot be fetched yet: {error}")
             return "committed offsets could not be fetched"
-        if not self._holder.current(generation):
+        if not self._member.current(generation):
             return None
         assigned = fresh if self._negotiation.cooperative else share
-        yield Tell(ASSIGNED, assigned, generation, lambda: self._announced.update(assigned))
-        yield Note("assigned", generation, assigned)
-        if (yield HandOut(share, generation)) is False:
+        yield CallListener(ASSIGNED, assigned, generation, lambda: self._announced.update(assigned))
+        yield Record("assigned", generation, assigned)
+        if (yield Deliver(share, generation)) is False:
             return None
         if unnamed:
             return "topics of the assignment are not in the metadata yet"
@@ -255,29 +255,29 @@ class HandOver:
         told, heard = self.announced, True
         try:
             if told:
-                heard = (yield Tell(LOST, told, None, self._announced.clear)) is not False
+                heard = (yield CallListener(LOST, told, None, self._announced.clear)) is not False
         finally:
             if heard:  # otherwise a stop was faster, and calls the listener
                 self._announced.clear()
-                held = self._holder.held()
-                yield Note("lost", event.generation, held, event.reason)
+                held = self._member.held()
+                yield Record("lost", event.generation, held, event.reason)
                 yield Drop(held)
 
     def leave(self, generation: Generation, *, commit: bool = True) -> Steps[None]:
         """The member stops: give everything up in ``generation``, if it lasts so long."""
-        held = self._holder.held()
-        yield Hold(held, generation)
+        held = self._member.held()
+        yield Suspend(held, generation)
         if commit:
             yield Commit(held)
         # After the commit, which may have found that the membership is lost.
-        joined = self._holder.joined()
+        joined = self._member.joined()
         told = self.announced
         self._announced.clear()
         try:
             if told:
-                yield Tell(REVOKED if joined else LOST, told, None, lambda: None)
+                yield CallListener(REVOKED if joined else LOST, told, None, lambda: None)
         finally:
-            yield Note("revoked" if joined else "lost", generation, held, "stop")
+            yield Record("revoked" if joined else "lost", generation, held, "stop")
 
     # -- the leader -------------------------------------------------------------------------------------
 
@@ -286,7 +286,7 @@ class HandOver:
         led = self._leader_snapshot
         if led is None:
             return None
-        now = _partitions(self._holder.snapshot(), led)
+        now = _partitions(self._member.snapshot(), led)
         changed = sorted(topic for topic in led if led[topic] != now[topic])
         if not changed:
             return None
@@ -304,7 +304,7 @@ class HandOver:
             try:
                 assigned = assigned_in_group((yield Describe()))
             except err.KafkaException as error:
-                if not self._holder.current(generation):
+                if not self._member.current(generation):
                     return None
                 problem = error
                 if isinstance(error, (err.ProtocolClientError, err.RequestTimedOut)):
@@ -320,11 +320,11 @@ class HandOver:
 
     def _share(self, event: Assigned) -> Steps[tuple[list[TopicPartition], bool]]:
         """Return our assignment in topics that we subscribe to, and whether some topics have no name yet."""
-        share, unknown = self._negotiation.accept(event, self._holder.snapshot())
+        share, unknown = self._negotiation.accept(event, self._member.snapshot())
         if unknown:
-            yield Look(None)
-            share, unknown = self._negotiation.accept(event, self._holder.snapshot())
-        ours = {topic for topic in {tp.topic for tp in share} if self._holder.subscribed(topic)}
+            yield RefreshMetadata(None)
+            share, unknown = self._negotiation.accept(event, self._member.snapshot())
+        ours = {topic for topic in {tp.topic for tp in share} if self._member.subscribed(topic)}
         for tp in share:
             if tp.topic not in ours:
                 log.error(
@@ -338,7 +338,7 @@ class HandOver:
 
     def _let_go(self, event: Assigned, share: Partitions) -> Steps[str | None]:
         """Give up partitions that are not in ``share``; return why the group needs another round, or None."""
-        held, kept = self._holder.held(), set(share)
+        held, kept = self._member.held(), set(share)
         if not self._negotiation.cooperative:
             # Everything was revoked before the join; if we missed a generation, others may have owned it since.
             gone = [tp for tp in held if not event.continuous or tp not in kept]
@@ -361,18 +361,18 @@ class HandOver:
 
         If a loss or a stop ends it meanwhile, the partitions stay: :meth:`lost` or :meth:`leave` gives them up.
         """
-        yield Hold(gone, generation)
-        if gone and generation.joined and self._holder.current(generation):
+        yield Suspend(gone, generation)
+        if gone and generation.joined and self._member.current(generation):
             yield Commit(gone)
-        if generation.joined and not self._holder.current(generation):
+        if generation.joined and not self._member.current(generation):
             return
         try:
             if generation.joined:
                 if told or not self._negotiation.cooperative:
-                    yield Tell(REVOKED, told, generation, lambda: self._announced.difference_update(told))
-                if gone and self._rules.commits_after_callback and self._holder.current(generation):
+                    yield CallListener(REVOKED, told, generation, lambda: self._announced.difference_update(told))
+                if gone and self._rules.commits_after_callback and self._member.current(generation):
                     yield Commit(gone)
-                yield Note("revoked", generation, gone)
+                yield Record("revoked", generation, gone)
         finally:
             if gone and drop:
                 yield Drop(gone)

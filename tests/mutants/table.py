@@ -581,7 +581,7 @@ FETCH = [
     Mutant(
         "what a stop finds half given up is dropped without a commit",
         "managedconsumer/coordinator/handover.py",
-        "        if generation.joined and not self._holder.current(generation):\n            return\n",
+        "        if generation.joined and not self._member.current(generation):\n            return\n",
         "",
         ("tests/coordinator/test_handover.py",),
         _SOME,
